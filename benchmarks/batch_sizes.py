@@ -10,8 +10,9 @@ for the smallest size ("smallest"), at sizes that the file has no schedule for w
 ("own"), and plain onnxruntime. A way in which plain onnxruntime was shipped is not measured again, but counted as that.
 
 A call that has run for --minutes begins nothing more. The next one goes on: schedules are kept in --work, and sizes
-that were measured are in the results. What other processes took of the cores meanwhile is noted, and measured anew by
-the next call where that was too much. NAME@PIXELS is a network on smaller images, light_NAME one of the onnx package.
+that were measured are in the results. A round in which other processes took too much of the cores does not count. Where
+too few rounds are left, the next call measures anew. NAME@PIXELS is a network on smaller images, light_NAME one of the
+onnx package.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,7 +43,8 @@ from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.light import light_model
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
+from iosched.profiler.measuring.idle import wait_until_idle
+from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.inputs import random_inputs
@@ -55,7 +57,10 @@ OUT = RESULTS / "batch-sizes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "batch-sizes.md"
 SIZES = (1, 4, 16)
 SEARCH_S, MEASURE_S, ROUNDS, THREADS = 40.0, 20.0, 25, 2
-MOST_OTHERS = 0.03  # of the cores, that other processes may take
+MOST_OTHERS = 0.05  # of the cores, that other processes may take in a turn
+FEWEST_ROUNDS = 8
+REST_S = 0.3
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -91,24 +96,24 @@ class Network:
         ways = {way: for_batch(self.schedules(*of), model).document for way, of in sets}
         if size not in SIZES:
             ways["own"] = self.document(size)
-        found, others = beside_others(lambda: samples(model, ways))
+        found, others = samples(model, ways)
         shipped = {way: document.shipped for way, document in ways.items()}
-        return {"shipped": shipped, "others": round(others, 4), "samples_us": found}
+        return {"shipped": shipped, "others": others, "samples_us": found}
 
 
 def beside_others(does: Callable[[], T]) -> tuple[T, float]:
-    """What a call returns, and the share of the cores that other processes took meanwhile."""
-    before, began = processor_s(), time.monotonic()
+    """What a call returns, and the share of the cores that other processes took meanwhile, as far as ticks tell."""
+    before, own, began = processor_s(), time.process_time(), time.monotonic()
     found = does()
-    after, took = processor_s(), time.monotonic() - began
-    others_s = (after[0] - before[0]) - (after[1] - before[1])
-    return found, max(others_s, 0.0) / (took * len(os.sched_getaffinity(0)))
+    own_s, took_s = time.process_time() - own, time.monotonic() - began
+    others_s = processor_s() - before - own_s - TICK_S
+    return found, max(others_s, 0.0) / (took_s * len(os.sched_getaffinity(0)))
 
 
-def processor_s() -> tuple[float, float]:
-    """Seconds of processor time that were spent or stolen on this machine, and those of this process."""
+def processor_s() -> float:
+    """Seconds of processor time that were spent on this machine, or stolen from it."""
     user, nice, system, _idle, _waiting, *others = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9])
-    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4])
+    return (user + nice + system + sum(others)) * TICK_S
 
 
 def dynamic(name: str) -> DynamicBatchModel:
@@ -127,27 +132,63 @@ def advance(network: Network, sizes: Sequence[int], rows: dict[str, Any], deadli
         if time.monotonic() < deadline:
             network.document(size)
     for size in sorted({*SIZES, *sizes}):
-        known = rows.get(str(size))
-        if time.monotonic() >= deadline or (known is not None and known["others"] <= MOST_OTHERS):
+        known = counted(rows.get(str(size)))
+        if time.monotonic() >= deadline or known >= FEWEST_ROUNDS:
             continue
-        found = network.measure(size)
-        if known is None or found["others"] < known["others"]:
-            rows[str(size)] = found
-        medians = {way: round(summarize(each).median_us) for way, each in found["samples_us"].items()}
-        print(network.name, size, found["shipped"], medians, found["others"], file=sys.stderr, flush=True)
+        row = network.measure(size)
+        if str(size) not in rows or counted(row) > known:
+            rows[str(size)] = row
+        medians = {way: round(summarize(each).median_us) for way, each in row["samples_us"].items()}
+        print(network.name, size, row["shipped"], medians, row["others"], file=sys.stderr, flush=True)
         yield
 
 
-def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> dict[str, list[float]]:
+def counted(row: Mapping[str, Any] | None) -> int:
+    """How many rounds count; none where nobody looked at other processes."""
+    return 0 if row is None else sum(share <= MOST_OTHERS for share in row.get("others", ()))
+
+
+def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> tuple[dict[str, list[float]], list[float]]:
+    """Latencies of each way in each round, and the largest share of the cores that others took in a turn of the round.
+
+    Where enough rounds count, the others are left out.
+    """
     inputs = random_inputs(model.graph.inputs)
     documents = {"onnxruntime": None, **{way: each for way, each in ways.items() if not each.is_plain}}
     opened = {way: open_executor(model, each, device="cpu", threads=THREADS) for way, each in documents.items()}
     try:
-        found = measure_in_turn({way: each.ready(inputs) for way, each in opened.items()}, Budget(ROUNDS, MEASURE_S))
+        shares: dict[str, list[float]] = {way: [] for way in opened}
+        watched = {way: _watched(each.ready(inputs), shares[way]) for way, each in opened.items()}
+        found = measure_in_turn(watched, Budget(ROUNDS, MEASURE_S), rest=rest)
     finally:
         for each in opened.values():
             each.close()
-    return {way: list(each.samples_us) for way, each in found.items()}
+    count = len(next(iter(found.values())).samples_us)
+    others = [round(max(each), 4) for each in zip(*(share[-count:] for share in shares.values()), strict=True)]
+    counting = [index for index, share in enumerate(others) if share <= MOST_OTHERS]
+    if len(counting) < FEWEST_ROUNDS:
+        counting = [*range(count)]
+    return (
+        {way: [each.samples_us[index] for index in counting] for way, each in found.items()},
+        [others[index] for index in counting],
+    )
+
+
+def _watched(candidate: Candidate, shares: list[float]) -> Candidate:
+    def timed(count: int) -> Sequence[float]:
+        found, share = beside_others(lambda: candidate.time(count))
+        shares.append(share)
+        return found
+
+    return replace(candidate, time=timed)
+
+
+def rest() -> None:
+    """Waits until this process is quiet, and a little while for others to be."""
+    wait_until_idle()
+    until = time.monotonic() + REST_S
+    while time.monotonic() < until and beside_others(lambda: time.sleep(0.05))[1] > 0.1:
+        pass
 
 
 def memory(name: str) -> dict[str, Any]:
@@ -174,12 +215,12 @@ def measured_text(results: Mapping[str, Any]) -> str:
     """The part of the page that is made from the results."""
     machine, versions = results["machine"], results["versions"]
     head = ["network", "batch", "onnxruntime", "the file", "ships", "gain", "by the smallest's", "by its own search"]
-    most = max(row["others"] for sizes in results["networks"].values() for row in sizes.values())
     table = markdown_table(head, [list(row) for row in _rows(results["networks"])])
     return (
         f"The table is of {THREADS} threads on {machine['cores']} cores of {machine['processor']}, with onnxruntime\n"
         f"{versions['onnxruntime']} and OpenVINO {versions['openvino']}. Each search had {SEARCH_S:.0f} seconds.\n"
-        f"Other processes took at most {most:.1%} of the cores while a row was measured.\n\n"
+        f"Rounds in which other processes took more than {MOST_OTHERS:.0%} of the cores do not count. Where fewer\n"
+        f"than {FEWEST_ROUNDS} rounds were left, the row has an asterisk, and is of all rounds.\n\n"
         f"{table}\n"
     )
 
@@ -190,6 +231,7 @@ def _rows(networks: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             plain = summarize(row["samples_us"]["onnxruntime"])
             file = row["samples_us"].get("file")
             batch = size if int(size) in SIZES else f"{size}, not in the file"
+            batch += "" if counted(row) >= FEWEST_ROUNDS else " *"
             medians = (
                 f"{each.median_us / 1000:.2f} ms" for each in (plain, plain if file is None else summarize(file))
             )
