@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from clusters import PATIENCE_S, WORKER, named, soon, surroundings
-from scripted import fire
+from scripted import fire, fire_proto
 from small_models import branches
 from toy_space import SPACE
 
@@ -29,10 +29,16 @@ from iosched.jobs.fleet.rank import rank_there
 from iosched.jobs.fleet.ray import session
 from iosched.jobs.fleet.ray.transport import RayTransport
 from iosched.jobs.fleet.status import FleetStatus
+from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.matrix import MatrixSettings
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.optimize_batches import optimize_batches
+from iosched.jobs.progress import Observer
 from iosched.jobs.rank import RankSettings
-from iosched.models.load import load_model
+from iosched.jobs.result import OptimizeResult
+from iosched.models.dynamic_batch import with_dynamic_batch
+from iosched.models.load import load_model, read_unbound
+from iosched.models.model import Model
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 
@@ -84,6 +90,20 @@ def test_what_a_search_measured_is_in_the_database_and_never_measured_again(flee
     again = optimize_there(fleet, fire(), settings)
     assert again.cache_hits > 0
     assert again.measurements <= first.measurements
+
+
+def test_each_of_several_batch_sizes_is_searched_by_workers(fleet: Fleet) -> None:
+    model = with_dynamic_batch(read_unbound(fire_proto().SerializeToString(), name="fire"), (1, 2))
+    before = fleet.status().done
+
+    def there(bound: Model, own: OptimizeSettings, shown: Observer, held: Interrupt) -> OptimizeResult:
+        return optimize_there(fleet, bound, own, shown, held)
+
+    found = optimize_batches(model, (1, 2), OptimizeSettings(budget_s=4.0), one=there)
+    assert (found.schedules.batch_sizes, found.failed) == ((1, 2), {})
+    assert fleet.status().done >= before + 2
+    for size, document in found.schedules.by_size.items():
+        document.validate_for(model.at(size).graph, model.at(size).digest, model.at(size).bindings)
 
 
 def test_rows_of_several_models_come_from_all_workers(fleet: Fleet) -> None:
