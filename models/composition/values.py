@@ -9,7 +9,7 @@ import onnx
 from iosched.models.digest import node_digest, opsets_of
 from iosched.models.model import Model
 from iosched.models.node_attributes import subgraphs
-from iosched.models.wiring import writes
+from iosched.models.wiring import is_standard, writes
 
 # Results of these types differ from run to run. Those outside ONNX's own domain are recognized by words in their names.
 _RANDOM = frozenset({
@@ -40,6 +40,8 @@ def value_numbers(model: Model, owner: str, inputs: Mapping[str, str]) -> dict[s
 
 def is_random(node: onnx.NodeProto) -> bool:
     """Whether the node's results may differ between two runs on the same inputs."""
+    if node.op_type == "Dropout" and is_standard(node) and not any(node.input[2:]):
+        return False  # not told that it trains, it passes on what it reads
     if node.op_type in _RANDOM or any(word in node.op_type for word in _RANDOM_WORDS):
         return True
     return any(is_random(inner) for graph in subgraphs(node) for inner in graph.node)

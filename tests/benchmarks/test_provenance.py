@@ -28,6 +28,7 @@ NO_RESULTS = {
     "fleet_slept.py": {"options.page"},
     "fuzz_children.py": {"os"},  # standard streams
     "fuzz_corpus.py": {"folder / 'space.py'"},
+    "foreign_models.py": {"PAGE"},
     "gpu_case.py": {"os"},  # a pipe
     "gpu_child.py": {"self._folder / self._case.printed"},  # what a script printed
     "papers_page.py": {"PAGE"},

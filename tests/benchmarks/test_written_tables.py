@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,3 +28,19 @@ def test_transformers_are_as_fast_as_the_raw_samples_say(script: Callable[[str],
 def test_several_batch_sizes_take_what_the_raw_samples_say(script: Callable[[str], ModuleType]) -> None:
     tables = script("batch_sizes").tables(results("batch-sizes.json"))
     assert tables.strip() == written("batch-sizes.md").strip(), "stale: run  python benchmarks/batch_sizes.py --write"
+
+
+def test_foreign_models_came_to_what_the_results_say(script: Callable[[str], ModuleType]) -> None:
+    table = script("foreign_models").table(foreign())
+    assert table.strip() == written("foreign-models.md").strip(), "stale: run  foreign_models.py --write"
+
+
+def test_no_foreign_model_is_run_wrongly() -> None:
+    plans = [(row["file"], plan) for row in foreign() for plan in row.get("plans", {}).values()]
+    assert len(plans) > 200
+    differing = [(file, plan) for file, plan in plans if not plan.get("passed", True)]
+    assert [file for file, plan in differing if plan.get("cause") != "rounding"] == []
+
+
+def foreign() -> list[dict[str, Any]]:
+    return json.loads((ROOT / "benchmarks" / "results" / "foreign-models.json").read_text())["models"]

@@ -18,6 +18,7 @@ from variants import renamed, retrained
 
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.composition.members import members_of, owners, reached
+from iosched.models.composition.values import is_random
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import write_model
 from iosched.models.light import light_model
@@ -116,6 +117,14 @@ def test_what_is_random_is_never_shared() -> None:
     found = compose(loaded({"a": proto, "b": proto}), ("x",))
     assert [each.op_type for each in found.model.proto.graph.node].count("RandomNormalLike") == 2
     assert found.shared == 0
+
+
+def test_a_dropout_is_random_only_where_it_is_told_that_it_trains() -> None:
+    """Exporters leave it in models that do not train, whose outputs are compared all the same."""
+    assert not is_random(node("Dropout", ["x"], ["y", "mask"]))
+    assert not is_random(node("Dropout", ["x", "ratio", ""], ["y"]))
+    assert is_random(node("Dropout", ["x", "ratio", "training"], ["y"]))
+    assert is_random(node("BiasDropout", ["x"], ["y"], domain="com.microsoft"))
 
 
 def test_graphs_inside_nodes_keep_their_meaning() -> None:

@@ -1,0 +1,146 @@
+"""What comes of models that other programs wrote: each is read, planned for, and run by two plans beside onnxruntime.
+
+python benchmarks/foreign_models.py MODELS.json     tries models, and keeps what came of each
+python benchmarks/foreign_models.py --write         writes the table of docs/foreign-models.md
+
+MODELS.json is a list of objects: `file` beside it, `made_by`, and where dimensions are open `batch_size` or
+`input_shapes`. The first plan is the greedy schedule, which runs side by side whatever can; the second is the one found
+for a V100 by the analytic model, which also merges. Nothing is timed, so it may run beside other work.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from testbed import keep_results
+
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.run import run
+from iosched.models.errors import IoschedError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.processor import cpu_name
+from iosched.scheduler.baselines import greedy
+from iosched.scheduler.checks import model_dtype
+from iosched.scheduler.document import ScheduleDocument
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "foreign-models.json"
+PAGE = ROOT / "docs" / "foreign-models.md"
+MARKS = "<!-- measured -->\n", "<!-- /measured -->"
+PLANS = ("side by side", "V100")
+_NO_ESTIMATE = "latencies are known for floats alone"
+
+
+def came_of(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What came of one model: its size, and for each plan the largest difference or the reason why there is none."""
+    shapes = {name: tuple(shape) for name, shape in asked.get("input_shapes", {}).items()}
+    try:
+        model = load_model(folder / asked["file"], batch_size=asked.get("batch_size"), input_shapes=shapes or None)
+    except IoschedError as error:
+        return {"refused": first_line(error)}
+    plans = {"side by side": side_by_side, "V100": for_a_gpu}
+    return {
+        "nodes": len(model.proto.graph.node),
+        "operators": len(model.graph.operators),
+        "inputs": {name: list(shape) for name, shape in model.bindings.items()},
+        "plans": {name: by_plan(model, plan) for name, plan in plans.items()},
+    }
+
+
+def by_plan(model: Model, plan: Callable[[Model], ScheduleDocument]) -> dict[str, Any]:
+    """How far off the outputs are by a plan, and whether that passes; or why it could not be tried."""
+    try:
+        found = run(model, plan(model), random_inputs(model.graph.inputs), reference=model, device="cpu", threads=2)
+    except IoschedError as error:
+        return {"refused": first_line(error)}
+    if found.check is None:
+        return {"refused": found.notes[-1]}
+    blamed = {} if found.first_difference is None else {"cause": found.first_difference.cause}
+    return {"passed": found.check.passed, "max_rel": found.check.max_rel, **blamed}
+
+
+def side_by_side(model: Model) -> ScheduleDocument:
+    """The greedy schedule for this CPU."""
+    device = {"kind": "cpu", "name": cpu_name()}
+    return ScheduleDocument(
+        model.name, model.digest, dict(model.bindings), model_dtype(model.graph), device, greedy(model.graph)
+    )
+
+
+def for_a_gpu(model: Model) -> ScheduleDocument:
+    """The schedule found for a V100 by the analytic model."""
+    with TemporaryDirectory() as folder:
+        return optimize(model, OptimizeSettings(device="v100", profile_db=Path(folder) / "profile.db")).document
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The rows as Markdown, with a line of counts above."""
+    kept = list(rows)
+    plans = [plan for row in kept for plan in row.get("plans", {}).values()]
+    counts = Counter(plan.get("passed") for plan in plans)
+    head = ["model", "made by", "nodes", "operators", *(f"by the plan: {name}" for name in PLANS)]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, kept)]
+    text = "\n".join(lines)
+    done = f"{counts[True]} computed what onnxruntime computes, {counts[False]} did not"
+    said = f"{len(kept)} models, and {len(plans)} runs: {done}, and {counts[None]} could not be tried or compared."
+    return f"{said}\n\n{text}\n"
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"`{Path(row['file']).name}`", row["made_by"])
+    if "refused" in row:
+        yield from ("", "", *[f"not read: {_safe(row['refused'])}"] * len(PLANS))
+        return
+    yield from (f"{row['nodes']:,}", f"{row['operators']:,}")
+    yield from (_said(row["plans"][name]) for name in PLANS)
+
+
+def _said(plan: Mapping[str, Any]) -> str:
+    if "refused" in plan:
+        return "whole numbers: no estimate" if _NO_ESTIMATE in plan["refused"] else _safe(plan["refused"])
+    if plan["passed"]:
+        return "equal" if plan["max_rel"] == 0 else f"off by {plan['max_rel']:.0e}"
+    return f"**off by {plan['max_rel']:.0e}**, by {plan.get('cause') or 'an unknown cause'}"
+
+
+def _safe(text: str) -> str:
+    return (text if len(text) < 120 else f"{text[:117]}...").replace("|", "/").replace("<", "&lt;")
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("models", type=Path, nargs="?")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    rows = json.loads(asked.results.read_text())["models"] if asked.results.exists() else []
+    if asked.models is not None:
+        done = {row["file"] for row in rows}
+        for each in json.loads(asked.models.read_text()):
+            if each["file"] in done:
+                continue
+            found = came_of(asked.models.parent, each)
+            print(each["file"], {key: found.get(key) for key in ("refused", "plans")}, flush=True)
+            rows.append({"file": each["file"], "made_by": each["made_by"], **found})
+            rows.sort(key=lambda row: (row["made_by"], row["file"]))
+            keep_results(asked.results, {"models": rows}, goes_on=True, in_lines=True)
+    if asked.write:
+        before, _, rest = PAGE.read_text().partition(MARKS[0])
+        PAGE.write_text(f"{before}{MARKS[0]}\n{table(rows)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+
+
+if __name__ == "__main__":
+    main()
