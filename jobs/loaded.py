@@ -141,7 +141,7 @@ class _Runs:
     def __init__(self) -> None:
         self._lock = RLock()
         self._ended = Condition(self._lock)
-        self._n_going, self._is_closed = 0, False
+        self._n_going, self._is_closed, self._pid = 0, False, os.getpid()
 
     def __enter__(self) -> None:
         with self._lock:
@@ -156,7 +156,13 @@ class _Runs:
                 self._ended.notify_all()
 
     def end(self) -> bool:
-        """Lets none begin any more and waits for those that go on; whether this is the first call."""
+        """Lets none begin any more and waits for those that go on; whether there is something to be freed now.
+
+        That is so in the first call; not in a forked child, which has none of the threads that run or that would end.
+        """
+        if os.getpid() != self._pid:
+            self._is_closed = True
+            return False
         with self._lock:
             is_first, self._is_closed = not self._is_closed, True
             self._ended.wait_for(lambda: self._n_going == 0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -208,6 +211,29 @@ def test_a_schedule_file_that_cannot_be_written_leaves_the_one_before(
         result.save(tmp_path / "m.onnx", schedule=tmp_path / "s.json")
     assert (tmp_path / "s.json").read_text() == "before"
     assert {path.name for path in tmp_path.iterdir()} == {"m.onnx", "s.json"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_child_that_is_forked_amid_a_run_closes_the_model_at_once(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, threading; import iosched\n"
+        "model = iosched.load(sys.argv[1], batch_size=1); begun, end = threading.Event(), threading.Event()\n"
+        "class Slow:\n"
+        "    def run(self, arrays): begun.set(); end.wait(60); return {}\n"
+        "    def close(self): pass\n"
+        "model._executor.close(); model._executor = Slow()\n"
+        "runs = threading.Thread(target=model.run, args=({'x': [[0.0]]},), daemon=True); runs.start(); begun.wait(60)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    signal.alarm(20); model.close()\n"
+        "    try: model.run({'x': [[0.0]]})\n"
+        "    except iosched.UsageError: os._exit(7)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7; end.set(); runs.join(); model.close()\n"
+    )
+    proto = proto_of([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 1)}, ["y"])
+    onnx.save(proto, tmp_path / "m.onnx")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.onnx")], check=True, timeout=60)
 
 
 def test_a_result_from_elsewhere_says_how_to_run_it() -> None:
