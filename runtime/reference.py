@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from iosched.models.binding import input_dims
-from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.models.source import read_proto
 from iosched.runtime.element_types import run_on_any_types
@@ -96,10 +95,7 @@ class Reference:
             options.add_session_config_entry("session.force_spinning_stop", "1")
         source: bytes | Path
         source, self._kept = bound_source(model, options) if isinstance(model, Model) else (model, [])
-        try:
-            self._session = open_session(source, options)
-        except InvalidModelError as error:
-            raise InvalidModelError(f"{error}{_shapes_text(model)}") from error
+        self._session = open_session(source, options, bound=model if isinstance(model, Model) else None)
         self._inputs = {value.name: value.type for value in self._session.get_inputs()}
         self._outputs = {value.name: value.type for value in self._session.get_outputs()}
 
@@ -207,21 +203,6 @@ def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndar
     if names:
         options.add_external_initializers(names, values)
     return model.proto.SerializeToString(), arrays
-
-
-def _shapes_text(model: Model | bytes | Path) -> str:
-    """A line that says which shapes inputs were bound to; empty where none was open."""
-    if not isinstance(model, Model) or model.original is None:
-        return ""
-    dims = input_dims(read_proto(model.original).graph)
-    opened = [name for name, own in dims.items() if own is None or any(isinstance(dim, str) for dim in own)]
-    if not opened:
-        return ""
-    listed = ", ".join(f"{name}={'x'.join(map(str, model.bindings[name]))}" for name in opened[:4])
-    return (
-        f"\nIts open dimensions were bound to {listed}{', ...' if len(opened) > 4 else ''}: try other sizes.\n"
-        "A model that onnxruntime takes only with its dimensions left open cannot be run here."
-    )
 
 
 def free_dimensions(model: Model) -> dict[str, int] | None:

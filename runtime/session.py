@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched.models.binding import input_dims
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
 from iosched.models.model import Model
+from iosched.models.source import read_proto
 from iosched.runtime.lacking import lacking
 
 _MAX_REASON = 300
@@ -33,10 +35,17 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime  # type: ignore[no-any-return]
 
 
-def open_session(source: bytes | Path, options: Any, *, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
+def open_session(
+    source: bytes | Path,
+    options: Any,
+    *,
+    providers: Sequence[Any] = ("CPUExecutionProvider",),
+    bound: Model | None = None,
+) -> Any:
     """An onnxruntime session, on the CPU by default.
 
     Args:
+        bound: the model whose dimensions were bound to make the source, if it is one: an error tells to which shapes.
         providers: names, or pairs of a name and its options; what fails to load is left out, see `get_providers`.
 
     Raises:
@@ -52,7 +61,23 @@ def open_session(source: bytes | Path, options: Any, *, providers: Sequence[Any]
     except refusals() as error:
         if (lack := lacking(str(error))) is not None:
             raise ExecutionError(lack) from error
-        raise InvalidModelError(f"onnxruntime cannot run this model: {first_useful_line(error)}") from error
+        said = f"onnxruntime cannot run this model: {first_useful_line(error)}"
+        raise InvalidModelError(f"{said}{_shapes_text(bound)}") from error
+
+
+def _shapes_text(model: Model | None) -> str:
+    """A line that says which shapes inputs were bound to; empty where none was open."""
+    if model is None or model.original is None:
+        return ""
+    dims = input_dims(read_proto(model.original).graph)
+    opened = [name for name, own in dims.items() if own is None or any(isinstance(dim, str) for dim in own)]
+    if not opened:
+        return ""
+    listed = ", ".join(f"{name}={'x'.join(map(str, model.bindings[name]))}" for name in opened[:4])
+    return (
+        f"\nIts open dimensions were bound to {listed}{', ...' if len(opened) > 4 else ''}: try other sizes.\n"
+        "A model that onnxruntime takes only with its dimensions left open cannot be run here."
+    )
 
 
 @contextmanager

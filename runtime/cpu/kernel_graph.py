@@ -171,7 +171,7 @@ def _save_optimized(model: Model, path: Path) -> None:
     prefix = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(prefix + "file_name", "weights.bin")
     options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
-    open_session(model.proto.SerializeToString(), options)
+    open_session(model.proto.SerializeToString(), options, bound=model)
     del arrays  # lent until here
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
@@ -187,8 +188,8 @@ def test_a_model_that_onnxruntime_refuses_is_an_invalid_model_in_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_that_onnxruntime_takes_with_open_dimensions_alone_is_refused_with_the_shapes() -> None:
-    """As of a voice detector with a branch for each sampling rate: no length of the sound fits both."""
+def voice(dims: Dims) -> onnx.ModelProto:
+    """A branch for each of two sampling rates, as of a voice detector: no length of the sound fits both."""
     branches = {
         name: helper.make_graph(
             [helper.make_node("MatMul", ["x", weights], [f"{name}_y"])],
@@ -198,16 +199,23 @@ def test_a_model_that_onnxruntime_takes_with_open_dimensions_alone_is_refused_wi
         )
         for name, weights in (("then_branch", "w3"), ("else_branch", "w5"))
     }
-    made = proto(
+    return proto(
         [helper.make_node("If", ["is_short"], ["y"], **branches)],
-        {"x": (TensorProto.FLOAT, ("rows", "length")), "is_short": (TensorProto.BOOL, ())},
+        {"x": (TensorProto.FLOAT, dims), "is_short": (TensorProto.BOOL, ())},
         {"y": TensorProto.FLOAT},
         {f"w{rows}": np.ones((rows, 4), np.float32) for rows in (3, 5)},
     )
-    Reference(made.SerializeToString()).close()
-    model = Model("g", made, {}, ComputationGraph("g", (), (), (), ()), made.SerializeToString(), {"x": (1, 3)})
+
+
+@pytest.mark.parametrize("opens", [Reference, build_kernel_graph])
+def test_a_model_that_onnxruntime_takes_with_open_dimensions_alone_is_refused_with_the_shapes(
+    opens: Callable[[Model], object],
+) -> None:
+    original = voice(("rows", "length")).SerializeToString()
+    Reference(original).close()
+    model = Model("g", voice((1, 3)), {}, ComputationGraph("g", (), (), (), ()), original, {"x": (1, 3)})
     with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model") as error:
-        Reference(model)
+        opens(model)
     assert "bound to x=1x3: try other sizes" in str(error.value)
 
 
