@@ -6,10 +6,12 @@ import gc
 from collections.abc import Generator
 
 import pytest
+from few_samples import FewSamples
 
 from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
+from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cuda import device as cuda_device
-from iosched.profiler.measuring import disturbance
+from iosched.profiler.measuring import disturbance, idle
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
@@ -45,6 +47,13 @@ def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other: what is measured in them counts as if nothing else ran, so that counts hold."""
     monkeypatch.setattr(disturbance, "disturbances", lambda *_: ())
     monkeypatch.setattr(disturbance, "doubts", lambda *_: ())
+
+
+@pytest.fixture(autouse=True)
+def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other tests no latency gets any surer by more samples, or by waiting for threads that still run."""
+    monkeypatch.setattr(cpu_device, "CpuStageCost", FewSamples)
+    monkeypatch.setattr(idle, "LONGEST_SECONDS", idle.WINDOW_SECONDS)
 
 
 @pytest.hookimpl(wrapper=True)

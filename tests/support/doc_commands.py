@@ -2,8 +2,8 @@
 
     python doc_commands.py SOCKET      # then each connection brings argv, environment, folder, and three open files
 
-Nobody disturbs, no GPU is attached, SqueezeNet is a small network, others of the zoo are narrow, and what a command
-repeats by itself it repeats less often, so that a page takes seconds. All else is the command as it is.
+Nobody disturbs, no GPU is attached, libraries load, SqueezeNet is a small network, others of the zoo are narrow,
+and what a command repeats by itself it repeats less often, so that a page takes seconds. All else is as ever.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ import signal
 import socket
 import sys
 import traceback
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
+from few_samples import FewSamples
 from small_models import branches
 
 import iosched
 from iosched.cli.main import cli, main
 from iosched.jobs import throughput
+from iosched.jobs.doctor import libraries
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.cpu import cost, stretches
+from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import stretches
 from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle, rate
@@ -79,7 +81,8 @@ def _quieten() -> None:
     disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     squeezenet.build = branches
     _narrow(Network)
-    cost.STAGE_SETTINGS = replace(cost.STAGE_SETTINGS, max_samples=cost.STAGE_SETTINGS.min_samples)
+    libraries.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
+    cpu_device.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
     idle.LONGEST_SECONDS, rate.TURN_SECONDS = idle.WINDOW_SECONDS, 0.01
     few = Budget(rounds=LEAST_SAMPLES)
     OpenOnCpu.budget, throughput._COMPARED, stretches.ROUNDS = few, few, LEAST_SAMPLES

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from iosched.profiler.measuring.idle import LONGEST_SECONDS, wait_until_idle
+
+
+@pytest.fixture(autouse=True)
+def _measurements_are_brief() -> None:
+    """Not here, where it is the waiting that is tried."""
 
 
 def spinning(seconds: float) -> tuple[Callable[[], float], Callable[[float], None], list[float]]:
