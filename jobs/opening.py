@@ -102,7 +102,10 @@ def check_schedulable(opened: OpenModel) -> None:
         UsageError: its inputs have no fixed size, or it computes nothing.
     """
     if opened.here is not None and not opened.here.is_schedulable:
-        raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
+        raise UsageError(
+            "there is no schedule to measure: this model's inputs have no fixed size, as texts have none,\n"
+            "or it computes nothing. 'iosched run' runs it on plain onnxruntime."
+        )
 
 
 def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:

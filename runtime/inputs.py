@@ -53,10 +53,9 @@ def _random(spec: TensorSpec, seed: int) -> np.ndarray:
         reason = (
             "its shape is known only at run time" if spec.shape is None else "no values can be made up for that type"
         )
-        raise UsageError(
-            f"input {spec.name!r} ({spec.dtype}) cannot be filled at random: {reason}.\n"
-            "Give it with --input NAME=FILE.npy."
-        )
+        holds_arrays = "(" in spec.dtype  # a sequence, a map or an optional, which no .npy file holds
+        way = "Run the model from Python, with iosched.load." if holds_arrays else "Give it with --input NAME=FILE.npy."
+        raise UsageError(f"input {spec.name!r} ({spec.dtype}) cannot be filled at random: {reason}.\n{way}")
     source = np.random.default_rng([seed, zlib.crc32(spec.name.encode("utf-8", "surrogatepass"))])
     if spec.dtype == "string":
         return source.choice(np.array(_WORDS, dtype=object), spec.shape)

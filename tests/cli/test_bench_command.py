@@ -77,6 +77,19 @@ def test_names_choose_the_rows(invoke, complains, model: Path, asked) -> None:
     complains(invoke("bench", model, "--with", "iosched"), 2, "iosched optimize")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "same (string[3] word) => (string[3] y) { y = Identity(word) }",
+        "one () => (float[1] y) <float[1] c={1}> { y = Relu(c) }",
+    ],
+    ids=["of-texts", "of-no-inputs"],
+)
+def test_a_model_without_a_schedule_is_refused_with_both_reasons(invoke, complains, workdir: Path, text: str) -> None:
+    onnx.save(onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]> {text}"""), workdir / "none.onnx")
+    complains(invoke("bench", "none.onnx", "--device", "cpu"), 2, "no fixed size", "computes nothing", "'iosched run'")
+
+
 def test_every_name_is_one_that_can_be_measured() -> None:
     assert NAMES == bench_job.NAMES
 
