@@ -53,7 +53,7 @@ def load_model(
         source: the path of a model, beside which its external data lies; or the bytes of one.
         name: the model's name; by default the file's stem or, for bytes, the graph's name.
         batch_size: the first dimension of every input; replaces a fixed one where the model allows it.
-        input_shapes: full shapes of inputs by name.
+        input_shapes: full shapes by the names of inputs, and shapes of one size by those of dynamic dimensions.
 
     Raises:
         InvalidModelError: the file is no model that can be run, or a dynamic dimension stays unbound.
