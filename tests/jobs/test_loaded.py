@@ -23,6 +23,7 @@ from small_models import branches
 import iosched
 from iosched.models.errors import InvalidModelError, InvalidScheduleError, UsageError
 from iosched.models.load import load_model
+from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu import backend
 
 X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
@@ -211,6 +212,23 @@ def test_a_schedule_file_that_cannot_be_written_leaves_the_one_before(
         result.save(tmp_path / "m.onnx", schedule=tmp_path / "s.json")
     assert (tmp_path / "s.json").read_text() == "before"
     assert {path.name for path in tmp_path.iterdir()} == {"m.onnx", "s.json"}
+
+
+def test_what_runs_the_model_is_closed_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Executor] = []
+    close = Executor.close
+
+    def noted(self: Executor) -> None:
+        closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(Executor, "close", noted)
+    with iosched.load(path, threads=1) as model:
+        assert closed == []
+    for _ in range(2):
+        assert len(closed) == 1
+        model.close()
+    assert len(closed) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
