@@ -1,25 +1,32 @@
 """Whether memory stays flat and answers right: many runs of one plan, many loads of one model, and many threads.
 
-    python benchmarks/soak.py          # two minutes
+    python benchmarks/soak.py                                                   # two minutes
+    python benchmarks/soak.py --kind onnx_read read sessions loaded             # what grows when models are loaded: ten
 
 A small network runs by its schedule on two lanes of the compiled executor. Memory is what the process has resident.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from fuzz import versions
 from fuzz_corpus import iosched, model_of
 from testbed import keep_results
@@ -52,6 +59,55 @@ def repeated(number: int, do: Callable[[], None]) -> dict[str, Any]:
     grown = series[-1] - series[_LOOKS // 10]
     seconds = round(time.monotonic() - start, 1)
     return {"number": number, "seconds": seconds, "resident_kib": series, "grown_kib_after_a_tenth": grown}
+
+
+class _Heap(ctypes.Structure):
+    """`struct mallinfo2` of glibc (malloc.h); the eighth number is what is in use."""
+
+    _fields_ = tuple((f"number_{place}", ctypes.c_size_t) for place in range(10))
+
+
+def heap_kib() -> int:
+    """What is in use of the memory that the C library has given out, as it counts itself."""
+    find = ctypes.CDLL(None).mallinfo2
+    find.restype = _Heap
+    return int(find().number_7) // 1024
+
+
+def grown(number: int, do: Callable[[], object]) -> dict[str, Any]:
+    """Does something so often; at eleven times what is resident and in use, and how many small objects Python has."""
+    do()
+    looks, start = [], time.monotonic()
+    for part in range(11):
+        gc.collect()
+        looks.append((number * part // 10, resident_kib(), heap_kib(), sys.getallocatedblocks()))
+        for _ in range(number // 10 if part < 10 else 0):
+            do()
+    names = ("done", "resident_kib", "heap_kib", "python_blocks")
+    seconds = round(time.monotonic() - start, 1)
+    return {"number": number, "seconds": seconds} | dict(zip(names, zip(*looks, strict=True), strict=True))
+
+
+def onnx_read(path: Path, number: int) -> dict[str, Any]:
+    """onnx reads a model."""
+    return grown(number, lambda: onnx.load(path))
+
+
+def read(path: Path, number: int) -> dict[str, Any]:
+    """iosched reads a model, and opens nothing."""
+    return grown(number, lambda: load_model(path))
+
+
+def sessions(path: Path, number: int) -> dict[str, Any]:
+    """onnxruntime opens a model in one session, and closes it."""
+    data, options = path.read_bytes(), onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return grown(number, lambda: onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]))
+
+
+def loaded(path: Path, number: int) -> dict[str, Any]:
+    """iosched loads a model and closes it, without a run."""
+    return grown(number, lambda: opened(path)[1].close())
 
 
 def opened(path: Path) -> tuple[Model, Executor]:
@@ -110,25 +166,30 @@ KINDS: Mapping[str, tuple[Callable[[Path, int], dict[str, Any]], int]] = {
     "at_once": (at_once, RUNS_OF_A_THREAD),
     "loads": (loads, LOADS),
 }
+GROWTH: Mapping[str, tuple[Callable[[Path, int], dict[str, Any]], int]] = {
+    **{each.__name__: (each, 5_000) for each in (onnx_read, read, sessions, loaded)},
+}
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
+    parser.add_argument("--kind", choices=(*KINDS, *GROWTH), nargs="+", default=list(KINDS))
     parser.add_argument("--part", type=float, default=1.0, help="of all runs and loads")
     parser.add_argument("--results", type=Path, default=RESULTS)
     asked = parser.parse_args()
     path = asked.results.resolve()
     known = json.loads(path.read_text()) if path.exists() else {}
-    content = {kind: known[kind] for kind in KINDS if kind in known}
+    content = {kind: known[kind] for kind in (*KINDS, *GROWTH) if kind in known}
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         os.chdir(folder)
         os.environ["IOSCHED_PROFILE_DB"] = ":memory:"
         onnx.save(model_of("separable"), "separable.onnx")
         iosched("optimize", "separable.onnx", "--device", "v100", "-q")
         for kind in asked.kind:
-            soak, number = KINDS[kind]
-            content[kind] = soak(Path(folder) / "separable.iosched.onnx", int(number * asked.part))
+            soak, number = {**KINDS, **GROWTH}[kind]
+            model = Path(folder) / "separable.iosched.onnx"
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # each kind in a process of its own
+                content[kind] = pool.submit(soak, model, int(number * asked.part)).result()
             content |= {"machine": f"{cpu_name()}, {os.cpu_count()} cores", "versions": versions()}
             keep_results(path, content, seeds={"first inputs": 0}, goes_on=True, in_lines=True)
             print(kind, json.dumps(content[kind]), flush=True)
