@@ -42,8 +42,8 @@ def test_faults_end_with_a_line_and_leave_nothing_half_done(tmp_path: Path) -> N
         assert found[kind]["faults"] == {}
     assert found["disk"]["codes"].get("1", 0) >= 3
     assert found["threads"]["codes"].get("1", 0) >= 1
-    said = {**found["kills"]["counts"], **found["writers"]}
-    assert not [what for what in said if any(word in what for word in ("DAMAGED", "LOST", "HALF"))]
+    said = {**found["kills"]["counts"], **found["amid"]["counts"], **found["writers"]}
+    assert not [what for what in said if any(word in what for word in ("DAMAGED", "LOST", "HALF", "FAILED"))]
     assert found["writers"]["files left over"] == 0
 
 

@@ -34,8 +34,9 @@ def test_no_fault_broke_a_rule() -> None:
     kinds = results("faults")["kinds"]
     assert all(kinds[kind]["faults"] == {} for kind in ("memory", "disk", "threads", "clocks"))
     assert kinds["disk"]["mounted"]["faults"] == {}
-    said = {**kinds["kills"]["counts"], **kinds["writers"]}
-    assert not [what for what in said if any(word in what for word in ("DAMAGED", "LOST", "HALF"))]
+    said = {**kinds["kills"]["counts"], **kinds["amid"]["counts"], **kinds["writers"]}
+    assert not [what for what in said if any(word in what for word in ("DAMAGED", "LOST", "HALF", "FAILED"))]
+    assert kinds["amid"]["counts"]["killed"] == kinds["amid"]["kills"]
     assert kinds["kills"]["kills"] >= 200
 
 
