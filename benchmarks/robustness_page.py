@@ -38,6 +38,7 @@ def page(fuzz: Any, faults: Any, soak: Any, suite: Any) -> str:
         most_mib=max(each["most_grown_mib"] for each in fuzz["kinds"].values()),
         fault_table=_table(("what is short", "commands", "exit 0", "1", "2", "3", "broke a rule"), _fault_rows(kinds)),
         commits=_commits(fuzz["kinds"]),
+        again=_again(fuzz.get("again", {})),
         **_killed(kinds["kills"]),
         amid=_amid(kinds["amid"]),
         **_written(kinds["writers"]),
@@ -66,6 +67,19 @@ def _commits(kinds: Mapping[str, Any]) -> str:
         ]
         said.append(f"- {words[0].upper()}{words[1:]}: {', '.join(by_code) or 'by code that was not written down'}.")
     return "\n".join(said)
+
+
+def _again(kinds: Mapping[str, Any]) -> str:
+    """How many cases were run once more with later code; nothing where none were."""
+    if not kinds:
+        return ""
+    counts = ", ".join(f"{kinds[kind]['done']:,} {words}" for kind, words in _WAYS.items())
+    (commit,) = {commit for found in kinds.values() for commit in found["commits"]}
+    broke = sum(len(found["faults"]) for found in kinds.values())
+    return (
+        f"\nThe first cases of each kind were run again with the code of commit {commit[:7]}, which has what was mended since:"
+        f" {counts}. {broke or 'None'} of them broke a rule."
+    )
 
 
 def _ran(found: Mapping[str, Any]) -> int:
@@ -274,6 +288,7 @@ Each case runs in a process of its own. A case breaks a rule if one of these hap
 The commits whose code ran the cases:
 
 {commits}
+{again}
 
 {lines}. The longest case took {most_cpu_s} seconds of processor time. The largest took {most_mib} MiB more
 than an idle process. {ran} of the {models} models were sound enough to be run, and so were {scheduled} of the schedules. The
