@@ -38,6 +38,7 @@ def test_no_fault_broke_a_rule() -> None:
     assert not [what for what in said if any(word in what for word in ("DAMAGED", "LOST", "HALF", "FAILED"))]
     assert kinds["amid"]["counts"]["killed"] == kinds["amid"]["kills"]
     assert kinds["kills"]["kills"] >= 200
+    assert kinds["amid"]["kills"] >= 200
 
 
 def test_memory_was_flat_and_results_right() -> None:
