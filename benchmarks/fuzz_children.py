@@ -188,6 +188,7 @@ def _settle(sandbox: Sandbox) -> None:
     import tempfile
 
     os.chdir(sandbox.work)
+    sys.dont_write_bytecode = True  # a module that is first loaded here
     tempfile.tempdir = None
     home = str(sandbox.root / "home")
     os.environ.update(HOME=home, XDG_CACHE_HOME=home, XDG_CONFIG_HOME=home, TMPDIR=str(sandbox.root / "tmp"))

@@ -351,10 +351,10 @@ def test_a_model_that_onnxruntime_writes_and_does_not_read_back_is_declined(monk
     """As some loops over sequences are."""
     open_session = kernel_graph.open_session
 
-    def opened(source: bytes | Path, options: object) -> object:
+    def opened(source: bytes | Path, options: object, **more: object) -> object:
         if isinstance(source, Path):
             raise InvalidModelError("in single static assignment form")
-        return open_session(source, options)
+        return open_session(source, options, **more)
 
     monkeypatch.setattr(kernel_graph, "open_session", opened)
     with CpuBackend(loaded(several_inputs_and_outputs()), lanes=2) as backend:
