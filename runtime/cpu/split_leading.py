@@ -15,9 +15,7 @@ from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.shares import Share, broadcast_share, even_ranges, shape_of
 
 _SOFTMAX_BY_AXIS_OPSET = 13  # before it, all axes from the given one on are normalized together
-
-
-_ROWS_AT_ONCE = 4  # MLAS computes so many rows of a product for each number of the matrix that it loads
+_ROWS_AT_ONCE = 4  # kernels for products take rows several at once: a part ends with such a set where it can
 
 
 def split_leading(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
