@@ -48,7 +48,7 @@ DATATYPES = {
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 BYTES_A_NUMBER = 32  # of JSON, at most
-SECONDS_TO_SEND = 30  # who sends slowly does not keep a place for ever
+SECONDS_TO_SEND = 30
 OPEN = -1  # how the protocol writes a dimension that may be of any size
 
 if TYPE_CHECKING:  # these names bring onnx, which each process is to load when it opens the model
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="0 takes one that is free")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--threads", type=int, help="cores of each; by default all there are, divided among them")
-    parser.add_argument("--waiting", type=int, default=32, help="requests of a process at a time; more are sent away")
+    parser.add_argument("--waiting", type=int, default=32, help="complete requests held by a process; more are refused")
     parser.add_argument("--largest-batch", type=int, help="of a file for several batch sizes; by default their largest")
     options = parser.parse_args()
     if options.threads is None and options.workers > 1:
@@ -129,12 +129,12 @@ async def describe(request: Request) -> Response:
 async def infer(request: Request) -> Response:
     """Runs the model; the event loop stays free for others, such as who asks whether all is well."""
     model, state = model_of(request), request.app.state
+    most = 65536 + BYTES_A_NUMBER * sum(size(spec, largest_batch(model)) for spec in model.inputs)
+    body = await body_of(request, most)  # a body that never ends takes no place from others
     if state.waiting >= int(os.environ[WAITING]):
         raise HTTPException(503, "too many requests wait already", {"Retry-After": "1"})
     state.waiting += 1
     try:
-        most = 65536 + BYTES_A_NUMBER * sum(size(spec, largest_batch(model)) for spec in model.inputs)
-        body = await body_of(request, most)
         return await run_in_threadpool(answer, model, body)
     finally:
         state.waiting -= 1
@@ -211,6 +211,9 @@ def inputs_of(body: bytes) -> dict[str, np.ndarray]:
     """The arrays in a request; the model itself checks their names, types and shapes."""
     try:
         entries = json.loads(body, parse_constant=no_number)["inputs"]
+        names = [entry["name"] for entry in entries]
+        if len(set(names)) < len(names):
+            raise ValueError(f"an input is given twice: {', '.join(names)}")
         return {entry["name"]: array_of(entry) for entry in entries}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise HTTPException(400, f"the body is no request: {type(error).__name__}: {error}") from error
@@ -220,8 +223,10 @@ def array_of(entry: dict[str, Any]) -> np.ndarray:
     """The array of one input, whose numbers stand in a row or in lists of lists."""
     dtype = np.dtype(DATATYPES[entry["datatype"]])
     given = np.asarray(entry["data"])
-    array = given.astype(dtype)
-    if dtype.kind != "f" and not np.array_equal(array, given):
+    with np.errstate(over="ignore"):
+        array = given.astype(dtype)
+    fits = np.isfinite(array).all() if dtype.kind == "f" else np.array_equal(array, given)
+    if given.dtype.kind == "U" or not fits:  # numpy makes NaN of null, and numbers of texts
         raise ValueError(f"{entry['name']} has numbers that are no {entry['datatype']}")
     return array.reshape(entry["shape"])
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,11 @@ def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
         (INFER, request([1.0, 2.0]), 400, "cannot reshape"),
         (INFER, request([[1.0], [2.0, 3.0]]), 400, "ValueError"),
         (INFER, request(["a"] * 288), 400, "ValueError"),
+        (INFER, request(["1"] * 288), 400, "numbers that are no FP32"),
+        (INFER, request([None] * 288), 400, "numbers that are no FP32"),
+        (INFER, request([1e300] * 288), 400, "numbers that are no FP32"),
+        (INFER, request().replace(b"-", b"1e999, -", 1), 400, "numbers that are no FP32"),
+        (INFER, json.dumps({"inputs": json.loads(request())["inputs"] * 2}).encode(), 400, "given twice: x, x"),
         (INFER, request([float("nan")] * 288), 400, "NaN is no number"),
         (INFER, b" " * 200_000, 413, "more than"),
         ("/v2/models/other/infer", request(), 404, "there is no model 'other' here, but 'branches'"),
@@ -194,6 +199,17 @@ def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_s
     assert of_several_sizes.call("POST", INFER, b" " * 300_000)[0] == 413
     status, answer = of_several_sizes.call("POST", INFER, request([0] * 4 * 216, shape=[4, 6, 6, 6]))
     assert (status, "shape" in answer["error"]) == (400, True)
+
+
+def test_bodies_that_never_end_keep_no_others_out(of_several_sizes: Service) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n".encode()
+    with ExitStack() as stack:
+        for _ in range(40):  # more than --waiting
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", of_several_sizes.port), timeout=60))
+            connection.sendall(head)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # the service waits for the body
+            connection.sendall(b"{")
+        assert of_several_sizes.call("POST", INFER, request(shape=[1, 8, 6, 6]))[0] == 200
 
 
 def test_what_is_under_way_ends_before_the_service_does(service: Service) -> None:
