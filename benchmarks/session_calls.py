@@ -17,14 +17,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
 from testbed import keep_results
 
 import iosched
 from iosched.profiler.measuring.interleave import interleave
 from iosched.runtime.processor import cpu_name
+from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import sequential
+
+onnxruntime = load_onnxruntime()  # without its telemetry
 
 CALLS = 500
 

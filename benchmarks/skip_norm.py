@@ -15,11 +15,13 @@ from statistics import median
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
 from testbed import RESULTS, keep_results
 
 from iosched.profiler.measuring.interleave import compare, interleave
+from iosched.runtime.session import load_onnxruntime
+
+onnxruntime = load_onnxruntime()  # without its telemetry
 
 OUT = RESULTS / "skip_norm.json"
 SHAPES = ((1, 32, 256), (1, 128, 256), (1, 128, 768), (1, 512, 768))

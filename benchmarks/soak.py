@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from fuzz import versions
 from fuzz_corpus import iosched, model_of
 from testbed import keep_results
@@ -37,7 +36,10 @@ from iosched.models.model import Model
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.processor import cpu_name
+from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.document import ScheduleDocument
+
+onnxruntime = load_onnxruntime()  # without its telemetry
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 RUNS, LOADS, THREADS, RUNS_OF_A_THREAD = 100_000, 1_000, 8, 2_000

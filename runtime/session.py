@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +24,12 @@ _SOURCE = re.compile(r"^/\S+:\d+ .*?\) (const )?")  # "/path/file.h:46 void func
 
 
 def load_onnxruntime() -> ModuleType:
-    """The module `onnxruntime`.
+    """The module `onnxruntime`, which sends no telemetry unless the user sets `ORT_DISABLE_TELEMETRY=0`.
 
     Raises:
         DeviceError: where it is not installed.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when the library starts
     try:
         import onnxruntime
     except ImportError as error:

@@ -9,6 +9,7 @@ from iosched.models.errors import DeviceError, IoschedError
 from iosched.profiler.devices.cuda.attached import check_capability
 from iosched.runtime.cuda.cudnn.target import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
+from iosched.runtime.session import load_onnxruntime
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 
@@ -66,9 +67,7 @@ def usable_names() -> tuple[str, ...]:
 def _remarks() -> tuple[str, ...]:
     if find_spec("onnxruntime") is None:
         return ("onnxruntime is not installed: operators without a CUDA kernel cannot run",)
-    import onnxruntime
-
-    if _CUDA_PROVIDER in onnxruntime.get_available_providers():
+    if _CUDA_PROVIDER in load_onnxruntime().get_available_providers():
         return ()
     return (
         "this onnxruntime has no CUDA provider: operators without a CUDA kernel run on the CPU (onnxruntime-gpu has"
