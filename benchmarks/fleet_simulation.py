@@ -114,7 +114,7 @@ def runs(cluster: Cluster, algorithm: Callable[[int], Algorithm], seeds: int = S
 
 
 def as_published(workers: int, total: int, *, in_packets: bool = True) -> Callable[[int], Algorithm]:
-    """Twenty generations of five individuals for each worker, of which as many are evaluated as were there."""
+    """Twenty generations of 20 individuals, for more than four workers five for each; `total` of them are evaluated."""
     population = POPULATION * max(workers, 4) // 4
     return lambda seed: Generations(generation_sizes(total, population, GENERATIONS, seed), in_packets)
 

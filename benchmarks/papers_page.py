@@ -54,6 +54,7 @@ def derived() -> dict[str, object]:
     ours = results("papers")
     speedups = {row["batch_size"]: row["sequential_us"] / row["both_us"] for row in results("ablation-batch")["rows"]}
     stages = ours["last_block"]["stages_of_blocks"]
+    four_nodes = results("fleet-simulation")["table_5"][-1]["published"]["speed_up"]
     return {
         "sm_ratio": {
             name: _ratio(found, "both", "sequential", "sm_share") for name, found in ours["throughput"].items()
@@ -67,12 +68,38 @@ def derived() -> dict[str, object]:
         "ti": span(found["sequential"] / found["both"] for found in ours["rtx2080ti_ms"].values()),
         "lost": {name: span(lost(f"matrix-{name}")) for name in MATRICES},
         "dos_ios": span(found["dos"]["ms"] / found["both"]["ms"] for found in ours["dos"].values()),
-        "additive": results("ablation-additive")["networks"],
+        "dos_sequential": span(dos_over("sequential")),
+        "dos_greedy": span(dos_over("greedy")),
+        "one_operator": {name: one_operator_speedup(name) for name in ("inception_v3", "nasnet_a")},
+        "resnet50": 1 - ours["resnet50_ms"]["both"] / ours["resnet50_ms"]["sequential"],
+        "padding": _ratio(ours["dos"]["squeezenet"], "dos", "sequential", "giga_multiply_adds") - 1,
+        "additive": {name: order_accuracies(name) for name in ("squeezenet", "inception_v3")},
+        "additive_warm": results("ablation-additive")["networks"],
+        "eanas": dict(zip(("low", "speed_up", "high"), four_nodes, strict=True)),
         "search": span(results("cpu_networks")["networks"][name]["search"]["seconds"] for name in NETWORKS),
         "stages": {place.replace(" ", "_"): sum(counts) for place, counts in stages.items()},
         "last": last_block_ratios(),
         "frozen": {f"m{count}": times for count, times in over_packed().items()},
     }
+
+
+def dos_over(baseline: str) -> list[float]:
+    """How many times as fast as a baseline DOS is, by the model, for each network."""
+    ours = results("papers")
+    return [ours["v100_ms"][name][baseline] / ours["dos"][name]["dos"]["ms"] for name in NETWORKS]
+
+
+def one_operator_speedup(network: str) -> float:
+    """How many times as fast as sequential the schedule for r = 1, s = 8 is, by the model."""
+    rows = results("ablation-pruning")["rows"]
+    (us,) = (row["latency_us"] for row in rows if (row["network"], row["r"], row["s"]) == (network, 1, 8))
+    return results("papers")["v100_ms"][network]["sequential"] * 1e3 / us
+
+
+def order_accuracies(network: str) -> str:
+    """The share of pairs in the right order in both runs that measured stages as the search does."""
+    files = ("ablation-additive-in-a-row-24", "ablation-additive-in-a-row")
+    return " and ".join(f"{results(file)['networks'][network]['order_accuracy']:.0%}" for file in files)
 
 
 def _ratio(found: Mapping[str, Mapping[str, float]], one: str, other: str, key: str) -> float:

@@ -53,8 +53,20 @@ def test_every_headline_of_the_page_is_reached_from_its_first_table() -> None:
         re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^### (.*)", text, re.MULTILINE)
     }
     named = set(re.findall(r"\]\(#([^)]*)\)", text))
-    assert named <= places
-    assert places - named == {"the-rest-of-the-thesis"}
+    assert named == places
+
+
+def test_what_the_page_says_of_merging_and_of_autotuned_kernels_follows_from_the_numbers(script, results) -> None:
+    text = " ".join((ROOT / "docs" / "papers.md").read_text().split())
+    squeezenet, published = results["dos"]["squeezenet"], script("published")
+    assert "The model merges all twelve too: 38 of 50 kernels are left" in text
+    assert (squeezenet["sequential"]["kernels"], squeezenet["dos"]["kernels"]) == (50, 50 - 12)
+    faster = [published.V100_MS[name][-1] < ms for name, ms in published.FIGURE_4_10_MS.items()]
+    assert "IOS is faster than TVM-AutoTune on two networks and slower on two" in text
+    assert (faster.count(True), faster.count(False)) == (2, 2)
+    assert "By the model, DOS is" in text
+    assert "greedy is slower than sequential on SqueezeNet" in text
+    assert results["v100_ms"]["squeezenet"]["greedy"] > results["v100_ms"]["squeezenet"]["sequential"]
 
 
 @pytest.mark.parametrize("section", ["blocks", "convolutions"])
