@@ -88,17 +88,19 @@ def _rows(schedule: Schedule) -> list[list[_Column]]:
     x = float(_MARGIN)
     for block in schedule.blocks:
         widths = [_stage_width(stage, scale) for stage in block.stages]
-        total = sum(widths) + _GAP * len(widths)
-        if rows[-1] and x + total > _WIDTH - _MARGIN and total <= _WIDTH - 2 * _MARGIN:
+        head = len(_block_head(block, goes_on=True)) * _CHAR
+        total = max(head, sum(widths) + _GAP * len(widths))
+        if rows[-1] and x + (total if total <= _WIDTH - 2 * _MARGIN else head) > _WIDTH - _MARGIN:
             rows.append([])
             x = _MARGIN
+        start = x
         for number, (stage, width) in enumerate(zip(block.stages, widths, strict=True)):
             if rows[-1] and x + width > _WIDTH - _MARGIN:
                 rows.append([])
-                x = _MARGIN
+                x = start = _MARGIN
             rows[-1].append(_Column(block, number, stage, x, width))
             x += width + _GAP
-        x += _BLOCK_GAP
+        x = max(x, start + head) + _BLOCK_GAP
     return [row for row in rows if row]
 
 
@@ -127,13 +129,15 @@ def _draw_row(row: Sequence[_Column], y: float, looks: Mapping[str, Look], paint
 def _draw_block_head(columns: Sequence[_Column], y: float) -> Iterator[str]:
     first, last = columns[0], columns[-1]
     end = last.x + last.width
-    mark = "" if first.block.optimal else " *"
-    goes_on = "… " if first.number else ""
-    name = f"{goes_on}block {first.block.index}{mark}"
-    full = f"{name} · {latency_label(total_us(first.block.stages))}"
-    shown = full if total_us(first.block.stages) is not None and len(full) * _CHAR < end - first.x else name
-    yield text(first.x, y + 12, _clipped(shown, end - first.x + _BLOCK_GAP), size=11.5, fill=GREY)
+    head = _block_head(first.block, goes_on=first.number > 0)
+    yield text(first.x, y + 12, head, size=11.5, fill=GREY)
     yield f'<path d="M{first.x:.1f} {y + 18:.1f}H{end:.1f}" stroke="#c9ced6" stroke-width="1.5"/>'
+
+
+def _block_head(block: Block, *, goes_on: bool) -> str:
+    name = f"{'… ' if goes_on else ''}block {block.index}{'' if block.optimal else ' *'}"
+    latency_us = total_us(block.stages)
+    return name if latency_us is None else f"{name} · {latency_label(latency_us)}"
 
 
 def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], paints: Mapping[str, Paint]) -> Iterator[str]:

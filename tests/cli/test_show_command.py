@@ -46,6 +46,17 @@ def test_show_draws_a_schedule_file(invoke, schedule_file: Path) -> None:
     assert invoke("show", "-", stdin=schedule_file.read_bytes()).stdout == result.stdout
 
 
+def test_the_svg_has_the_latency_of_every_block_of_a_large_network(invoke, schedule_file: Path) -> None:
+    stages = [Stage(Strategy.CONCURRENT, ((f"operator{index}",),), 321.0) for index in range(30)]
+    document = replace(
+        ScheduleDocument.from_json(schedule_file.read_text()),
+        schedule=Schedule(tuple(Block(index, (stage,), optimal=True) for index, stage in enumerate(stages))),
+    )
+    schedule_file.write_text(document.to_json())
+    svg = invoke("show", schedule_file, "--format", "svg").stdout
+    assert re.findall(r">block (\d+) · 321.0 µs<", svg) == list(map(str, range(30)))
+
+
 def test_with_the_model_it_shows_what_operators_are(invoke, schedule_file: Path, model: Path) -> None:
     assert "Conv 3×3 b" in invoke("show", schedule_file, "--model", model).stdout  # noqa: RUF001
 

@@ -6,11 +6,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.looks import Look, latency_label
 from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
 from iosched.scheduler.proof import Scope, proof_text
-from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy, total_us
 
 SCHEDULE = Schedule(
     (
@@ -143,6 +143,27 @@ def test_boxes_of_a_large_svg_do_not_overlap_and_stay_inside() -> None:
             apart_x = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
             apart_y = one["y"] >= other["y"] + other["height"] or other["y"] >= one["y"] + one["height"]
             assert apart_x or apart_y
+
+
+def test_every_block_of_a_large_svg_has_its_latency_and_room_for_it() -> None:
+    blocks = tuple(
+        Block(
+            index,
+            tuple(Stage(Strategy.CONCURRENT, ((f"{index}_{k}",),), 100.0 + index) for k in range(1 + index % 4 * 8)),
+            optimal=index % 3 > 0,
+        )
+        for index in range(100)
+    )
+    root = ET.fromstring(draw_svg(Schedule(blocks), title="large", looks={}))
+    heads = [each for each in root.iter(f"{SVG}text") if each.get("font-size") == "11.5"]
+    named = {(each.text or "").removeprefix("… ").replace(" *", "") for each in heads}
+    assert named == {f"block {each.index} · {latency_label(total_us(each.stages))}" for each in blocks}
+    ends: dict[str | None, float] = {}
+    for head in heads:
+        row, x = head.get("y"), float(head.get("x", ""))
+        assert x >= ends.get(row, 0)
+        ends[row] = x + 6.4 * len(head.text or "")
+    assert max(ends.values()) <= 1200
 
 
 def test_names_cannot_break_the_svg() -> None:
