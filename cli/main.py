@@ -15,24 +15,25 @@ from iosched.cli.log_file import WORDS, logged
 from iosched.cli.options import verbosity_options
 from iosched.cli.version import print_version
 
-COMMANDS = (
-    "optimize",
-    "batch",
-    "run",
-    "bench",
-    "diff",
-    "matrix",
-    "rank",
-    "explore",
-    "inspect",
-    "show",
-    "explain",
-    "zoo",
-    "devices",
-    "doctor",
-    "profile",
-    "completion",
-)
+COMMANDS = {
+    "optimize": "getting-started.md#optimize-a-model",
+    "batch": "batching.md",
+    "run": "getting-started.md#run-it",
+    "bench": "measurement.md",
+    "diff": "regressions.md",
+    "matrix": "ablations.md",
+    "rank": "ranking.md",
+    "explore": "exploring.md",
+    "inspect": "search.md",
+    "show": "reading-schedules.md",
+    "explain": "getting-started.md#look-at-it",
+    "zoo": "getting-started.md",
+    "devices": "devices.md",
+    "doctor": "troubleshooting.md",
+    "profile": "files.md#the-profile-database",
+    "completion": "getting-started.md#completion-in-the-shell",
+}
+"""The commands, each with the section of docs/ that is its guide."""
 
 
 class LazyGroup(click.Group):

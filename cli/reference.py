@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from iosched.cli.main import cli
+from iosched.cli.main import COMMANDS, cli
 
 FOLDER = Path("docs", "cli")
 
@@ -24,25 +24,6 @@ set once.
 | command | does |
 |---|---|
 """
-# Where a guide tells of a command.
-_GUIDES = {
-    "optimize": "../getting-started.md#optimize-a-model",
-    "batch": "../batching.md",
-    "run": "../getting-started.md#run-it",
-    "bench": "../measurement.md",
-    "diff": "../regressions.md",
-    "matrix": "../ablations.md",
-    "rank": "../ranking.md",
-    "explore": "../exploring.md",
-    "inspect": "../search.md",
-    "show": "../reading-schedules.md",
-    "explain": "../getting-started.md#look-at-it",
-    "zoo": "../getting-started.md",
-    "devices": "../devices.md",
-    "doctor": "../troubleshooting.md",
-    "profile": "../files.md#the-profile-database",
-    "completion": "../getting-started.md#completion-in-the-shell",
-}
 
 
 def pages() -> dict[str, str]:
@@ -70,7 +51,7 @@ def _page(name: str, command: click.Command, ctx: click.Context) -> str:
     for path, each, its in commands(command, ctx):
         lines += [f"{'##' if lines else '#'} {path}", "", *_section(each, its)]
         if each is command:
-            lines += [f"More in [a guide]({_GUIDES[name]}).", ""]
+            lines += [f"More in [a guide](../{COMMANDS[name]}).", ""]
     return "\n".join(lines)
 
 
