@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,17 +25,15 @@ from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emi
 from iosched.cli.pictures.bars import draw_bars
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
-from iosched.cli.tables import print_columns
+from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import latency_text
+from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import UsageError
-from iosched.profiler.peers.names import ON_CPU, ON_GPU
-from iosched.scheduler.strategy_names import COMPARED, ONE_SESSION
+from iosched.scheduler.strategy_names import is_searched
 
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow
     from iosched.models.model import Model
-
-NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -41,11 +41,17 @@ NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
 @click.option(
     "--with",
     "names",
-    type=click.Choice(NAMES),
+    type=click.Choice(tuple(ROWS)),
     multiple=True,
-    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules except dos, and the other "
-    "runtimes of the device, except torch-compile, which takes minutes, and except onnxruntime-sessions and "
-    "openvino-streams, which run a request for each core at the same time.",
+    help="What to measure, beside 'sequential' and, if MODEL has a schedule, 'iosched'. Repeat for several. Default: "
+    "all schedules except dos, and the other runtimes of the device, except torch-compile, which takes minutes, and "
+    "except onnxruntime-sessions and openvino-streams, which run a request for each core at the same time.",
+)
+@click.option(
+    "--baseline",
+    type=click.Choice(tuple(ROWS)),
+    metavar="NAME",
+    help="Also show how much faster each row is than this one, which has to be measured.",
 )
 @click.option(
     "--schedule",
@@ -79,6 +85,7 @@ NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
 def command(
     model: str,
     names: tuple[str, ...],
+    baseline: str | None,
     schedule: str | None,
     batch_sizes: tuple[int, ...],
     input_shapes: dict[str, tuple[int, ...]],
@@ -95,11 +102,12 @@ def command(
     after a rest (or on an idle GPU), which is a column of its own, and then several times in a row.
 
     p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. Speed-up is against 'sequential': the
-    median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none.
+    median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none. --baseline
+    adds the same against another row.
 
     \b
     Examples:
-      iosched bench squeezenet.iosched.onnx --with iosched --with onnxruntime
+      iosched bench squeezenet.iosched.onnx --with onnxruntime --baseline onnxruntime
       iosched bench model.onnx --batch-size 1 --batch-size 8 --json > bench.json
     """
     from iosched.jobs.bench import bench
@@ -111,18 +119,20 @@ def command(
     for batch_size in batch_sizes or (None,):
         loaded = read_model(model, Binding(batch_size, input_shapes))
         taken = schedule_for(loaded, model, schedule, device)
-        if taken is None and "iosched" in names:
+        if taken is None and "iosched" in (*names, baseline):
             raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
         with progress_bar() as observer:
             result = bench(
                 loaded,
                 None if taken is None else taken.document,
                 names=names,
+                baseline=baseline,
                 device=device,
                 threads=threads,
                 rounds=rounds,
                 profile_db=profile_db,
                 observer=observer,
+                on_start=partial(_note_start, loaded, rounds),
             )
         _emit(loaded, result, plot, as_json)
 
@@ -131,6 +141,15 @@ def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[
     if "-" in (model, schedule) and len(batch_sizes) > 1:
         raise UsageError("'-' can be read once only: with several batch sizes, save it to a file")
     refuse_both_on_stdin(schedule, model)
+
+
+def _note_start(model: Model, rounds: int, names: Sequence[str]) -> None:
+    from iosched.jobs.bench import MAX_SECONDS
+
+    searched = ", ".join(filter(is_searched, names))
+    search = f" The search for {searched} comes first and has no time limit." if searched else ""
+    limit = f"{rounds} rounds, fewer if runs take {MAX_SECONDS / 60:.0f} minutes"
+    note(f"Measuring {', '.join(names)} at batch size {model.batch_size}: {limit}.{search}")
 
 
 def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: bool) -> None:
@@ -153,6 +172,7 @@ def as_object(model: Model, result: BenchResult) -> dict[str, object]:
         "model": model.name,
         "device": result.device,
         "batch_size": model.batch_size,
+        "baseline": result.baseline,
         "rows": [asdict(row) for row in result.rows],
         "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
         "runs_us": {name: list(runs) for name, runs in result.runs_us.items()},
@@ -175,7 +195,8 @@ def _print(model: Model, result: BenchResult) -> None:
             *map(latency_text, (row.p10_us, row.min_us)),
             *([] if row.rested_us is None else [latency_text(row.rested_us)]),
             *([f"{row.images_per_s or 0:,.1f}"] if crowded else []),
-            _speedup(row),
+            _speedup(row.speedup, row.speedup_low, row.speedup_high),
+            *([] if result.baseline is None else [_speedup_over_baseline(row)]),
         ]
         for row in result.rows
     ]
@@ -190,11 +211,15 @@ def _print(model: Model, result: BenchResult) -> None:
         *rested,
         *(["images/s"] if crowded else []),
         "speed-up (95 % interval)",
+        *([] if result.baseline is None else [f"over {result.baseline} (95 % interval)"]),
     ]
     print_columns(headers, rows, title=_title(model, result))
+    print_pairs("rows", [(row.name, ROWS[row.name]) for row in result.rows], to_stderr=False)
 
 
-def _speedup(row: BenchRow) -> str:
-    if row.speedup is None:
-        return "too few rounds"
-    return f"{row.speedup:.3f}x ({row.speedup_low:.3f} to {row.speedup_high:.3f})"
+def _speedup_over_baseline(row: BenchRow) -> str:
+    return _speedup(row.speedup_over_baseline, row.speedup_over_baseline_low, row.speedup_over_baseline_high)
+
+
+def _speedup(speedup: float | None, low: float | None, high: float | None) -> str:
+    return "too few rounds" if speedup is None else f"{speedup:.3f}x ({low:.3f} to {high:.3f})"

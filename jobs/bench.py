@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from iosched.jobs.bench_rows import ROWS
 from iosched.jobs.opening import check_schedulable, opened
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
@@ -18,7 +19,7 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
-from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
     Measurement,
@@ -27,17 +28,14 @@ from iosched.profiler.measuring.statistics import (
     quantile_interval,
     summarize,
 )
-from iosched.profiler.peers.names import FOR_THROUGHPUT, ON_CPU, ON_GPU, SLOW_TO_OPEN
+from iosched.profiler.peers.names import FOR_THROUGHPUT, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.strategy_names import COMPARED, LIMITED, ONE_SESSION, StrategyName
+from iosched.scheduler.strategy_names import COMPARED, LIMITED, StrategyName
 from iosched.scheduler.transfer import fitted
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
-
-NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
-"""The names of all alternatives that can be measured."""
 
 MAX_SECONDS = 600.0
 """No further round begins after the runs have taken this many seconds together."""
@@ -61,7 +59,8 @@ class BenchRow:
 
     `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative divided
     by `in_flight`, and `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if
-    there are too few rounds for an interval. `rested_us` is the median of runs after a rest: on a GPU, of runs that
+    there are too few rounds for an interval. `speedup_over_baseline` is the same over another row; it and the ends of
+    its interval are also None if none was named. `rested_us` is the median of runs after a rest: on a GPU, of runs that
     find it idle.
     """
 
@@ -81,6 +80,9 @@ class BenchRow:
     p99_high_us: float | None = None
     in_flight: int = 1
     images_per_s: float | None = None
+    speedup_over_baseline: float | None = None
+    speedup_over_baseline_low: float | None = None
+    speedup_over_baseline_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class BenchResult:
         missing: names of alternatives that were not measured, each with the reason.
         notes: sentences that a user should read.
         runs_us: all single runs in a row of each alternative, in microseconds.
+        baseline: the row that `BenchRow.speedup_over_baseline` is over, if one was named.
     """
 
     device: str
@@ -102,6 +105,7 @@ class BenchResult:
     missing: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
     runs_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    baseline: str | None = None
 
 
 def bench(
@@ -109,33 +113,37 @@ def bench(
     document: ScheduleDocument | None,
     *,
     names: Sequence[str] = (),
+    baseline: str | None = None,
     device: str = "auto",
     threads: int | None = None,
     rounds: int = 50,
     profile_db: Path | None = None,
     observer: Observer | None = None,
+    on_start: Callable[[Sequence[str]], None] = lambda names: None,
 ) -> BenchResult:
-    """Measures the alternatives `names` in turn, A B C A B C; `sequential` is always among them.
+    """Measures the alternatives `names` in turn, A B C A B C; `sequential` and a schedule of the model always are.
 
     On a GPU, each schedule is one CUDA graph, and all latencies are measured between events on the GPU.
 
     Args:
         model: the model.
         document: its schedule, which "iosched" measures; None if it has none.
-        names: alternatives of `NAMES`; by default all of the device, but those that are measured only by name.
+        names: alternatives of `ROWS`; by default all of the device, but those that are measured only by name.
+        baseline: one of the alternatives measured, for `BenchRow.speedup_over_baseline`.
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         rounds: how often each alternative is measured, if there is time.
         profile_db: the profile database; by default the user's own.
         observer: is shown the progress.
+        on_start: is called with the names of the alternatives before the work begins.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.
-        UsageError: a name is unknown, or inputs of the model cannot be made up.
-        DeviceError: the device is not attached, or onnxruntime is not installed.
+        UsageError: a name is unknown, the baseline is not measured, or inputs of the model cannot be made up.
+        DeviceError: the device is not attached, onnxruntime is not installed, or the baseline cannot be opened.
     """
     resolved = resolve(device, model)
-    _check_names(names)
+    _check_names([*names, *([] if baseline is None else [baseline])])
     document = None if document is None else fitted(document, model)
     if resolved.cost_kind == "analytic":
         resolved.executor(model, document)  # raises an error, since nothing runs there
@@ -145,7 +153,7 @@ def bench(
         assert open_model.here is not None
         check_schedulable(open_model)
         alternatives = _Alternatives(model, document, open_model.here, threads, observer)
-        return alternatives.measured(names, rounds)
+        return alternatives.measured(names, baseline, rounds, on_start)
 
 
 def _precision(document: ScheduleDocument | None, device: Device) -> str:
@@ -174,24 +182,31 @@ class _Alternatives:
     threads: int | None
     observer: Observer | None
 
-    def measured(self, names: Sequence[str], rounds: int) -> BenchResult:
+    def measured(
+        self, names: Sequence[str], baseline: str | None, rounds: int, on_start: Callable[[Sequence[str]], None]
+    ) -> BenchResult:
         """Opens the alternatives `names`, or the usual ones, and measures in turn those that can be opened."""
         inputs = random_inputs(self.model.graph.inputs)
         openers = self._openers(inputs)
-        usual = [name for name in openers if name not in _ON_REQUEST]
-        candidates = {"sequential": openers["sequential"]()}
+        shipped = [] if self.document is None else ["iosched"]
+        asked = ["sequential", *shipped, *(names or (name for name in openers if name not in _ON_REQUEST))]
+        if baseline is not None and baseline not in asked:
+            raise UsageError(f"the baseline {baseline!r} is not measured: add --with {baseline}")
+        on_start(list(dict.fromkeys(asked)))
+        candidates: dict[str, Candidate] = {}
         missing: list[tuple[str, str]] = []
         try:
-            for name in dict.fromkeys(names or usual):
+            for name in dict.fromkeys([*asked[:1], *([] if baseline is None else [baseline]), *asked]):
                 try:
-                    if name not in candidates:
-                        candidates[name] = openers[name]() if name in openers else self._refused()
+                    candidates[name] = openers[name]() if name in openers else self._refused()
                 except DeviceError as error:
+                    if name in ("sequential", baseline):
+                        raise
                     missing.append((name, str(error)))
             found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _progress(self.observer))
             notes = dict.fromkeys(note for candidate in candidates.values() for note in candidate.notes())
             rates = _Rates(self.model.batch_size, {name: each.in_flight for name, each in candidates.items()})
-            return _result(self.here.device.name, found, missing, rates, tuple(notes))
+            return _result(self.here.device.name, found, missing, rates, baseline, tuple(notes))
         finally:
             close_all(candidates.values())
 
@@ -243,15 +258,15 @@ def _result(
     found: Mapping[str, Measurement],
     missing: Sequence[tuple[str, str]],
     rates: _Rates,
+    baseline: str | None,
     notes: Sequence[str] = (),
 ) -> BenchResult:
-    rows = tuple(
-        rates.added_to(_row(name, rates.of(name, each), found["sequential"], each)) for name, each in found.items()
-    )
+    per_run = {name: rates.of(name, each) for name, each in found.items()}
+    rows = tuple(rates.added_to(_row(name, per_run, baseline, each)) for name, each in found.items())
     samples_us = {name: measured.samples_us for name, measured in found.items()}
     few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
     runs_us = {name: measured.every_run_us for name, measured in found.items()}
-    return BenchResult(device, rows, samples_us, tuple(missing), (*few, *_tail_notes(rows), *notes), runs_us)
+    return BenchResult(device, rows, samples_us, tuple(missing), (*few, *_tail_notes(rows), *notes), runs_us, baseline)
 
 
 def _tail_notes(rows: Sequence[BenchRow]) -> tuple[str, ...]:
@@ -267,9 +282,9 @@ def _tail_notes(rows: Sequence[BenchRow]) -> tuple[str, ...]:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in ROWS]
     if unknown:
-        raise UsageError(f"unknown alternative {unknown[0]!r}: choose from {', '.join(NAMES)}")
+        raise UsageError(f"unknown alternative {unknown[0]!r}: choose from {', '.join(ROWS)}")
 
 
 def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
@@ -278,13 +293,17 @@ def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
     return lambda done, total: observer.progress(done, total, "measuring in turn")
 
 
-def _row(name: str, per_run: Measurement, baseline: Measurement, found: Measurement) -> BenchRow:
-    """The row of a candidate; `per_run` is `found` over the number of runs that go on at the same time."""
-    compared = compare(baseline, per_run)
-    speedup = (None,) * 3 if compared is None else (compared.speedup, compared.low, compared.high)
+def _row(name: str, per_run: Mapping[str, Measurement], baseline: str | None, found: Measurement) -> BenchRow:
+    """The row of a candidate; `per_run` has measurements over the number of runs that go on at the same time."""
+    speedup, over_baseline = (
+        None if over is None else compare(per_run[over], per_run[name]) for over in ("sequential", baseline)
+    )
     runs_us = found.every_run_us
     tail = quantile_interval(runs_us, 0.99)
-    row = BenchRow(name, found.median_us, found.p10_us, found.p90_us, min(runs_us), len(found.samples_us), *speedup)
+    row = BenchRow(
+        name, found.median_us, found.p10_us, found.p90_us, min(runs_us), len(found.samples_us), *_interval(speedup)
+    )
+    over, over_low, over_high = _interval(over_baseline)
     return replace(
         row,
         rested_us=None if found.rested is None else found.rested.median_us,
@@ -292,4 +311,11 @@ def _row(name: str, per_run: Measurement, baseline: Measurement, found: Measurem
         p99_us=None if tail is None else quantile(runs_us, 0.99),
         p99_low_us=None if tail is None else tail[0],
         p99_high_us=None if tail is None else tail[1],
+        speedup_over_baseline=over,
+        speedup_over_baseline_low=over_low,
+        speedup_over_baseline_high=over_high,
     )
+
+
+def _interval(found: Comparison | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if found is None else (found.speedup, found.low, found.high)

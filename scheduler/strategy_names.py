@@ -39,6 +39,16 @@ COMPARED: tuple[StrategyName, ...] = tuple(
 """All strategies in the order in which `bench` compares them: from the plainest on."""
 
 
+MEANINGS: dict[StrategyName, str] = {
+    "sequential": "one operator after another",
+    "greedy": "all operators that are ready form the next stage",
+    "concurrent": "IOS-Parallel: groups side by side",
+    "merge": "IOS-Merge: operators of one input merged",
+    "both": "IOS: each stage concurrent or merged, whichever is better",
+    "dos": "DOS: one operator in each group",
+}
+"""What each strategy makes of a model, in short."""
+
 ONE_SESSION = "session"
 """The name of another way to run one operator after another, on devices that have it: all as one session."""
 

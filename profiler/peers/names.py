@@ -5,8 +5,20 @@ from __future__ import annotations
 FOR_THROUGHPUT = ("onnxruntime-sessions", "openvino-streams")
 """Peers that run as many requests at the same time as there are cores, and are measured only if asked for by name."""
 
-ON_CPU = ("onnxruntime", "onnxruntime-parallel", "openvino", *FOR_THROUGHPUT)
-ON_GPU = ("onnxruntime-cuda", "torch", "torch-cudagraph", "torch-compile")
+ON_CPU = {
+    "onnxruntime": "plain onnxruntime in its fastest setting",
+    "onnxruntime-parallel": "plain onnxruntime in its parallel mode",
+    "openvino": "OpenVINO, set for low latency",
+    "onnxruntime-sessions": "plain onnxruntime, one request for each core",
+    "openvino-streams": "OpenVINO, set for throughput",
+}
+ON_GPU = {
+    "onnxruntime-cuda": "plain onnxruntime on its CUDA provider",
+    "torch": "PyTorch, operator by operator",
+    "torch-cudagraph": "PyTorch in one CUDA graph",
+    "torch-compile": "PyTorch, compiled",
+}
+"""What each peer is, by its name."""
 
 SLOW_TO_OPEN = ("torch-compile",)
 """Peers that take minutes until their first run, and are measured only if they are asked for by name."""

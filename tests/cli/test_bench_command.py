@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import onnx
 import pytest
+from scripted import script_stages
 from small_models import branches
 
-from iosched.cli.bench import NAMES
 from iosched.jobs import bench as bench_job
 from iosched.jobs.bench import BenchResult, BenchRow
+from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.measuring.statistics import summarize
 
 ROW_KEYS = {
     "name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high", "rested_us",
-    "runs", "p99_us", "p99_low_us", "p99_high_us", "in_flight", "images_per_s",
+    "runs", "p99_us", "p99_low_us", "p99_high_us", "in_flight", "images_per_s", "speedup_over_baseline",
+    "speedup_over_baseline_low", "speedup_over_baseline_high",
 }  # fmt: skip
 
 
@@ -25,7 +30,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Replaces measuring by a made-up result; collects the names it was asked for."""
     found: list[tuple[str, ...]] = []
 
-    def fake(model: object, document: object, *, names: tuple[str, ...], **_: object) -> BenchResult:
+    def fake(
+        model: object, document: object, *, names: tuple[str, ...], baseline: str | None, **_: object
+    ) -> BenchResult:
         found.append(tuple(names))
         rows = (
             BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0, 1.0, 1.0, 14.0, 400, 19.0, 18.0, 30.0),
@@ -33,7 +40,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             BenchRow("greedy", 5.0, 4.0, 6.0, 4.0, 3, None, None, None, 12.0),
         )
         samples = {"sequential": (8.0, 10.0, 12.0), "both": (4.0, 5.0, 6.0)}
-        return BenchResult("Test CPU", rows, samples, (("openvino", "not installed"),))
+        if baseline is not None:
+            over = {"speedup_over_baseline": 0.8, "speedup_over_baseline_low": 0.7, "speedup_over_baseline_high": 0.9}
+            rows = tuple(replace(row, **over) for row in rows)
+        return BenchResult("Test CPU", rows, samples, (("openvino", "not installed"),), baseline=baseline)
 
     monkeypatch.setattr(bench_job, "bench", fake)
     return found
@@ -51,6 +61,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
         "runs_us",
         "missing",
         "notes",
+        "baseline",
         "provenance",
     }
     assert (found["model"], found["device"], found["batch_size"]) == ("branches", "Test CPU", 1)
@@ -68,6 +79,39 @@ def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
     assert "after a rest" in lines[1]
     assert lines[3].endswith("  2.000x (1.900 to 2.100)")
     assert lines[4].endswith("  too few rounds")
+
+
+def test_the_table_says_what_its_rows_are(invoke, model: Path, asked) -> None:
+    lines = invoke("bench", model).stdout.splitlines()
+    assert lines[5:] == [
+        "rows",
+        "  sequential  one operator after another",
+        "  both        IOS: each stage concurrent or merged, whichever is better",
+        "  greedy      all operators that are ready form the next stage",
+    ]
+
+
+def test_a_baseline_is_a_column_with_intervals(invoke, model: Path, asked) -> None:
+    lines = invoke("bench", model, "--baseline", "both").stdout.splitlines()
+    assert lines[1].endswith("  speed-up (95 % interval)  over both (95 % interval)")
+    assert lines[3].endswith("  2.000x (1.900 to 2.100)    0.800x (0.700 to 0.900)")
+    found = json.loads(invoke("bench", model, "--baseline", "both", "--json").stdout)
+    assert found["baseline"] == "both"
+    assert [row["speedup_over_baseline"] for row in found["rows"]] == [0.8, 0.8, 0.8]
+
+
+def test_what_is_measured_is_said_at_the_start(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_device, "measure_in_turn", lambda rows, *_: {name: summarize([10.0] * 7) for name in rows})
+    script_stages(monkeypatch)
+    onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
+    words = ("bench", "dynamic.onnx", "--threads", 1, "--batch-size", 1, "--batch-size", 4, "--json")
+    lines = invoke(*words, "--with", "merge", "--with", "onnxruntime").stderr.splitlines()
+    assert [line for line in lines if line.startswith("Measuring ")] == [
+        f"Measuring sequential, merge, onnxruntime at batch size {size}: 50 rounds, fewer if runs take 10 minutes. The "
+        "search for merge comes first and has no time limit."
+        for size in (1, 4)
+    ]
+    assert "Measuring" not in invoke(*words, "-q").stderr
 
 
 def test_names_choose_the_rows(invoke, complains, model: Path, asked) -> None:
@@ -90,10 +134,6 @@ def test_a_model_without_a_schedule_is_refused_with_both_reasons(invoke, complai
     complains(invoke("bench", "none.onnx", "--device", "cpu"), 2, "no fixed size", "computes nothing", "'iosched run'")
 
 
-def test_every_name_is_one_that_can_be_measured() -> None:
-    assert NAMES == bench_job.NAMES
-
-
 def test_each_batch_size_is_a_line_of_json(invoke, workdir: Path, asked) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     lines = invoke("bench", "dynamic.onnx", "--batch-size", 1, "--batch-size", 4, "--json").stdout.splitlines()
@@ -113,6 +153,44 @@ def test_wrong_usage_is_refused_before_the_work(invoke, complains, model: Path, 
     complains(invoke("bench", "-", "--schedule", "-", stdin=b"x"), 2, "both")
     complains(invoke("bench", model, "--plot", "a.svg", "--batch-size", 1, "--batch-size", 2), 2, "--plot")
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--with", "greedy", "--baseline", "onnxruntime"), 2, "--with onnxruntime"),
+        (("--baseline", "onnxruntime-sessions"), 2, "--with onnxruntime-sessions"),
+        (("--baseline", "no-such"), 2, "no-such"),
+        (("--baseline", "iosched"), 2, "iosched optimize"),
+        (("--with", "onnxruntime-cuda", "--baseline", "onnxruntime-cuda"), 3, "onnxruntime-cuda"),
+    ],
+)
+def test_a_baseline_that_is_no_row_is_refused_before_anything_is_measured(
+    invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str
+) -> None:
+    monkeypatch.setattr(cpu_device, "measure_in_turn", lambda *_: pytest.fail("measured"))
+    script_stages(monkeypatch)
+    complains(invoke("bench", model, "--device", "cpu", "--threads", 1, *words), code, said)
+
+
+def test_a_baseline_of_real_measurements(invoke, model: Path) -> None:
+    words = ("--with", "greedy", "--with", "onnxruntime", "--baseline", "onnxruntime", "--rounds", 6, "--threads", 1)
+    found = json.loads(invoke("bench", model, *words, "--json").stdout)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["sequential", "onnxruntime", "greedy"]
+    assert (rows["sequential"]["speedup"], rows["onnxruntime"]["speedup_over_baseline"]) == (1.0, 1.0)
+    ratios = (a / b for a, b in zip(*(found["samples_us"][name] for name in ("onnxruntime", "greedy")), strict=True))
+    assert rows["greedy"]["speedup_over_baseline"] == pytest.approx(median(ratios))
+
+
+def test_the_gate_finds_its_row_whatever_is_measured_beside_it(invoke, model: Path, workdir: Path) -> None:
+    assert invoke("optimize", model, "--strategy", "greedy", "--threads", 1).exit_code == 0
+    for name in ("before", "now"):
+        words = ("--with", "onnxruntime", "--rounds", 6, "--threads", 1, "--json")
+        (workdir / f"{name}.json").write_text(invoke("bench", "branches.iosched.onnx", *words).stdout)
+    words = ("--relative-to", "onnxruntime", "--max-regression", "900000%", "--json")
+    found = json.loads(invoke("diff", "before.json", "now.json", *words).stdout)
+    assert found["gate"]["rows"] == [{"batch_size": 1, "name": "iosched"}]
 
 
 def test_real_measurements(invoke, model: Path) -> None:

@@ -105,8 +105,10 @@ def of_schedules(ask: Callable[..., list[Any]]) -> Printed:
 def of_runs(ask: Callable[..., list[Any]]) -> Printed:
     yield "run", *ask("run", "m.iosched.onnx", "--check", "--threads", 1)
     yield "run", *ask("run", "m.iosched.onnx", "--against", "swapped.onnx", "--threads", 1)
-    for name, other in (("1", "greedy"), ("2", "onnxruntime")):
-        found = ask("bench", "m.onnx", "--batch-size", 1, "--with", "sequential", "--with", other, "--rounds", 6, *CPU)
+    for name, other, over in (("1", "greedy", ("--baseline", "greedy")), ("2", "onnxruntime", ())):
+        found = ask(
+            "bench", "m.onnx", "--batch-size", 1, "--with", "sequential", "--with", other, "--rounds", 6, *over, *CPU
+        )
         for samples in found[0]["samples_us"].values() if name == "2" else ():
             samples[:] = [10 * each for each in samples]
         Path(f"{name}.json").write_text(json.dumps(found[0]))
