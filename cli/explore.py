@@ -339,7 +339,9 @@ def _report(result: ExploreResult, written: dict[int, Written], left: Sequence[P
     if quiet():
         return
     print_found(result.found, written, to_stderr=to_stderr)
-    lines = [*remarks_of(result.found), *result.notes, *left_remarks(left)]
+    for line in result.notes:
+        note(line)
+    lines = [*remarks_of(result.found), *left_remarks(left)]
     if result.chosen:
         lines.append(f"Next:  iosched run {quote(str(written[result.chosen[0].number].model))} --check")
     for line in lines:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from iosched.jobs.exploring.strategy import Individual
 
 _MOST_REASONS = 3
-_MOST_CHOICES = 60
 _MOST_LEFT = 5
 
 
@@ -98,15 +97,15 @@ def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool
         [
             f"{each.number}{'' if rank else ' *'}",
             *(_cell(each, name) for name in names),
-            _choices(each),
             written[each.number].model.name if each.number in written else "",
         ]
         for rank, each in shown
     ]
     title = f"{found.card.name} in {found.card.space}: {', '.join(map(str, found.card.objectives))}"
     if rows:
-        headers = ["trial", *names, "choices", "file"]
+        headers = ["trial", *names, "file"]
         print_columns(headers, rows, title=f"{title} (* is on the front)", to_stderr=to_stderr)
+        print_pairs("choices", [(str(each.number), _choices(each)) for _, each in shown], to_stderr=to_stderr)
     print_pairs("in all" if rows else title, _pairs(found), to_stderr=to_stderr)
 
 
@@ -123,8 +122,15 @@ def _cell(each: Individual, name: str) -> str:
 
 
 def _choices(each: Individual) -> str:
-    text = " ".join(str(value) for value in each.choices.values())
-    return text if len(text) <= _MOST_CHOICES else f"{text[: _MOST_CHOICES - 1]}…"
+    """What was chosen, by the questions' names without their candidates: "stage1: ways 2, growth 8; stage2: ways 1"."""
+    asked = [(name.rpartition("{")[0] or name).rpartition("]/") for name in each.choices]
+    is_one_place = len({place for place, _, _ in asked}) == 1
+    at: dict[str, list[str]] = {}
+    for (mutator, end, what), value in zip(asked, each.choices.values(), strict=True):
+        place, _, word = (what if is_one_place else f"{mutator}{end}{what}").rpartition("/")
+        at.setdefault(place, []).append(f"{word} {value}")
+    said = (f"{place}: {', '.join(words)}" if place else ", ".join(words) for place, words in at.items())
+    return "; ".join(said) or "none"
 
 
 def _pairs(found: Found) -> list[tuple[str, str]]:
@@ -139,8 +145,7 @@ def _pairs(found: Found) -> list[tuple[str, str]]:
         pairs.append(("constraints", f"{', '.join(map(str, found.card.constraints))}: met by {feasible}"))
     if found.count("running"):
         pairs.append(("running", f"{found.count('running')}, in another process or to be evaluated again"))
-    seconds = sum(each.feedback.seconds for each in found.finished)
-    pairs.append(("took", f"{seconds:.0f} s in all trials"))
+    pairs.append(("took", f"{found.seconds:.0f} s in all trials"))
     pairs.append(("study", str(found.storage)))
     return pairs
 

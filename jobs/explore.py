@@ -90,17 +90,32 @@ def explore(
             was_interrupted = place.tried(strategy, evaluator, held)
         found = _found(opened)
         chosen, notes = _Writer(model, wanted, settings, observer or Silence(), place).chosen(found)
-    notes = (*_nothing_left(before, found, was_interrupted), *evaluator.notes, *notes)
+    left = () if was_interrupted else (*_nothing_left(before, found), *_not_made(found, settings))
+    notes = (*left, *evaluator.notes, *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
 
 
-def _nothing_left(before: int, found: Found, was_interrupted: bool) -> tuple[str, ...]:
+def _nothing_left(before: int, found: Found) -> tuple[str, ...]:
     """Says so where a call has tried nothing: so many trials had ended `before`."""
-    if was_interrupted or len(found.finished) > before:
+    if len(found.finished) > before:
         return ()
     return (
         f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
         " trials.",
+    )
+
+
+def _not_made(found: Found, settings: ExploreSettings) -> tuple[str, ...]:
+    """Says why the study has fewer trials than it was to have."""
+    missing = settings.trials - len(found.individuals)
+    if missing <= 0:
+        return ()
+    what = f"{missing} of {settings.trials} trials were not made:"
+    if settings.budget_s is None or found.seconds < settings.budget_s:
+        return (f"{what} the sampler {settings.sampler!r} has tried every variant.",)
+    return (
+        f"{what} those of the study took {found.seconds:.1f} s, and --budget is {settings.budget_s:g} s. Call again"
+        " with a larger --budget to go on.",
     )
 
 

@@ -56,6 +56,11 @@ class Found:
         """How many trials met a variant that an earlier one had evaluated."""
         return sum(each.feedback.reused is not None for each in self.finished)
 
+    @property
+    def seconds(self) -> float:
+        """How long the trials took that have ended."""
+        return sum(each.feedback.seconds for each in self.finished)
+
     def ranked(self) -> Sequence[tuple[int, Individual]]:
         """The different variants that meet all constraints, each with its rank: the front, of rank 0, comes first.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -43,6 +44,14 @@ def explore(invoke: Invoke, workdir: Path) -> Invoke:
     return call
 
 
+@pytest.fixture
+def counted(explore: Invoke, invoke: Invoke) -> Invoke:
+    """Calls `iosched explore` in the same way, with an objective that takes no time."""
+    del explore
+    words = ("base.onnx", "--space", "space.py", "--objective", "flops", "--sampler", "random", "--top", 0)
+    return lambda *further: invoke("explore", *words, *further)
+
+
 def _object(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, (result.stderr, result.exception)
     found = json.loads(result.stdout)
@@ -80,6 +89,47 @@ def test_json_says_what_scripts_rely_on_and_show_says_the_same(explore: Invoke, 
     assert (workdir / files[0]).exists()
     shown = _object(invoke("explore", "show", "kept.db", "--json"))
     assert [{**each, "file": None, "schedule": None, "shipped": None} for each in front] == shown["front"]
+
+
+def test_choices_are_shown_in_the_words_of_the_space(counted: Invoke, workdir: Path) -> None:
+    result = counted("--trials", 3)
+    params = {each["trial"]: each["params"] for each in _object(counted("--trials", 3, "--json"))["front"]}
+    shown = result.stdout.partition("\nchoices\n")[2].partition("\nin all\n")[0].splitlines()
+    assert dict(line.split(maxsplit=1) for line in shown) == {
+        str(trial): ", ".join(
+            f"{name.removeprefix('behind[c]/').partition('{')[0]} {choice}" for name, choice in each.items()
+        )
+        for trial, each in params.items()
+    }
+    (workdir / "space.py").write_text(
+        "from small_models import branches\nfrom toy_space import Behind, Space\nfirst = Behind('Tanh')\n"
+        "second = Behind('Softplus')\nsecond.name = 'after'\nspace = Space('two', (first, second))\n"
+    )
+    said = counted("--trials", 1, "-o", "two").stdout
+    assert re.search(r"behind\[c\]: count \d", said)
+    assert re.search(r"; after\[c\]: count \d", said)
+
+
+def test_trials_that_the_budget_left_no_time_for_are_reported(counted: Invoke) -> None:
+    result = counted("--trials", 4, "--budget", 0.001)
+    assert result.exit_code == 0
+    said = (
+        "3 of 4 trials were not made: those of the study took {} s, and --budget is 0.001 s. Call again with a larger "
+        "--budget to go on."
+    )
+    assert re.search(said.replace(".", r"\.").format(r"[\d.]+"), result.stderr)
+    (nothing, missing) = _object(counted("--trials", 4, "--budget", 0.001, "--json"))["notes"]
+    assert nothing.startswith("Nothing was tried")
+    assert missing.startswith("3 of 4 trials were not made")
+    assert "not made" not in counted("--trials", 2).stderr
+
+
+def test_a_grid_that_is_smaller_than_the_number_of_trials_is_reported(counted: Invoke, workdir: Path) -> None:
+    (workdir / "space.py").write_text(
+        "from toy_space import Behind, Space\nspace = Space('small', (Behind('Tanh'),))\n"
+    )
+    (note,) = _object(counted("--trials", 4, "--sampler", "grid", "--json"))["notes"]
+    assert note == "1 of 4 trials were not made: the sampler 'grid' has tried every variant."
 
 
 def test_a_second_call_with_more_trials_goes_on(explore: Invoke) -> None:
