@@ -209,7 +209,7 @@ def command(
     count = len(planned_clusters(loaded, settings))
     written = _destinations(_each(files, count))
     check_destinations(written, inputs=files_of(named), as_json=as_json)
-    with progress_bar() as observer:
+    with progress_bar(settings.budget_s) as observer:
         result = batch(loaded, settings, observer, AskOnce(observer))
     outputs = _each(files, len(result.clusters))
     if len(outputs) != count:

@@ -16,7 +16,7 @@ import click
 from iosched.cli.errors import printable
 from iosched.cli.options import given
 from iosched.cli.output import note, quiet
-from iosched.cli.progress import Phases, bar_columns, description_for
+from iosched.cli.progress import Phases, bar_columns, description_for, end_of
 from iosched.cli.site_option import settings_elsewhere
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
@@ -65,6 +65,12 @@ class ClusterView:
         if self._bar is not None:
             description = description_for(text, self._bar.console.width)
             self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=description)
+
+    def begin(self, budget_s: float | None) -> None:
+        """Shows that the cluster is reached, and from now on the time left of so many seconds; None for no limit."""
+        self.progress(0, None, "the cluster is reached")
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], ends=end_of(budget_s))
 
     def status(self, status: FleetStatus) -> None:
         """Takes what the workers do."""
@@ -146,9 +152,13 @@ class ClusterUse:
 
 
 def with_fleet(
-    cluster: str, profile_db: Path | None, threads: int | None, do: Callable[[Fleet, ClusterView], R]
+    cluster: str,
+    profile_db: Path | None,
+    threads: int | None,
+    do: Callable[[Fleet, ClusterView], R],
+    budget_s: float | None = None,
 ) -> tuple[R, ClusterUse]:
-    """What `do` returns of the workers of a cluster, which end with it.
+    """What `do` returns of the workers of a cluster, which end with it; `budget_s` is the time that it may take.
 
     Raises:
         UsageError: the text means no cluster, or a local one of more threads than processors.
@@ -158,7 +168,7 @@ def with_fleet(
     from iosched.jobs.fleet.opening import opened_fleet
 
     with cluster_view() as view, opened_fleet(cluster, profile_db, threads, view) as fleet:
-        view.progress(0, None, "the cluster is reached")
+        view.begin(budget_s)
         found = do(fleet, view)
     return found, ClusterUse(cluster, fleet.status())  # when its thread has ended, so that the last errand counts
 

@@ -260,6 +260,7 @@ def _search(
         return with_fleet(
             *(cluster, settings.profile_db, settings.threads),
             lambda fleet, view: optimize_there(fleet, model, settings, view, AskOnce(view), fill),
+            settings.budget_s,
         )
-    with progress_bar() as observer:
+    with progress_bar(settings.budget_s) as observer:
         return optimize(model, settings, observer, AskOnce(observer)), None

@@ -102,7 +102,7 @@ def _search(
     from iosched.jobs.optimize_batches import optimize_batches
 
     if cluster is None:
-        with progress_bar() as observer:
+        with progress_bar(settings.budget_s) as observer:
             return optimize_batches(model, batch_sizes, settings, observer, AskOnce(observer), taken), None
     from iosched.jobs.fleet.optimize import optimize_there
 
@@ -112,6 +112,7 @@ def _search(
             *(model, batch_sizes, settings, view, AskOnce(view), taken),
             one=lambda bound, own, shown, held: optimize_there(fleet, bound, own, shown, held, fill),
         ),
+        settings.budget_s,
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from iosched.cli.errors import printable
@@ -13,7 +15,7 @@ from iosched.jobs.progress import Observer
 from iosched.models.log import logger
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn, TaskID
+    from rich.progress import Progress, ProgressColumn, Task, TaskID
 
 _log = logger(__name__)
 
@@ -82,16 +84,35 @@ _WIDE, _MIDDLE = 100, 64
 
 def bar_columns(width: int) -> tuple[ProgressColumn, ...]:
     """What stands beside each other on a terminal of so many columns; numbers are there on each."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     return (
         TextColumn("{task.description}", markup=False),
         *([BarColumn(_bar_width(width))] if width >= _WIDE else []),
         MofNCompleteColumn(),
         *([TimeElapsedColumn()] if width >= _MIDDLE else []),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        _time_left(),
     )
+
+
+def _time_left() -> ProgressColumn:
+    """The time until the field `ends` of a task, by `time.monotonic`; without it an estimate, if there is one."""
+    from rich.progress import ProgressColumn
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            ends = task.fields.get("ends")
+            estimate_s = None if task.finished else task.time_remaining  # other work may follow
+            left_s = estimate_s if ends is None else max(ends - time.monotonic(), 0.0)
+            return Text("" if left_s is None else f"left {timedelta(seconds=int(left_s))}")
+
+    return TimeLeft()
+
+
+def end_of(budget_s: float | None) -> float | None:
+    """When work ends that begins now and may take so many seconds, by `time.monotonic`; None without a limit."""
+    return None if budget_s is None else time.monotonic() + budget_s
 
 
 def description_for(text: str, width: int) -> str:
@@ -108,8 +129,12 @@ def _bar_width(width: int) -> int:
 
 
 @contextmanager
-def progress_bar() -> Iterator[TerminalObserver]:
-    """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal."""
+def progress_bar(budget_s: float | None = None) -> Iterator[TerminalObserver]:
+    """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal.
+
+    Args:
+        budget_s: how many seconds the work may take; None for no limit.
+    """
     if quiet() or not sys.stderr.isatty():
         yield _Silence()
         return
@@ -120,4 +145,4 @@ def progress_bar() -> Iterator[TerminalObserver]:
     console = Console(stderr=True)
     columns = bar_columns(console.width)
     with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
-        yield _Bar(bar, bar.add_task("starting", total=None))
+        yield _Bar(bar, bar.add_task("starting", total=None, ends=end_of(budget_s)))

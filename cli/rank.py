@@ -134,8 +134,9 @@ def _ranked(
         return with_fleet(
             *(cluster, settings.profile_db, settings.threads),
             lambda fleet, view: _as_far_as_it_goes(lambda: rank_there(fleet, sources, settings, view)),
+            settings.budget_s,
         )
-    with progress_bar() as observer:
+    with progress_bar(settings.budget_s) as observer:
         return _as_far_as_it_goes(lambda: rank(sources, settings, observer)), None
 
 

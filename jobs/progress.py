@@ -24,10 +24,16 @@ class Silence:
 
 
 class SearchProgress:
-    """Shows the progress of a search to an observer, as the number of blocks that are done."""
+    """Shows the progress of a search to an observer: how many blocks are done, and the best latency known so far.
 
-    def __init__(self, observer: Observer) -> None:
+    Args:
+        shows_best: whether the search is of the whole model, so that its latency is the model's.
+    """
+
+    def __init__(self, observer: Observer, *, shows_best: bool = True) -> None:
         self._observer = observer
+        self._shows_best = shows_best
+        self._best = ""
         self._finished = 0
         self._n_blocks: int | None = None
 
@@ -47,5 +53,10 @@ class SearchProgress:
         self._finished, self._n_blocks = self._finished + 1, n_blocks
         self._say(f"block {index + 1} of {n_blocks} done")
 
+    def best_known(self, latency_us: float) -> None:
+        """The best schedule known so far is predicted to take this long."""
+        if self._shows_best:
+            self._best = f"best {latency_us / 1e3:,.3f} ms, "
+
     def _say(self, text: str) -> None:
-        self._observer.progress(self._finished, self._n_blocks, text)
+        self._observer.progress(self._finished, self._n_blocks, f"{self._best}{text}")

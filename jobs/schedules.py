@@ -12,7 +12,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.asking import ask_ahead
-from iosched.scheduler.components import search_components
+from iosched.scheduler.components import components, search_components
 from iosched.scheduler.cost import CostModel, Prefetchable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
@@ -71,7 +71,7 @@ def found_by(
         search,
         strategy=strategy,
         pruning=pruning,
-        observer=None if observer is None else SearchProgress(observer),
+        observer=None if observer is None else SearchProgress(observer, shows_best=len(components(graph)) < 2),
         deadline=deadline,
         effort=effort,
         ahead=ahead,

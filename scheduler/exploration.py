@@ -72,12 +72,14 @@ class Exploration:
         latencies: what is known of the stages' latencies.
         effort: how hard to search.
         proven: no schedule can be better, beyond the tolerance, than the best one of measured stages.
+        best_us: latency of the best schedule known when this was last looked up; infinite before.
     """
 
     lattice: Lattice
     latencies: KnownLatencies
     effort: Effort
     proven: bool = False
+    best_us: float = math.inf
     _n_alone: int = 0
     _only_settled: bool = False  # rounds ran out, and the best schedule has stages that were measured only once
     _rounds: Iterator[Round] | None = field(default=None, repr=False)
@@ -219,6 +221,7 @@ class Exploration:
         for rounds in count():
             bounds = latencies.bounds_us(slack)
             reached, best = distances(lattice, bounds), bound_us(lattice, latencies.known_us())
+            self.best_us = best
             done = reached[-1] >= best * (1 - self.effort.tolerance)
             missing = [] if done else latencies.missing(some_shortest_path(lattice, bounds, reached), slack)
             if not missing:
@@ -267,7 +270,7 @@ class Exploration:
         weights = self.latencies.known_us()
         if self._only_settled:
             weights, self.proven = np.where(self.latencies.is_settled(), weights, np.inf), False
-        total = bound_us(self.lattice, weights)
+        self.best_us = total = bound_us(self.lattice, weights)
         lower = min(total, bound_us(self.lattice, self.latencies.bounds_us(self.effort.bound_slack)))
         if math.isfinite(total):
             path = shortest_path(self.lattice, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ class SearchObserver(Protocol):
         """The best schedule of block `index` is known."""
         ...
 
+    def best_known(self, latency_us: float) -> None:
+        """The best schedule of all blocks that is known so far is predicted to take this long."""
+        ...
+
 
 class _Silence:
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
@@ -41,6 +46,9 @@ class _Silence:
         pass
 
     def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
+        pass
+
+    def best_known(self, latency_us: float) -> None:
         pass
 
 
@@ -129,9 +137,10 @@ def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[Found]:
         for found in [pending.popleft() for _ in range(1 if guide.ahead is None else len(pending))]:
             wanted = _next_round(guide, found)
             if wanted is None:
-                yield _finish(guide, found)
+                yield _finish(guide, found, searches)
             else:
                 rounds.append((found, wanted))
+        _report_best(guide, searches)
         if guide.ahead is not None:
             surely = [question for found, wanted in rounds for question in found.exploration.questions(wanted)]
             guide.hand_over(surely, _likely([found for found, _ in rounds], surely))
@@ -144,7 +153,13 @@ def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[Found]:
             else:
                 pending.append(found)
     for found in (*pending, *waiting):
-        yield _finish(guide, found)
+        yield _finish(guide, found, searches)
+
+
+def _report_best(guide: Guide, searches: Sequence[BlockSearch]) -> None:
+    total_us = sum(len(found.parts) * found.exploration.best_us for found in searches)
+    if math.isfinite(total_us):
+        guide.observer.best_known(total_us)
 
 
 def _likely(searches: Sequence[BlockSearch], surely: Sequence[Question]) -> Iterator[Question]:
@@ -167,8 +182,9 @@ def _next_round(guide: Guide, found: BlockSearch) -> Round | None:
     return found.exploration.next_round(guide.is_over)
 
 
-def _finish(guide: Guide, found: BlockSearch) -> Found:
+def _finish(guide: Guide, found: BlockSearch, searches: Sequence[BlockSearch]) -> Found:
     best = found.best_known()
+    _report_best(guide, searches)
     blocks = tuple(found.blocks(best))
     for block in blocks:
         guide.observer.block_finished(block.index, guide.n_blocks, block)

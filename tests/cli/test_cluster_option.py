@@ -236,6 +236,7 @@ def test_a_display_is_drawn_on_a_terminal_and_lines_stand_above_it() -> None:
     view = ClusterView(prints=True)
     with view.drawn(Console(file=out, force_terminal=True, width=100)):
         view.status(status(2))
+        view.begin(36000)
         view.progress(1, 4, "trial 1")
         view.note("node9 [was] lost")
         with view.paused():
@@ -244,3 +245,4 @@ def test_a_display_is_drawn_on_a_terminal_and_lines_stand_above_it() -> None:
     assert "node9 [was] lost" in text
     assert "node1, cpu" in text
     assert "trial 1" in text
+    assert "left 9:" in text

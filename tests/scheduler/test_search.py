@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from by_definition import TableCost, dags, endings_of, graph_of, schedules_of
@@ -271,11 +273,33 @@ def test_progress_is_told_for_every_block_and_measurement() -> None:
         def block_finished(self, index: int, n_blocks: int, block: object) -> None:
             told.append(("finished", index, n_blocks))
 
+        def best_known(self, latency_us: float) -> None:
+            told.append(("best", latency_us))
+
     found = search(graph_of(2, [(0, 1)]), TableCost(3), observer=Listener())
 
     assert told[0] == ("started", 0, 1, 3)
     assert [event[0] for event in told].count("measured") == found.measured == 3
-    assert told[-1] == ("finished", 0, 1)
+    assert told[-1] == ("best", found.schedule.predicted_us) == told[-3]
+    assert told[-2] == ("finished", 0, 1)
+
+
+@pytest.mark.parametrize("deadline", [None, lambda: False])
+def test_the_best_latency_known_is_told_until_it_is_that_of_the_schedule(deadline: Callable[[], bool] | None) -> None:
+    told: list[float] = []
+    diamonds = [(n + a, n + b) for n in (0, 3, 6) for a, b in ((0, 1), (0, 2), (1, 3), (2, 3))]
+    graph = graph_of(10, diamonds)
+    listener = SimpleNamespace(
+        block_started=lambda *event: None,
+        stage_measured=lambda *event: None,
+        block_finished=lambda *event: None,
+        best_known=told.append,
+    )
+    found = search(graph, LaneCost(), strategy="concurrent", observer=listener, deadline=deadline)
+    assert len(found.schedule.blocks) > 1
+    assert len(told) > 1
+    assert told == sorted(told, reverse=True)
+    assert told[-1] == pytest.approx(found.schedule.predicted_us)
 
 
 @settings(max_examples=40, deadline=None)
