@@ -189,10 +189,13 @@ class _Alternatives:
         inputs = random_inputs(self.model.graph.inputs)
         openers = self._openers(inputs)
         shipped = [] if self.document is None else ["iosched"]
-        asked = ["sequential", *shipped, *(names or (name for name in openers if name not in _ON_REQUEST))]
+        usual = (name for name in openers if name not in _ON_REQUEST)
+        asked = list(dict.fromkeys(["sequential", *shipped, *(names or usual)]))
         if baseline is not None and baseline not in asked:
-            raise UsageError(f"the baseline {baseline!r} is not measured: add --with {baseline}")
-        on_start(list(dict.fromkeys(asked)))
+            raise UsageError(
+                f"the baseline {baseline!r} is not among the rows {', '.join(asked)}: add --with {baseline}"
+            )
+        on_start(asked)
         candidates: dict[str, Candidate] = {}
         missing: list[tuple[str, str]] = []
         try:

@@ -285,21 +285,23 @@ def test_progress_is_told_for_every_block_and_measurement() -> None:
 
 
 @pytest.mark.parametrize("deadline", [None, lambda: False])
-def test_the_best_latency_known_is_told_until_it_is_that_of_the_schedule(deadline: Callable[[], bool] | None) -> None:
-    told: list[float] = []
+def test_the_best_latency_known_is_reported_until_it_is_that_of_the_schedule(
+    deadline: Callable[[], bool] | None,
+) -> None:
+    reported: list[float] = []
     diamonds = [(n + a, n + b) for n in (0, 3, 6) for a, b in ((0, 1), (0, 2), (1, 3), (2, 3))]
     graph = graph_of(10, diamonds)
     listener = SimpleNamespace(
         block_started=lambda *event: None,
         stage_measured=lambda *event: None,
         block_finished=lambda *event: None,
-        best_known=told.append,
+        best_known=reported.append,
     )
     found = search(graph, LaneCost(), strategy="concurrent", observer=listener, deadline=deadline)
     assert len(found.schedule.blocks) > 1
-    assert len(told) > 1
-    assert told == sorted(told, reverse=True)
-    assert told[-1] == pytest.approx(found.schedule.predicted_us)
+    assert len(reported) > 1
+    assert reported == sorted(reported, reverse=True)
+    assert reported[-1] == pytest.approx(found.schedule.predicted_us)
 
 
 @settings(max_examples=40, deadline=None)
