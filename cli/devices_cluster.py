@@ -47,8 +47,9 @@ def _line(each: Surveyed) -> str:
     count = f"{each.place.count} of " if each.place.count > 1 else ""
     bound = f", on processors {', '.join(map(str, each.place.cores))}" if each.place.cores else ""
     usable = f"not usable: {each.problem}; " if each.problem else ""
+    noisy = f"; its machine is noisy: {each.facts.disturbed_by[-1]}" if each.facts.disturbed_by else ""
     threads = f"{each.facts.threads} thread{'s' if each.facts.threads != 1 else ''}"
-    return f"{usable}{count}{each.facts.name}, {threads}{bound}; {versions}"
+    return f"{usable}{count}{each.facts.name}, {threads}{bound}; {versions}{noisy}"
 
 
 def _plain(each: Surveyed) -> dict[str, object]:

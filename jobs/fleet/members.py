@@ -30,9 +30,16 @@ class Member:
     done: int = 0
     _disturbed: deque[str] = field(default_factory=lambda: deque(maxlen=WATCHED))
 
-    def noise(self, rows: Sequence[Row]) -> str:
-        """What disturbed nearly all that this worker measured lately, these rows last; empty where nothing did."""
+    def __post_init__(self) -> None:
+        self._disturbed.extend(WATCHED * self.facts.disturbed_by[-1:])
+
+    def measured(self, rows: Sequence[Row]) -> None:
+        """The worker has measured these stages, among others."""
         self._disturbed.extend(row.disturbed_by for row in rows if isinstance(row, StageRow))
+
+    @property
+    def noise(self) -> str:
+        """What disturbed nearly all that this worker measured last; empty where nothing did."""
         disturbed = [reason for reason in self._disturbed if reason]
         return disturbed[-1] if len(disturbed) > MOST_DISTURBED else ""
 

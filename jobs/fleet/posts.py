@@ -17,6 +17,7 @@ class _Post:
     worker: str | None = None
     wait_s: float = FIRST_WAIT_S
     again_s: float = 0.0
+    is_resting: bool = False
     is_closed: bool = False
 
 
@@ -52,12 +53,17 @@ class Posts:
         self._is_reached = False
 
     def to_start(self, now_s: float) -> Iterator[StartWorker]:
-        """Workers for the posts of wanted devices that are empty; they count as there from here on."""
+        """Workers for the posts of wanted devices that are empty; they count as there from here on.
+
+        A post rests no longer once no other post of its device has a worker.
+        """
+        served = {post.place.device for post in self._posts.values() if post.worker is not None}
         for post in self._posts.values() if self._is_reached else ():
-            is_due = post.worker is None and not post.is_closed and now_s >= post.again_s
+            is_rested = now_s >= post.again_s or (post.is_resting and post.place.device not in served)
+            is_due = post.worker is None and not post.is_closed and is_rested
             if is_due and post.place.device in self.wanted:
                 self._started += 1
-                post.worker = f"worker-{self._started}"
+                post.worker, post.is_resting = f"worker-{self._started}", False
                 yield StartWorker(post.worker, post.place)
 
     def place_of(self, worker: str) -> Place | None:
@@ -77,9 +83,9 @@ class Posts:
             post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
 
     def rest(self, worker: str, now_s: float) -> None:
-        """A worker is of no use for now; another is started there after the longest wait."""
+        """A worker is of less use than others; another is started there after the longest wait."""
         if (post := self._post_of(worker)) is not None:
-            post.worker, post.again_s = None, now_s + LONGEST_WAIT_S
+            post.worker, post.again_s, post.is_resting = None, now_s + LONGEST_WAIT_S, True
 
     def shut(self, worker: str) -> None:
         """No worker is of use at that post."""

@@ -180,7 +180,10 @@ class Running:
         self._files.close()
 
     def _arrive(self, worker: str, message: bytes, now_s: float) -> None:
-        """A worker is up: it is used if it is of the same version and quiet, once it can be told what is known."""
+        """A worker is up: it is used if it is of the same version, once it can be told what is known.
+
+        One on a noisy machine is not used while a quieter machine has one.
+        """
         place = self._posts.place_of(worker)
         if place is None:
             self._send(StopWorker(worker))
@@ -192,7 +195,7 @@ class Running:
             return
         if reason := other_version(facts):
             self._refuse(worker, place, reason)
-        elif facts.disturbed_by:
+        elif facts.disturbed_by and self._is_quieter_elsewhere(place):
             self._send(StopWorker(worker))
             self._posts.rest(worker, now_s)
             self._tell_unused(place, f"its machine is too noisy to measure on: {facts.disturbed_by[-1]}")
@@ -232,7 +235,8 @@ class Running:
             side = "cpu" if facts.device == "cpu" else "gpu"
             self._dispatcher.worker_up(WorkerFacts(worker, (facts.device, facts.key), place.node, side))
             self._had.add(facts.device)
-            self._observer.note(f"{worker} is up: {facts.name} of {place.address}")
+            noisy = f"; its machine is noisy: {facts.disturbed_by[-1]}" if facts.disturbed_by else ""
+            self._observer.note(f"{worker} is up: {facts.name} of {place.address}{noisy}")
 
     def _keep(self, rows: Sequence[Row], worker: str | None) -> None:
         if kept := self._log.add(rows, worker):
@@ -282,14 +286,20 @@ class Running:
             self._tell_known(lease.name, asked)
 
     def _watch(self, worker: str, rows: Sequence[Row], now_s: float) -> None:
-        """A worker most of whose measurements were disturbed lately is given up."""
+        """A worker most of whose last measurements were disturbed is given up if a quieter machine has another."""
         if (member := self._members.get(worker)) is None:
             return
-        if noise := member.noise(rows):
+        member.measured(rows)
+        if (noise := member.noise) and self._is_quieter_elsewhere(member.place):
             self._send(StopWorker(worker))
             self._posts.rest(worker, now_s)
             self._tell_unused(member.place, f"its machine has become too noisy to measure on: {noise}")
             self._leave(worker, self._dispatcher.dismiss(worker, now_s))
+
+    def _is_quieter_elsewhere(self, place: Place) -> bool:
+        """Whether a worker of the same device on another machine measures undisturbed."""
+        others = (each for each in self._members.values() if each.place.node != place.node)
+        return any(each.place.device == place.device and not each.noise for each in others)
 
     def _returned(self, worker: str, call: str, message: bytes, now_s: float) -> None:
         found = messages.returned(message)

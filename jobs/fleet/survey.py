@@ -102,5 +102,4 @@ def _told(place: Place, event: WorkerUp | WorkerLost) -> Surveyed:
         facts: Facts = messages.decoded(event.facts, Facts)
     except ExecutionError as error:
         return Surveyed(place, problem=f"it says what is not understood here: {error}")
-    noisy = f"its machine is too noisy to measure on: {facts.disturbed_by[-1]}" if facts.disturbed_by else ""
-    return Surveyed(place, facts, other_version(facts) or noisy)
+    return Surveyed(place, facts, other_version(facts))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ from small_models import branches
 
 from iosched.cli.cluster import ClusterView, lines_of
 from iosched.jobs.fleet import opening
+from iosched.jobs.fleet.fleet import Fleet, FleetPatience
 from iosched.jobs.fleet.status import FleetStatus, WorkerStatus
 from iosched.jobs.fleet.transport import Place
 from iosched.jobs.fleet.worker import Worker
 from iosched.models.errors import DeviceError
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.batch_schedules import BatchSchedules
 
 SPACE = "space.py"
@@ -171,6 +176,35 @@ def test_what_a_cluster_cannot_do_is_refused(
 ) -> None:
     cluster(1)
     complains(invoke(*words, "--cluster", "local:1"), code, says)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without a worker is waited for only as long as a test may take."""
+    monkeypatch.setattr(opening, "Fleet", partial(Fleet, patience=FleetPatience(without_s=2.0)))
+
+
+@pytest.fixture
+def noisy(monkeypatch: pytest.MonkeyPatch, cluster: Callable[..., list[tuple[Any, ...]]]) -> None:
+    """Whatever a worker measures is disturbed, from the time when it comes up."""
+    measured = cpu_cost.CpuStageCost._timed
+
+    def disturbed(*asked: Any) -> Measurement:
+        return replace(measured(*asked), disturbed_by=("others had 60% of the cores",))
+
+    monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", disturbed)
+
+
+@pytest.mark.usefixtures("impatient", "noisy")
+def test_a_search_on_a_cluster_that_is_always_noisy_ends_with_a_result(invoke, workdir: Path, cluster) -> None:
+    cluster(2)
+    onnx.save(fire_proto(), "fire.onnx")
+    result = invoke("optimize", "fire.onnx", "--cluster", "local:2", "--budget", "20", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["shipped"] == "iosched"
+    assert (found["cluster"]["workers"], found["cluster"]["lost"]) == ({"cpu": 2}, [])
+    assert "its machine is noisy: others had 60% of the cores" in result.stderr
 
 
 def test_no_cluster_is_a_device_that_is_missing(

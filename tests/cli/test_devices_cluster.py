@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from iosched.jobs.fleet import survey
 from iosched.jobs.fleet.messages import Facts
@@ -35,6 +36,7 @@ def test_people_see_a_line_for_each_device_of_each_machine(invoke, monkeypatch: 
         survey.Surveyed(Place("box", "10.0.0.1", "v100", 4, 8), facts),
         survey.Surveyed(Place("box", "10.0.0.1", "cpu", 1, 8), facts, "it is noisy"),
         survey.Surveyed(Place("head", "10.0.0.2", "cpu", 0, 8), problem="its CPU is not offered"),
+        survey.Surveyed(Place("desk", "10.0.0.3", "v100"), replace(facts, disturbed_by=("first", "others had 60%"))),
     )
     monkeypatch.setattr(transport, "opened", nullcontext)
     monkeypatch.setattr(survey, "survey", lambda *_: found)
@@ -44,6 +46,8 @@ def test_people_see_a_line_for_each_device_of_each_machine(invoke, monkeypatch: 
         "  cpu   not usable: it is noisy; Tesla V100, 8 threads; iosched 1, cupy 14",
         "head (10.0.0.2)",
         "  cpu  not usable: its CPU is not offered",
+        "desk (10.0.0.3)",
+        "  v100  Tesla V100, 8 threads; iosched 1, cupy 14; its machine is noisy: others had 60%",
     ]
 
 

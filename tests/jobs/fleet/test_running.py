@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
 
 import pytest
-from fleet_threads import errand
+from fleet_threads import cpu_places, errand, row, toy_facts
 
-from iosched.jobs.fleet.keeper import Keeper
-from iosched.jobs.fleet.messages import Stop
+from iosched.jobs.fleet.keeper import Action, Keeper
+from iosched.jobs.fleet.messages import Measured, Stop, encoded
 from iosched.jobs.fleet.patience import Patience
-from iosched.jobs.fleet.running import Running
-from iosched.jobs.fleet.status import Silence
+from iosched.jobs.fleet.posts import LONGEST_WAIT_S
+from iosched.jobs.fleet.running import Loaded, Running
+from iosched.jobs.fleet.status import FleetStatus, Silence
+from iosched.jobs.fleet.transport import Call, Command, Place, Places, Said, StartWorker, WorkerLost, WorkerUp
 from iosched.models.errors import DeviceError
 from iosched.profiler.store.database import ProfileDatabase
 
@@ -62,3 +64,143 @@ def test_one_that_comes_later_does_not_pay_for_how_long_another_waited(
     second = submitted()
     running.look_round(102.0 + WITHOUT_S)
     assert not second.done()
+
+
+NOISE = "others had 60% of the cores"
+
+
+class Scene:
+    """A fleet on places of a test, whose commands it keeps; what happens, and when, is what the test says."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.sent: list[Command] = []
+        self.notes: list[str] = []
+        self._loaded: list[Loaded] = []
+        self._database = ProfileDatabase(None)
+        self.running = Running(self, self._loaded.append, self, Patience(), WITHOUT_S)  # type: ignore[arg-type]
+        self.running.connected(self.sent.append)
+        self.running.handle(Places(tuple(places)), 0.0)
+
+    def do(self, action: Action) -> None:
+        action(self._database)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def status(self, status: FleetStatus) -> None:
+        pass
+
+    def close(self) -> None:
+        self.running.close()
+        self._database.close()
+
+    def wanted(self, now_s: float, **more: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.running.submit(errand(**more), future)
+        self.pass_time(now_s)
+        return future
+
+    def pass_time(self, now_s: float) -> None:
+        self.running.look_round(now_s)
+        self.running.step(now_s)
+
+    def up(self, worker: str, now_s: float, **facts: Any) -> None:
+        self.running.handle(WorkerUp(worker, encoded(toy_facts(**facts))), now_s)
+        for loaded in self._loaded:
+            self.running.handle(loaded, now_s)
+        self._loaded.clear()
+        self.pass_time(now_s)
+
+    def says(self, worker: str, message: Any, now_s: float) -> None:
+        call = [each for each in self.calls if each.worker == worker][-1].call
+        self.running.handle(Said(worker, call, encoded(message)), now_s)
+        self.pass_time(now_s)
+
+    def lost(self, worker: str, now_s: float) -> None:
+        self.running.handle(WorkerLost(worker, "killed"), now_s)
+        self.pass_time(now_s)
+
+    @property
+    def calls(self) -> list[Call]:
+        return [each for each in self.sent if isinstance(each, Call)]
+
+    @property
+    def started(self) -> list[str]:
+        return [each.worker for each in self.sent if isinstance(each, StartWorker)]
+
+    @property
+    def workers(self) -> list[str]:
+        return [each.name for each in self.running.status().workers]
+
+
+@pytest.fixture
+def scene() -> Iterator[Callable[[Sequence[Place]], Scene]]:
+    made: list[Scene] = []
+
+    def make(places: Sequence[Place]) -> Scene:
+        made.append(Scene(places))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def disturbed(count: int) -> Measured:
+    return Measured(rows=tuple(row(f"stage{index}", NOISE) for index in range(count)))
+
+
+def test_a_noisy_worker_is_used_where_no_quieter_machine_has_one(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(1))
+    on.wanted(0.0)
+    on.up("worker-1", 1.0, disturbed_by=(NOISE,))
+    on.says("worker-1", disturbed(10), 2.0)
+    assert on.workers == ["worker-1"]
+    assert len(on.calls) == 1
+    assert on.started == ["worker-1"]
+
+
+def test_workers_on_one_machine_share_its_noise(scene: Callable[..., Scene]) -> None:
+    (place,) = cpu_places(1)
+    on = scene([Place(place.node, place.address, "cpu", count=2)])
+    on.wanted(0.0)
+    on.up("worker-1", 1.0)
+    on.up("worker-2", 1.0, disturbed_by=(NOISE,))
+    on.says("worker-1", disturbed(10), 2.0)
+    assert on.workers == ["worker-1", "worker-2"]
+
+
+def test_of_two_noisy_machines_none_is_given_up(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(2))
+    on.wanted(0.0)
+    for worker in ("worker-1", "worker-2"):
+        on.up(worker, 1.0, disturbed_by=(NOISE,))
+    on.says("worker-1", disturbed(10), 2.0)
+    assert on.workers == ["worker-1", "worker-2"]
+
+
+def test_a_noisy_machine_is_not_used_while_a_quieter_one_is_and_at_once_when_that_is_lost(
+    scene: Callable[..., Scene],
+) -> None:
+    on = scene(cpu_places(2))
+    on.wanted(0.0)
+    on.up("worker-1", 1.0)
+    on.up("worker-2", 1.0, disturbed_by=(NOISE,))
+    assert on.workers == ["worker-1"]
+    assert on.notes[-1] == f"cpu of 10.0.0.1 is not used: its machine is too noisy to measure on: {NOISE}"
+    on.pass_time(1.0 + LONGEST_WAIT_S - 1)
+    assert on.started == ["worker-1", "worker-2"]
+    on.lost("worker-1", 1.0 + LONGEST_WAIT_S - 1)
+    assert on.started == ["worker-1", "worker-2", "worker-3"]
+    on.up("worker-3", 1.0 + LONGEST_WAIT_S, disturbed_by=(NOISE,))
+    assert on.workers == ["worker-3"]
+
+
+def test_a_machine_that_becomes_noisy_is_left_for_a_quieter_one(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(2))
+    on.wanted(0.0)
+    on.up("worker-1", 1.0)
+    on.up("worker-2", 1.0)
+    on.says("worker-1", disturbed(10), 2.0)
+    assert on.workers == ["worker-2"]
+    assert [each.worker for each in on.calls] == ["worker-1", "worker-2"], "it begins the work again"

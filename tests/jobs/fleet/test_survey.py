@@ -78,10 +78,8 @@ def test_what_it_says_may_not_be_understood() -> None:
     assert "it says what is not understood here" in problems({CPU: b"{}"})["cpu"]
 
 
-def test_a_noisy_machine_is_not_usable() -> None:
-    assert problems({CPU: facts(disturbed_by=("at first", "others had the cores"))}) == {
-        "cpu": "its machine is too noisy to measure on: others had the cores"
-    }
+def test_a_noisy_machine_is_usable() -> None:
+    assert problems({CPU: facts(disturbed_by=("at first", "others had the cores"))}) == {"cpu": ""}
 
 
 def test_why_no_worker_came_up_is_told() -> None:
