@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from iosched.jobs.pace import Pace
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device, OpenModel
@@ -23,16 +24,18 @@ class Lent:
 
     Attributes:
         database: the profile database, which stays open; None where each job opens its own.
-        ahead: makes, for a model that is open, what answers the questions of a search ahead (`scheduler.search`); None
-            where nobody does.
+        ahead: is called with a model once it is open; makes what answers the questions of a search ahead
+            (`scheduler.search`), or returns None where nobody does.
+        counts_opening: whether opening the model counts towards a budget.
     """
 
     database: ProfileDatabase | None = None
-    ahead: Callable[[OpenModel], Prefetchable] | None = None
+    ahead: Callable[[OpenModel, Pace], Prefetchable | None] | None = None
+    counts_opening: bool = True
 
-    def ahead_on(self, open_model: OpenModel) -> Prefetchable | None:
+    def ahead_on(self, open_model: OpenModel, pace: Pace) -> Prefetchable | None:
         """What answers questions about a model that is open ahead; None where nobody does."""
-        return None if self.ahead is None else self.ahead(open_model)
+        return None if self.ahead is None else self.ahead(open_model, pace)
 
 
 NOTHING_LENT = Lent()

@@ -80,9 +80,10 @@ def optimize(
     started = time.monotonic()
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
         here = open_model.here
+        started = started if lent.counts_opening else time.monotonic()
         whole = () if here is None else (here.plain, here.openvino)
         pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), *whole)
-        result = _Job(model, settings, open_model, observer or Silence(), pace, lent.ahead_on(open_model)).run()
+        result = _Job(model, settings, open_model, observer or Silence(), pace, lent.ahead_on(open_model, pace)).run()
     return checked(result, model, device, settings.threads)
 
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from iosched.jobs.fleet.ahead import Ahead
-from iosched.jobs.fleet.errand import Errand
+from iosched.jobs.fleet.budget import Budget
+from iosched.jobs.fleet.errand import Errand, ignored
 from iosched.jobs.fleet.messages import Progress, Step, Stop
 from iosched.jobs.fleet.plain import broken, taken
 from iosched.jobs.fleet.sending import packed
@@ -113,7 +114,12 @@ def ahead_on(fleet: AskedFleet, device: str, jobs: int = 1, fill: int = 0) -> Ah
 
 
 def errand(
-    device: str, kind: str, work: object, model: Model, on_said: Callable[[Progress | Step], None] | None = None
+    device: str,
+    kind: str,
+    work: object,
+    model: Model,
+    on_said: Callable[[Progress | Step], None] = ignored,
+    budget: Budget | None = None,
 ) -> Errand:
     """Work about a model.
 
@@ -121,8 +127,7 @@ def errand(
         UsageError: the model is too large to be sent.
     """
     sent, data = packed(model)
-    made = Errand(kind, msgspec.to_builtins(work), sent, data, device)
-    return made if on_said is None else Errand(kind, made.work, sent, data, device, on_said)
+    return Errand(kind, msgspec.to_builtins(work), sent, data, device, budget, on_said)
 
 
 def read(plain: object, kind: type[R]) -> R:

@@ -25,12 +25,14 @@ class Task:
 
     Attributes:
         stop: what the user has asked for meanwhile.
+        has_begun: whether a worker has had it.
     """
 
     name: str
     errand: Errand
     future: Future[Any]
     stop: Stop | None = None
+    has_begun: bool = False
 
     def fulfil(self, result: Any) -> None:
         """Ends with a result, unless it has ended; from any thread."""
@@ -140,16 +142,17 @@ class Desk:
         """The errand of a lease; None where it has its answer, or the lease is a packet of questions."""
         return self._tasks.get(lease.works[0].name)
 
-    def call(self, lease: Lease, rows: Rows) -> Call | None:
-        """What the holder of a lease is to do; None where nobody needs it any more."""
+    def call(self, lease: Lease, rows: Rows, left_s: float | None) -> Call | None:
+        """What the holder of a lease is to do in so many seconds; None where nobody needs it any more."""
         if (task := self.task(lease)) is not None:
-            return Call(kind=task.errand.kind, work=task.errand.work, model=task.errand.model, rows=rows)
+            errand = task.errand
+            return Call(kind=errand.kind, work=errand.work, model=errand.model, rows=rows, left_s=left_s)
         found = [self._questions[work.name] for work in lease.works if work.name in self._questions]
         if not found:
             return None
         made = found[0][0]
         work = packet(made.asked, [question for _, question in found])
-        return Call(kind=QUESTIONS, work=work, model=made.task.errand.model, rows=rows)
+        return Call(kind=QUESTIONS, work=work, model=made.task.errand.model, rows=rows, left_s=left_s)
 
     def file(self, lease: Lease) -> Errand | None:
         """The errand whose file the holder of a lease needs."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.messages import Progress, SentModel, Step
 
 
-def _ignored(message: Progress | Step) -> None:
+def ignored(message: Progress | Step) -> None:
+    """Does nothing."""
     del message
 
 
@@ -24,6 +26,7 @@ class Errand:
         model: the model that it is about.
         file: the ONNX file that `model.file` is the digest of, or its bytes.
         device: "cpu", or the key of a GPU.
+        budget: of the job; the errand fails once it is exceeded.
         on_said: is called on the fleet's thread with what the worker says meanwhile; has to return soon.
     """
 
@@ -32,4 +35,5 @@ class Errand:
     model: SentModel
     file: bytes | Path
     device: str
-    on_said: Callable[[Progress | Step], None] = _ignored
+    budget: Budget | None = None
+    on_said: Callable[[Progress | Step], None] = ignored

@@ -22,12 +22,14 @@ class Member:
 
     Attributes:
         done: works that it has answered.
+        heard_s: when it was given something, or said something, last.
     """
 
     facts: Facts
     place: Place
     leases: dict[str, Lease] = field(default_factory=dict)
     done: int = 0
+    heard_s: float = 0.0
     _disturbed: deque[str] = field(default_factory=lambda: deque(maxlen=WATCHED))
 
     def __post_init__(self) -> None:

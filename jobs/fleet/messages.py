@@ -1,7 +1,7 @@
 """What the driver and a worker tell each other about one call: JSON, and nothing that is executed where it is read.
 
     Call            driver to worker: rows that the worker has not seen, and the work
-    Measured, Progress, Step, Asked     worker to driver while it works
+    Opened, Measured, Progress, Step, Asked     worker to driver while it works
     Known, Stop     driver to worker meanwhile
     Done, Failed    worker to driver at the end
     Facts           worker to driver when it comes up
@@ -65,12 +65,18 @@ class Call(_Message, frozen=True, tag="call"):
         work: what is to be done, as JSON of that kind.
         model: what it is about.
         rows: of the worker's device, those that it has not seen.
+        left_s: seconds that are left of the job's budget; None where it has none, or begins once the model is open.
     """
 
     kind: str
     work: Any
     model: SentModel
     rows: Rows = ()
+    left_s: float | None = None
+
+
+class Opened(_Message, frozen=True, tag="opened"):
+    """The worker has the model of a whole job open: a budget counts from here."""
 
 
 class Measured(_Message, frozen=True, tag="measured"):
@@ -176,7 +182,7 @@ class Facts(_Message, frozen=True, tag="facts"):
         return self.versions.get("iosched", "unknown")
 
 
-SaidMessage = Measured | Progress | Step | Asked | Guessed
+SaidMessage = Opened | Measured | Progress | Step | Asked | Guessed
 ToldMessage = Known | Stop
 ReturnedMessage = Done | Failed
 AnyMessage = Call | SaidMessage | ToldMessage | ReturnedMessage | Facts

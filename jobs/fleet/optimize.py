@@ -14,6 +14,7 @@ from iosched.jobs.fleet.asking import (
     refuse_measuring_anew,
     shown_to,
 )
+from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.work.optimize import Optimize
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
@@ -39,13 +40,14 @@ def optimize_there(
         UsageError: a setting is wrong, or the cluster has no such device.
         DeviceError: there is no cluster, or a library is missing on it.
         DeviceLostError: all workers of the device were lost.
-        ExecutionError: too many workers were lost with this model.
+        ExecutionError: too many workers were lost with this model, or the budget was over before there was a result.
         KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
         And what `optimize` raises.
     """
     refuse_measuring_anew(settings.resume)
     device, held = device_in(fleet, settings.device), interrupt or Uninterrupted()
     work = Optimize(replace(settings, device=device, profile_db=None), ahead_on(fleet, device, fill=fill))
+    budget = None if settings.budget_s is None else Budget(settings.budget_s)
     with held.holding():
-        future = fleet.submit(errand(device, "optimize", work, model, shown_to(observer or Silence())))
+        future = fleet.submit(errand(device, "optimize", work, model, shown_to(observer or Silence()), budget))
         return read(outcome(fleet, future, held), OptimizeResult)

@@ -18,6 +18,7 @@ from iosched.jobs.fleet.asking import (
     refuse_measuring_anew,
     workers_of,
 )
+from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.messages import Stop
 from iosched.jobs.fleet.work.cost import Cost
 from iosched.jobs.progress import Observer, Silence
@@ -62,7 +63,8 @@ def rank_there(
     check_asked(models, settings)
     refuse_measuring_anew(settings.resume)
     devices = tuple(dict.fromkeys(device_in(fleet, device) for device in settings.devices))
-    return _Ranking(fleet, settings, devices, models, observer or Silence(), time.monotonic()).of()
+    budget = None if settings.budget_s is None else Budget(settings.budget_s)
+    return _Ranking(fleet, settings, devices, models, observer or Silence(), time.monotonic(), budget).of()
 
 
 @dataclass(eq=False)
@@ -80,6 +82,7 @@ class _Ranking:
     models: Mapping[str, Source]
     observer: Observer
     started: float
+    budget: Budget | None
     rows: dict[tuple[str, str], RankRow] = field(default_factory=dict)
     asked: dict[Future[Any], RankRow] = field(default_factory=dict)
 
@@ -108,6 +111,12 @@ class _Ranking:
         return (1 + _WAITING) * workers
 
     @property
+    def _began(self) -> float:
+        """When the budget began to count: now, as long as it has not."""
+        began = None if self.budget is None else self.budget.opened_s
+        return time.monotonic() if began is None else began
+
+    @property
     def _total(self) -> int:
         return len(self.models) * len(self.devices)
 
@@ -119,10 +128,10 @@ class _Ranking:
                     raise model
                 row = replace(row, flops=model.flops, params=model.n_parameters)
                 left = self._total - len(self.rows) - len(self.asked)
-                settings = limited(self.settings, device, self.started, left / workers_of(self.fleet, [device]))
+                settings = limited(self.settings, device, self._began, left / workers_of(self.fleet, [device]))
                 ahead = ahead_on(self.fleet, device, len(self.models))
                 work = Cost(self.settings.measure, replace(settings, profile_db=None), ahead=ahead)
-                self.asked[self.fleet.submit(errand(device, "cost", work, model))] = row
+                self.asked[self.fleet.submit(errand(device, "cost", work, model, budget=self.budget))] = row
             except Exception as error:  # noqa: BLE001 - one model of a hundred is not the end of the others
                 self._done(replace(row, failure=error))
 

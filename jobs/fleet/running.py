@@ -23,6 +23,7 @@ from iosched.jobs.fleet.messages import (
     InterruptedWorkError,
     Known,
     Measured,
+    Opened,
     Stop,
     encoded,
     raised,
@@ -47,6 +48,8 @@ from iosched.jobs.fleet.transport import (
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row
+
+_GO_ON = "What was measured is kept: run the command again to go on from there, with a larger --budget if it has one."
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Running:
         self._had: set[str] = set()
         self._reasons: dict[str, str] = {}
         self._lost: list[str] = []
+        self._longest_s = 0.0
         self._done = 0
 
     @property
@@ -147,9 +151,10 @@ class Running:
                 pass
 
     def step(self, now_s: float) -> None:
-        """Gives out work."""
+        """Gives out work, and ends that whose budget is over."""
+        self._end_budgets(now_s)
         for lease in self._dispatcher.assignments(now_s):
-            self._give(lease)
+            self._give(lease, now_s)
 
     def look_round(self, now_s: float) -> None:
         """Starts workers, gives out again what is late, and gives up what waited too long; called now and then."""
@@ -242,18 +247,22 @@ class Running:
         if kept := self._log.add(rows, worker):
             self._keeper.do(lambda database: _merge(database, kept))
 
-    def _give(self, lease: Lease) -> None:
+    def _give(self, lease: Lease, now_s: float) -> None:
         member = self._members[lease.worker]
         member.leases[lease.name] = lease
+        member.heard_s = now_s
         errand = self._desk.file(lease)
-        call = self._desk.call(lease, self._log.unseen(lease.worker))
         assert errand is not None, "the dispatcher leases nothing that was withdrawn"
+        left_s = None if errand.budget is None else errand.budget.left_s(now_s)
+        call = self._desk.call(lease, self._log.unseen(lease.worker), left_s)
         assert call is not None
         for command in self._files.put(errand):
             self._send(command)
         self._send(Call(lease.worker, lease.name, encoded(call), (errand.model.file,)))
-        if (task := self._desk.task(lease)) is not None and task.stop is not None:
-            self._send(Tell(lease.worker, lease.name, encoded(task.stop)))
+        if (task := self._desk.task(lease)) is not None:
+            task.has_begun = True
+            if task.stop is not None:
+                self._send(Tell(lease.worker, lease.name, encoded(task.stop)))
 
     def _understood(self, worker: str, now_s: float, do: Callable[[], None]) -> None:
         """Does something about a message; a worker that says what nobody understands is used no more."""
@@ -268,6 +277,9 @@ class Running:
         said = messages.said(message)
         member = self._members.get(worker)
         lease = None if member is None else member.leases.get(call)
+        if member is not None:
+            took_s, member.heard_s = now_s - member.heard_s, now_s
+            self._longest_s = max(self._longest_s, took_s if isinstance(said, Measured) else 0.0)
         if isinstance(said, Measured):
             self._keep(said.rows, worker)
             self._watch(worker, said.rows, now_s)
@@ -276,6 +288,9 @@ class Running:
                 self._ask(lease, said, member.facts.key, now_s)
             elif isinstance(said, Guessed):
                 self._dispatcher.guess(lease.name, self._desk.guess(lease, said, member.facts.key))
+            elif isinstance(said, Opened):
+                if task.errand.budget is not None:
+                    task.errand.budget.open(now_s)
             else:
                 task.errand.on_said(said)
 
@@ -390,6 +405,16 @@ class Running:
             for command in self._files.drop(digest):
                 self._send(command)
 
+    def _end_budgets(self, now_s: float) -> None:
+        """Fails what no worker has begun within its budget, and what has no result long after."""
+        for task in self._desk.tasks:
+            if (budget := task.errand.budget) is None:
+                continue
+            if budget.is_exceeded(now_s, self._longest_s) or (budget.left_s(now_s) == 0 and not task.has_begun):
+                what = "a worker had a result" if task.has_begun else "there was a worker for it"
+                about = f"{task.errand.kind} {task.errand.model.name}: the budget of {budget.seconds:g} s was over"
+                self._fail(task, ExecutionError(f"{about} before {what}.{self._why(task.errand.device)}\n{_GO_ON}"))
+
     def _give_up(self, now_s: float) -> None:
         """Fails what has waited too long for any worker of its device; who asks again later waits as long again."""
         wanted = {task.errand.device for task in self._desk.tasks}
@@ -404,16 +429,20 @@ class Running:
                     self._fail(task, error)
 
     def _no_worker(self, device: str) -> IoschedError:
-        reason = self._reasons.get(device)
-        why = f"\nThe last: {reason}." if reason else ""
+        why = self._why(device)
         if device in self._had:
             return DeviceLostError(
-                f"all workers on {device} were lost, and none came for {self._without_s:.0f} s.{why}"
+                f"all workers on {device} were lost, and none came for {self._without_s:.0f} s.{why}\n{_GO_ON}"
             )
         there = ", ".join(self.devices) or "none"
         return DeviceError(
-            f"no worker on {device} came up within {self._without_s:.0f} s; the cluster has: {there}.{why}"
+            f"no worker on {device} came up within {self._without_s:.0f} s; the cluster has: {there}.{why}\n"
+            "See what its machines lack with: iosched devices --cluster"
         )
+
+    def _why(self, device: str) -> str:
+        reason = self._reasons.get(device)
+        return f"\nThe last: {reason}." if reason else ""
 
 
 def _merge(database: ProfileDatabase, rows: Sequence[Row]) -> None:

@@ -103,7 +103,7 @@ class Worker:
                 raise broken(error) from error
             self._station.learn(call.rows)
             with self._station.talking(conversation):
-                return Done(result=kind.do(Order(work, call.model, models, self._station, conversation)))
+                return Done(result=kind.do(Order(work, call.model, models, self._station, conversation, call.left_s)))
         except DeviceLostError:
             raise
         except (IoschedError, KeyboardInterrupt) as error:

@@ -118,8 +118,11 @@ def model_cost(
     opening = replace(settings.opening, may_time=measure != "none")
     with opened(device, model, opening, settings.profile_db, writes=measure != "none", lent=lent) as there:
         assert there.here is not None
-        ahead, held = lent.ahead_on(there), interrupt or Uninterrupted()
-        job = _FromStages(model, settings, there.here, observer or Silence(), held, started, ahead)
+        held = interrupt or Uninterrupted()
+        began = started if lent.counts_opening else time.monotonic()
+        pace = Pace(settings.budget_s, began, held)  # no time is kept for whole models
+        ahead = lent.ahead_on(there, pace)
+        job = _FromStages(model, settings, there.here, observer or Silence(), started, pace, ahead)
         return job.searched() if measure == "stages" else job.known()
 
 
@@ -173,18 +176,18 @@ class _FromStages:
     settings: OptimizeSettings
     here: OpenModelHere
     observer: Observer
-    interrupt: Interrupt
     started: float
+    pace: Pace
     ahead: Prefetchable | None
 
     def searched(self) -> ModelCost:
         """Searches as `optimize` does."""
         self._check()
-        pace = Pace(self.settings.budget_s, self.started, self.interrupt)  # no time is kept for whole models
-        with self.interrupt.holding():
-            found = schedule_asked_for(self.here, self.settings, self.observer, pace.deadline, self.ahead)
-            if self.interrupt.came:
-                self.interrupt.ask()
+        interrupt = self.pace.interrupt
+        with interrupt.holding():
+            found = schedule_asked_for(self.here, self.settings, self.observer, self.pace.deadline, self.ahead)
+            if interrupt.came:
+                interrupt.ask()
         total_us, cost = _total_us(found), self.here.cost
         estimated = self._estimated(total_us, operators_us(self.here))
         return replace(estimated, cache_hits=cost.cache_hits, measurements=cost.measurements)

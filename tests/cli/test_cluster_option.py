@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,11 +19,14 @@ from scripted import LATENCIES_US, fire_proto, latencies_by_stage, script_models
 from small_models import branches
 
 from iosched.cli.cluster import ClusterView, lines_of
-from iosched.jobs.fleet import opening
+from iosched.jobs.fleet import fleet, opening
+from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.fleet import Fleet, FleetPatience
 from iosched.jobs.fleet.status import FleetStatus, WorkerStatus
-from iosched.jobs.fleet.transport import Place
+from iosched.jobs.fleet.transport import Place, WorkerLost
+from iosched.jobs.fleet.work import optimize as work
 from iosched.jobs.fleet.worker import Worker
+from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.measuring.statistics import Measurement
@@ -205,6 +211,130 @@ def test_a_search_on_a_cluster_that_is_always_noisy_ends_with_a_result(invoke, w
     assert found["shipped"] == "iosched"
     assert (found["cluster"]["workers"], found["cluster"]["lost"]) == ({"cpu": 2}, [])
     assert "its machine is noisy: others had 60% of the cores" in result.stderr
+
+
+class Clock:
+    """The driver's clock, which a test may put forward once a budget counts, also each time that the driver looks."""
+
+    def __init__(self) -> None:
+        self.counts = threading.Event()
+        self._ahead_s = self._step_s = 0.0
+
+    def monotonic(self) -> float:
+        self._ahead_s += self._step_s
+        return time.monotonic() + self._ahead_s
+
+    def put_forward(self, seconds: float, step_s: float = 0.0) -> None:
+        assert self.counts.wait(10.0)
+        self._ahead_s, self._step_s = seconds, step_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made, before = Clock(), Budget.open
+
+    def counts(budget: Budget, now_s: float) -> None:
+        before(budget, now_s)
+        made.counts.set()
+
+    monkeypatch.setattr(fleet, "time", made)
+    monkeypatch.setattr(Budget, "open", counts)
+    return made
+
+
+def on_stage(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
+    """Has something done while a stage of a model is measured, the so-manieth, from 0."""
+    measured, count = cpu_cost.CpuStageCost._timed, itertools.count()
+
+    def timed(cost: Any, *asked: Any) -> Measurement:
+        if len(cost.backend.graph.operators) > 1 and next(count) == number:  # a worker comes up by one operator
+            do()
+        return measured(cost, *asked)
+
+    monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", timed)
+
+
+def test_a_worker_that_begins_a_lost_search_again_has_what_is_left_of_the_budget(
+    invoke, workdir: Path, cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transports: list[ThreadTransport] = []
+
+    class Watched(ThreadTransport):
+        def __init__(self, *rest: Any) -> None:
+            super().__init__(*rest)
+            transports.append(self)
+
+    def dies() -> None:
+        clock.put_forward(12.0)
+        transports[0].kill(transports[0].calls[0].worker, "out of memory")
+
+    budgets: list[float | None] = []
+
+    def counted(model: Any, settings: OptimizeSettings, *rest: Any) -> Any:
+        budgets.append(settings.budget_s)
+        return optimize(model, settings, *rest)
+
+    cluster(2, Watched)
+    on_stage(monkeypatch, 2, dies)
+    monkeypatch.setattr(work, "optimize", counted)
+    onnx.save(fire_proto(), "fire.onnx")
+    result = invoke("optimize", "fire.onnx", "--cluster", "local:2", "--budget", "20", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["shipped"] in ("iosched", "reference")
+    first, second = budgets
+    assert first == 20.0
+    assert second is not None
+    assert 0.0 <= second <= 8.0
+
+
+@pytest.mark.parametrize("command", ["optimize", "rank"])
+def test_a_worker_that_hangs_ends_a_command_soon_after_its_budget(
+    invoke, model: Path, cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    goes_on = threading.Event()
+
+    def hangs() -> None:
+        clock.put_forward(0.0, step_s=20.0)
+        goes_on.wait(10.0)  # which no command waits for
+
+    cluster(1)
+    on_stage(monkeypatch, 1, hangs)
+    result = invoke(command, "branches.onnx", "--cluster", "local:1", "--budget", "20")
+    goes_on.set()
+    assert result.exit_code == 1, result.stderr
+    assert "the budget of 20 s was over before a worker had a result" in result.stderr
+    assert "a larger --budget" in result.stderr
+
+
+def test_models_that_a_budget_has_no_time_for_are_rows_that_say_so(
+    invoke, workdir: Path, cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(1)
+    on_stage(monkeypatch, 1, lambda: clock.put_forward(21.0))
+    for channels in (8, 16, 24):
+        onnx.save(branches(channels=channels), f"m{channels}.onnx")
+    words = ("m8.onnx", "m16.onnx", "m24.onnx", "--measure", "stages", "--cluster", "local:1", "--budget", "20")
+    result = invoke("rank", *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    first, *others = json.loads(result.stdout)["rows"]
+    assert (first["model"], first["error"]) == ("m8", None)
+    assert all("a larger --budget" in row["error"] for row in others)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_cluster_whose_workers_never_come_up_has_no_device(
+    invoke, model: Path, cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(transport: ThreadTransport, worker: str, place: Place) -> None:
+        transport._events.put(WorkerLost(worker, "its machine has no onnxruntime"))
+
+    cluster(1)
+    monkeypatch.setattr(ThreadTransport, "_start", lost)
+    for command in ("optimize", "rank"):
+        result = invoke(command, "branches.onnx", "--cluster", "local:1", "--budget", "1")
+        assert result.exit_code == 3, result.stderr
+        for words in ("no worker on cpu came up", "has no onnxruntime", "iosched devices --cluster"):
+            assert words in result.stderr
 
 
 def test_no_cluster_is_a_device_that_is_missing(

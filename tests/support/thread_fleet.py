@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from iosched.jobs.fleet.messages import (
     InterruptedWorkError,
     Known,
     Measured,
+    Opened,
     Stop,
     encoded,
     packet,
@@ -135,6 +137,9 @@ class ThreadFleet:
             if isinstance(heard, Measured):
                 with self._lock:
                     self.rows.extend(heard.rows)
+            elif isinstance(heard, Opened):
+                if errand.budget is not None:
+                    errand.budget.open(time.monotonic())
             elif isinstance(heard, Asked):
                 Thread(target=self._answer, args=(task, heard, files), daemon=True).start()
             else:

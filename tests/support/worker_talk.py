@@ -38,9 +38,11 @@ class Talk:
         self.heard: list[SaidMessage] = []
         self.told: Queue[bytes] = Queue()
 
-    def __call__(self, kind: str, work: object, model: Model, rows: Sequence[Row] = ()) -> Done | Failed:
+    def __call__(
+        self, kind: str, work: object, model: Model, rows: Sequence[Row] = (), left_s: float | None = None
+    ) -> Done | Failed:
         sent, data = packed(model)
-        call = Call(kind=kind, work=msgspec.to_builtins(work), model=sent, rows=tuple(rows))
+        call = Call(kind=kind, work=msgspec.to_builtins(work), model=sent, rows=tuple(rows), left_s=left_s)
         return returned(self.worker.call(encoded(call), {sent.file: data}, self._hear, self.told))
 
     def _hear(self, message: bytes) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.work.kind import Kind, Order
-from iosched.jobs.fleet.work.optimize import lent_to
+from iosched.jobs.fleet.work.optimize import lent_to, settings_of
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings
@@ -27,10 +27,10 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _do(order: Order[Cost]) -> ModelCost:
     order.station.close_model()
-    settings = order.station.settings(order.work.settings)
+    settings = settings_of(order, order.work.settings)
     model = order.station.loaded(order.sent, order.files)
     order.station.device_for(model)
-    lent = lent_to(order, settings, order.work.ahead)
+    lent = lent_to(order, settings.opening, order.work.ahead)
     return model_cost(model, order.work.measure, settings, order.conversation, order.conversation, lent)
 
 

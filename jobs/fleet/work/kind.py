@@ -24,6 +24,7 @@ class Order(Generic[W]):
         files: the bytes of ONNX files by their digests; fetched when they are asked for.
         station: the device, and all that is kept there.
         conversation: what is said meanwhile.
+        left_s: see `Call`.
     """
 
     work: W
@@ -31,6 +32,7 @@ class Order(Generic[W]):
     files: Mapping[str, bytes]
     station: Station
     conversation: Conversation
+    left_s: float | None
 
 
 @dataclass(frozen=True)

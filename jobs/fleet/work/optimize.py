@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import time
+import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from iosched.jobs.fleet.ahead import Ahead, FleetAhead
+from iosched.jobs.fleet.messages import Opened
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.opening import Lent
 from iosched.jobs.optimize import optimize
+from iosched.jobs.pace import Pace
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.cost import Prefetchable
 
 
@@ -32,27 +36,37 @@ class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _do(order: Order[Optimize]) -> OptimizeResult:
     order.station.close_model()
-    settings = order.station.settings(order.work.settings)
+    settings = settings_of(order, order.work.settings)
     model = order.station.loaded(order.sent, order.files)
     order.station.device_for(model)
-    lent = lent_to(order, settings, order.work.ahead)
+    lent = lent_to(order, settings.opening, order.work.ahead)
     return optimize(model, settings, order.conversation, order.conversation, lent)
 
 
-def lent_to(order: Order[Any], settings: OptimizeSettings, how: Ahead | None) -> Lent:
+def settings_of(order: Order[Any], asked: OptimizeSettings) -> OptimizeSettings:
+    """The settings of a job on this worker, with what is left of its budget."""
+    settings = order.station.settings(asked)
+    if order.left_s is None:
+        return settings
+    return replace(settings, budget_s=min(order.left_s, math.inf if asked.budget_s is None else asked.budget_s))
+
+
+def lent_to(order: Order[Any], opening: OpenSettings, how: Ahead | None) -> Lent:
     """What a job on this worker is lent: its database, and other workers to ask."""
-    end = None if settings.budget_s is None else time.monotonic() + settings.budget_s
-    ahead = None if how is None else partial(_ahead, order, settings, how, end)
-    return Lent(order.station.database, ahead)
+    ahead = partial(_ahead, order, opening, how)
+    return Lent(order.station.database, ahead, counts_opening=order.left_s is not None)
 
 
 def _ahead(
-    order: Order[Any], settings: OptimizeSettings, how: Ahead, end: float | None, model: OpenModel
-) -> Prefetchable:
+    order: Order[Any], opening: OpenSettings, how: Ahead | None, model: OpenModel, pace: Pace
+) -> Prefetchable | None:
+    order.conversation.say(Opened())
+    if how is None:
+        return None
     assert model.here is not None
     return FleetAhead(
-        *(how, order.station, order.conversation, order.sent, settings.opening, model.here),
-        is_over=lambda: end is not None and time.monotonic() >= end,
+        *(how, order.station, order.conversation, order.sent, opening, model.here),
+        is_over=lambda: pace.search_left_s <= 0,
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import msgspec
 
 from iosched.jobs.fleet.work.kind import Kind, Order
@@ -23,9 +26,12 @@ def _do(order: Order[Questions]) -> int:
     opening = order.station.opening(order.work.opening)
     cost = order.station.cost(order.sent, order.files, opening)
     answered = 0
+    end = math.inf if order.left_s is None else time.monotonic() + order.left_s
     for question in order.work.questions:
         if order.conversation.came:
             raise KeyboardInterrupt
+        if time.monotonic() >= end:
+            break
         try:
             ask(cost, question)
             answered += 1

@@ -23,6 +23,7 @@ from iosched.jobs.fleet.messages import (
     InterruptedWorkError,
     Known,
     Measured,
+    Opened,
     Progress,
     SaidMessage,
     SentModel,
@@ -75,7 +76,8 @@ any_json = st.recursive(
     max_leaves=8,
 )
 said_messages = (
-    st.builds(Measured, rows=rows)
+    st.just(Opened())
+    | st.builds(Measured, rows=rows)
     | st.builds(Progress, done=st.integers(0, 9), total=st.none() | st.just(9), text=texts)
     | st.builds(Step, step=st.integers(0, 9), value=numbers)
     | st.builds(Asked, number=st.integers(0, 9), work=st.dictionaries(texts, any_json), questions=questions)

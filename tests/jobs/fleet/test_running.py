@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from fleet_threads import cpu_places, errand, row, toy_facts
 
+from iosched.jobs.fleet import messages
+from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.keeper import Action, Keeper
-from iosched.jobs.fleet.messages import Measured, Stop, encoded
+from iosched.jobs.fleet.messages import Asked, Measured, Opened, Stop, encoded
 from iosched.jobs.fleet.patience import Patience
 from iosched.jobs.fleet.posts import LONGEST_WAIT_S
 from iosched.jobs.fleet.running import Loaded, Running
 from iosched.jobs.fleet.status import FleetStatus, Silence
 from iosched.jobs.fleet.transport import Call, Command, Place, Places, Said, StartWorker, WorkerLost, WorkerUp
-from iosched.models.errors import DeviceError
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.questions import of_operator
 
 WITHOUT_S = 10.0
 
@@ -125,6 +128,11 @@ class Scene:
         return [each for each in self.sent if isinstance(each, Call)]
 
     @property
+    def left_s(self) -> list[float | None]:
+        """What each call has said of the budget."""
+        return [messages.decoded(each.message, messages.Call).left_s for each in self.calls]
+
+    @property
     def started(self) -> list[str]:
         return [each.worker for each in self.sent if isinstance(each, StartWorker)]
 
@@ -204,3 +212,50 @@ def test_a_machine_that_becomes_noisy_is_left_for_a_quieter_one(scene: Callable[
     on.says("worker-1", disturbed(10), 2.0)
     assert on.workers == ["worker-2"]
     assert [each.worker for each in on.calls] == ["worker-1", "worker-2"], "it begins the work again"
+
+
+def test_a_budget_counts_from_when_a_first_worker_has_the_model_open(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(3))
+    on.wanted(0.0, budget=Budget(20.0))
+    on.up("worker-1", 100.0)
+    on.lost("worker-1", 130.0)
+    on.up("worker-2", 140.0)
+    on.says("worker-2", Opened(), 145.0)
+    on.lost("worker-2", 157.0)
+    on.up("worker-3", 158.0)
+    assert on.left_s == [None, None, 7.0], "worker-3 gets what is left"
+
+
+def test_questions_are_answered_within_the_budget_of_who_asks(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(1))
+    on.wanted(0.0, budget=Budget(20.0))
+    on.up("worker-1", 1.0)
+    on.says("worker-1", Opened(), 2.0)
+    on.says("worker-1", Asked(number=0, work={}, questions=(of_operator("a", "operator"),)), 17.0)
+    assert on.left_s == [None, 5.0]
+
+
+def test_a_worker_without_a_result_is_waited_for_as_long_as_was_promised(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(1))
+    future = on.wanted(0.0, budget=Budget(20.0))
+    on.up("worker-1", 1.0)
+    on.says("worker-1", Opened(), 10.0)
+    on.says("worker-1", Measured(rows=(row("stage"),)), 13.0)
+    promised_s = 10.0 + 1.1 * 20.0 + 5.0 + 3.0  # the stage took three seconds
+    on.pass_time(promised_s - 0.1)
+    assert not future.done()
+    on.pass_time(promised_s)
+    with pytest.raises(ExecutionError, match=r"before a worker had a result\.\nWhat .* is kept: run"):
+        future.result(0)
+
+
+def test_work_that_no_worker_has_begun_within_the_budget_fails_at_its_end(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(1))
+    budget = Budget(20.0)
+    first, second = on.wanted(0.0, name="a", budget=budget), on.wanted(0.0, name="b", budget=budget)
+    on.up("worker-1", 1.0)
+    on.says("worker-1", Opened(), 10.0)
+    on.pass_time(30.0)
+    assert not first.done()
+    with pytest.raises(ExecutionError, match="budget of 20 s was over before there was a worker for it"):
+        second.result(0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,12 +16,15 @@ import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
 from worker_talk import Talk, count_openings, result
 
+from iosched.jobs import optimize as optimizing
+from iosched.jobs import pace
 from iosched.jobs.exploring.score import ScoreCommand
 from iosched.jobs.fleet.messages import (
     Call,
     Facts,
     InterruptedWorkError,
     Measured,
+    Opened,
     Progress,
     SaidMessage,
     Step,
@@ -42,6 +46,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import ExecutionError, InvalidModelError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row, StageRow, YardstickRow
@@ -164,6 +169,31 @@ def test_a_model_stays_open_for_the_next_packet(
 def test_a_question_that_no_stage_of_the_model_is_in_is_left_out(worker: Worker, measured: list[int]) -> None:
     unknown = Question(Stage(Strategy.CONCURRENT, (("nobody",),)))
     assert result(Talk(worker)("questions", asked(unknown, QUESTIONS[0]), fire()), int) == 1
+
+
+def test_questions_wait_for_nobody_once_the_budget_is_over(worker: Worker, measured: list[int]) -> None:
+    assert result(Talk(worker)("questions", asked(*QUESTIONS), fire(), left_s=0.0), int) == 0
+    assert not measured
+
+
+@pytest.mark.parametrize(("left_s", "is_searched"), [(None, True), (20.0, False)])
+def test_opening_a_model_counts_only_towards_a_budget_that_counts_already(
+    worker: Worker, measured: list[int], monkeypatch: pytest.MonkeyPatch, left_s: float | None, is_searched: bool
+) -> None:
+    clock, before = [0.0], CpuDevice.open
+
+    def open_slowly(self: CpuDevice, *rest: Any, **more: Any) -> Any:
+        clock[0] += 30.0
+        return before(self, *rest, **more)
+
+    monkeypatch.setattr(CpuDevice, "open", open_slowly)
+    for module in (optimizing, pace):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    talk = Talk(worker)
+    work = Optimize(OptimizeSettings(budget_s=20.0))
+    found = result(talk("optimize", work, fire(), left_s=left_s), OptimizeResult)
+    assert (found.measurements > 0) == is_searched
+    assert len(talk.all(Opened)) == 1
 
 
 def test_an_interruption_ends_a_search_with_the_best_known(worker: Worker, measured: list[int]) -> None:

@@ -1,0 +1,52 @@
+"""A worker on a machine where everything is disturbed; of several, the first that searches dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from iosched.jobs.fleet.messages import Call, decoded
+from iosched.jobs.fleet.worker import Worker
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.measuring import disturbance
+
+DIES = "IOSCHED_TEST_DIES"
+"""Names a file that the worker makes which dies."""
+
+_STAGES = 4
+
+
+class Noisy(Worker):
+    """A `Worker` of this process, in which everything is called disturbed."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        super().__init__(device, threads)
+        self._left = -1
+        self._measured = cpu_cost.CpuStageCost._timed
+        disturbance.doubts = lambda *_: ("others had 60% of the cores",)  # type: ignore[assignment]
+        cpu_cost.CpuStageCost._timed = lambda *asked: self._timed(*asked)  # type: ignore[method-assign, assignment]
+
+    def call(
+        self, message: bytes, models: Mapping[str, bytes], say: Callable[[bytes], None], told: Queue[bytes]
+    ) -> bytes:
+        call: Call = decoded(message, Call)
+        self._left = _STAGES if call.kind == "optimize" else self._left
+        return super().call(message, models, say, told)
+
+    def _timed(self, *asked: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            _die_once()
+        return self._measured(*asked)
+
+
+def _die_once() -> None:
+    try:
+        Path(os.environ[DIES]).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
