@@ -213,7 +213,7 @@ def _settings(
 @profile_db_option
 @cluster_option(
     "Evaluate variants on the workers of a cluster, one on each at a time; DEVICE in latency:DEVICE is one of its "
-    "devices, and score commands run there too."
+    "devices, or a GPU that they simulate, and score commands run there too."
 )
 @output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
 @json_option

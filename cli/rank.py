@@ -85,7 +85,10 @@ def _settings(
 @budget_option(
     "Be done after about so many seconds; the models share what is left of them equally.",
 )
-@cluster_option("Measure on devices of a cluster, which D then names; models side by side on all of its workers.")
+@cluster_option(
+    "Measure on devices of a cluster, which D then names; models side by side on all of its workers. They also plan "
+    "for GPUs that it lacks."
+)
 @searched_options
 @json_option
 @verbosity_options

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -11,13 +13,20 @@ import msgspec
 from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.errand import Errand, ignored
-from iosched.jobs.fleet.messages import Progress, Step, Stop
+from iosched.jobs.fleet.messages import Progress, Rows, Step, Stop
 from iosched.jobs.fleet.plain import broken, taken
+from iosched.jobs.fleet.rows import is_of_gpu
 from iosched.jobs.fleet.sending import packed
+from iosched.jobs.fleet.work.cost import Cost
+from iosched.jobs.fleet.work.simulation import Simulation
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.progress import Observer
+from iosched.jobs.ranking.measures import Measure
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
+from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 
 R = TypeVar("R")
 
@@ -84,6 +93,64 @@ def device_in(fleet: AskedFleet, text: str) -> str:
     return wanted
 
 
+@dataclass(frozen=True)
+class Target:
+    """A device that costs are asked for.
+
+    Attributes:
+        device: its name in results.
+        workers: the device whose workers find the costs; another one where they simulate it.
+        rows: what was measured on GPUs elsewhere, where they simulate it.
+    """
+
+    device: str
+    workers: str
+    rows: Rows = field(default=(), compare=False)
+
+
+def target_in(fleet: AskedFleet, text: str, profile_db: Path | None) -> Target:
+    """The device that a text means, as `device_in`; the CPUs of the cluster simulate a GPU that it lacks.
+
+    Args:
+        profile_db: the profile database; by default the user's own.
+
+    Raises:
+        UsageError: the cluster has no such device, and cannot simulate it.
+        DeviceError: there is no cluster, or nothing in it.
+    """
+    gpu, there = gpu_named(text), fleet.devices()
+    if gpu is None or gpu.key in there or "cpu" not in there:
+        device = device_in(fleet, text)
+        return Target(device, device)
+    path = profile_db or default_path()
+    if path is None or not is_there(path):
+        return Target(gpu.key, "cpu")
+    with ProfileDatabase(path) as database:
+        return Target(gpu.key, "cpu", tuple(filter(is_of_gpu, database.rows())))
+
+
+def cost_errand(
+    fleet: AskedFleet,
+    target: Target,
+    measure: Measure,
+    settings: OptimizeSettings,
+    model: Model,
+    jobs: int,
+    budget: Budget | None = None,
+) -> Errand:
+    """Asks what a model costs, one of so many.
+
+    Raises:
+        UsageError: the model is too large to be sent.
+    """
+    own = replace(settings, device=target.device, profile_db=None)
+    if target.device != target.workers:
+        made = errand(target.workers, "simulation", Simulation(own), model, budget=budget)
+        return replace(made, rows=target.rows)
+    work = Cost(measure, own, ahead_on(fleet, target.device, jobs))
+    return errand(target.device, "cost", work, model, budget=budget)
+
+
 def refuse_measuring_anew(resume: bool) -> None:
     """Refuses `--no-resume`: what a worker does not know of its device it is told by the profile database.
 
@@ -127,7 +194,7 @@ def errand(
         UsageError: the model is too large to be sent.
     """
     sent, data = packed(model)
-    return Errand(kind, msgspec.to_builtins(work), sent, data, device, budget, on_said)
+    return Errand(kind, msgspec.to_builtins(work), sent, data, device, budget, on_said=on_said)
 
 
 def read(plain: object, kind: type[R]) -> R:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iosched.jobs.fleet.budget import Budget
-from iosched.jobs.fleet.messages import Progress, SentModel, Step
+from iosched.jobs.fleet.messages import Progress, Rows, SentModel, Step
 
 
 def ignored(message: Progress | Step) -> None:
@@ -27,6 +27,7 @@ class Errand:
         file: the ONNX file that `model.file` is the digest of, or its bytes.
         device: "cpu", or the key of a GPU.
         budget: of the job; the errand fails once it is exceeded.
+        rows: of other devices, which a worker needs for the errands of this job; sent to each worker once.
         on_said: is called on the fleet's thread with what the worker says meanwhile; has to return soon.
     """
 
@@ -36,4 +37,5 @@ class Errand:
     file: bytes | Path
     device: str
     budget: Budget | None = None
+    rows: Rows = ()
     on_said: Callable[[Progress | Step], None] = ignored

@@ -18,10 +18,9 @@ from iosched.jobs.exploring.score import ScoreError
 from iosched.jobs.exploring.scoring import Outcome, PrunedError
 from iosched.jobs.exploring.settings import ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Feedback, Graph, Strategy
-from iosched.jobs.fleet.asking import AskedFleet, ahead_on, device_in, errand, first_of, read, workers_of
+from iosched.jobs.fleet.asking import AskedFleet, Target, cost_errand, errand, first_of, read, target_in, workers_of
 from iosched.jobs.fleet.messages import Progress, Step, Stop
 from iosched.jobs.fleet.optimize import optimize_there
-from iosched.jobs.fleet.work.cost import Cost
 from iosched.jobs.fleet.work.score import Score, Scored
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.progress import Observer
@@ -58,7 +57,8 @@ def explore_there(
     """
     if settings.score_batch > 1:
         raise UsageError("--score-batch and --cluster contradict each other: a worker scores one variant at a time")
-    devices = {device: device_in(fleet, device) for device in asked(settings).devices or (_ANY,)}
+    profile_db = settings.optimize.profile_db
+    devices = {device: target_in(fleet, device, profile_db) for device in asked(settings).devices or (_ANY,)}
     return explore(base, space, settings, observer, interrupt, _Workplace(fleet, devices))
 
 
@@ -96,12 +96,12 @@ class _Workplace:
     """All workers of a fleet; see `Workplace`.
 
     Attributes:
-        devices: the devices that trials are costed on, or else the one that they are scored on, by the names that they
+        devices: the devices that trials are costed for, or else the one that they are scored on, by the names that they
             are asked for by. They stay, also while the cluster is not reached.
     """
 
     fleet: AskedFleet
-    devices: Mapping[str, str]
+    devices: Mapping[str, Target]
 
     def tried(self, strategy: Strategy, evaluator: Evaluator, interrupt: Interrupt) -> bool:
         """Keeps as many trials under way as there are workers."""
@@ -124,7 +124,7 @@ class _Trying:
     """
 
     fleet: AskedFleet
-    devices: Mapping[str, str]
+    devices: Mapping[str, Target]
     strategy: Strategy
     evaluator: Evaluator
     interrupt: Interrupt
@@ -154,7 +154,7 @@ class _Trying:
 
     def _begin(self) -> None:
         """Begins as many trials as workers are left without one."""
-        while len(self.trials) < workers_of(self.fleet, self.devices.values()):
+        while len(self.trials) < workers_of(self.fleet, [each.workers for each in self.devices.values()]):
             graph = self.strategy.ask_graph()
             if graph is None:
                 return
@@ -170,14 +170,12 @@ class _Trying:
             else:
                 self.same.append(found)
             return
-        settings = replace(self.evaluator.settings.optimize, profile_db=None)
+        settings = self.evaluator.settings
+        about = (settings.measure, settings.optimize, found.variant.model, settings.trials)
         costs: dict[str, Future[Any]] = {}
-        trials = self.evaluator.settings.trials
         try:
             for device in self.evaluator.asked.devices:
-                there = self.devices[device]
-                work = Cost(self.evaluator.settings.measure, settings, ahead_on(self.fleet, there, trials))
-                costs[device] = self.fleet.submit(errand(there, "cost", work, found.variant.model))
+                costs[device] = self.fleet.submit(cost_errand(self.fleet, self.devices[device], *about))
         except UsageError as error:  # too large to be sent
             self.strategy.receive_feedback(graph, replace(found.feedback, reason=str(error)))
             return
@@ -215,7 +213,7 @@ class _Trying:
 
     @property
     def _scores_on(self) -> str:
-        return next(iter(self.devices.values()))
+        return next(iter(self.devices.values())).workers
 
     def _ask_score(self, trial: _Trial) -> None:
         command = self.evaluator.asked.score

@@ -22,6 +22,7 @@ class Member:
 
     Attributes:
         done: works that it has answered.
+        knows_others: whether it was sent rows of other devices.
         heard_s: when it was given something, or said something, last.
     """
 
@@ -29,6 +30,7 @@ class Member:
     place: Place
     leases: dict[str, Lease] = field(default_factory=dict)
     done: int = 0
+    knows_others: bool = False
     heard_s: float = 0.0
     _disturbed: deque[str] = field(default_factory=lambda: deque(maxlen=WATCHED))
 

@@ -10,17 +10,16 @@ from typing import Any
 
 from iosched.jobs.fleet.asking import (
     AskedFleet,
-    ahead_on,
-    device_in,
-    errand,
+    Target,
+    cost_errand,
     first_of,
     read,
     refuse_measuring_anew,
+    target_in,
     workers_of,
 )
 from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.messages import Stop
-from iosched.jobs.fleet.work.cost import Cost
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.rank import (
     RankInterruptedError,
@@ -51,7 +50,8 @@ def rank_there(
     """Finds what each model costs on each device of a cluster, and sorts the models by it; see `jobs.rank.rank`.
 
     Args:
-        settings: `devices` are those of the cluster; the profile database is the fleet's.
+        settings: `devices` are those of the cluster, and GPUs that its CPUs simulate; the profile database is the
+            fleet's.
 
     Raises:
         UsageError: there is no model or device, a setting is wrong, or the cluster has no such device.
@@ -62,7 +62,7 @@ def rank_there(
     """
     check_asked(models, settings)
     refuse_measuring_anew(settings.resume)
-    devices = tuple(dict.fromkeys(device_in(fleet, device) for device in settings.devices))
+    devices = tuple(dict.fromkeys(target_in(fleet, device, settings.profile_db) for device in settings.devices))
     budget = None if settings.budget_s is None else Budget(settings.budget_s)
     return _Ranking(fleet, settings, devices, models, observer or Silence(), time.monotonic(), budget).of()
 
@@ -78,7 +78,7 @@ class _Ranking:
 
     fleet: AskedFleet
     settings: RankSettings
-    devices: tuple[str, ...]
+    devices: tuple[Target, ...]
     models: Mapping[str, Source]
     observer: Observer
     started: float
@@ -107,7 +107,7 @@ class _Ranking:
     @property
     def _most(self) -> int:
         """How many rows are asked for at a time."""
-        workers = sum(workers_of(self.fleet, [device]) for device in self.devices)
+        workers = sum(workers_of(self.fleet, [device]) for device in {each.workers for each in self.devices})
         return (1 + _WAITING) * workers
 
     @property
@@ -121,17 +121,17 @@ class _Ranking:
         return len(self.models) * len(self.devices)
 
     def _ask(self, name: str, model: Model | Exception) -> None:
-        for device in self.devices:
-            row = RankRow(name, device)
+        for target in self.devices:
+            row = RankRow(name, target.device)
             try:
                 if isinstance(model, Exception):
                     raise model
                 row = replace(row, flops=model.flops, params=model.n_parameters)
                 left = self._total - len(self.rows) - len(self.asked)
-                settings = limited(self.settings, device, self._began, left / workers_of(self.fleet, [device]))
-                ahead = ahead_on(self.fleet, device, len(self.models))
-                work = Cost(self.settings.measure, replace(settings, profile_db=None), ahead=ahead)
-                self.asked[self.fleet.submit(errand(device, "cost", work, model, budget=self.budget))] = row
+                in_turn = left / workers_of(self.fleet, [target.workers])
+                settings = limited(self.settings, target.device, self._began, in_turn)
+                about = (self.settings.measure, settings, model, len(self.models), self.budget)
+                self.asked[self.fleet.submit(cost_errand(self.fleet, target, *about))] = row
             except Exception as error:  # noqa: BLE001 - one model of a hundred is not the end of the others
                 self._done(replace(row, failure=error))
 
@@ -157,6 +157,6 @@ class _Ranking:
             self.fleet.tell(future, Stop(how="now"))
 
     def _result(self) -> RankResult:
-        pairs = [(name, device) for name in self.models for device in self.devices]
+        pairs = [(name, target.device) for name in self.models for target in self.devices]
         rows = [self.rows.get(pair) or RankRow(*pair, failure=UnreachedError("interrupted")) for pair in pairs]
         return ranked(rows, len(self.devices), time.monotonic() - self.started)

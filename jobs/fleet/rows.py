@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from iosched.profiler.store.tables import Row, YardstickRow
 
 
-def family_of(device: str) -> str:
-    """What device keys share that differ only in how a device is used: in the precision and the threads of a search."""
+def is_of_gpu(row: Row) -> bool:
+    """Whether a row was measured on a GPU."""
+    return (_fields(row.device) or {}).get("kind") == "cuda"
+
+
+def _fields(device: str) -> dict[str, Any] | None:
+    """What a device key says; None where it is not of this iosched."""
     try:
         fields = json.loads(device)
     except ValueError:
-        return device
-    if not isinstance(fields, dict):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def family_of(device: str) -> str:
+    """What device keys share that differ only in how a device is used: in the precision and the threads of a search."""
+    fields = _fields(device)
+    if fields is None:
         return device
     return json.dumps(
         {key: value for key, value in fields.items() if key not in ("precision", "threads")}, sort_keys=True

@@ -254,7 +254,9 @@ class Running:
         errand = self._desk.file(lease)
         assert errand is not None, "the dispatcher leases nothing that was withdrawn"
         left_s = None if errand.budget is None else errand.budget.left_s(now_s)
-        call = self._desk.call(lease, self._log.unseen(lease.worker), left_s)
+        others = () if member.knows_others else errand.rows
+        member.knows_others = member.knows_others or bool(others)
+        call = self._desk.call(lease, (*others, *self._log.unseen(lease.worker)), left_s)
         assert call is not None
         for command in self._files.put(errand):
             self._send(command)

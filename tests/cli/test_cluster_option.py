@@ -153,6 +153,39 @@ def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, m
     assert len(list(Path("branches.explored").glob("trial-*.onnx"))) == 1
 
 
+def test_explore_simulates_a_gpu_that_the_cluster_lacks_as_without_a_cluster(invoke, model: Path, cluster) -> None:
+    cluster(2)
+    words = ("explore", "branches.onnx", "--space", SPACE, "--sampler", "random", "--trials", 4, "--top", 1, "--json")
+    objective = ("--objective", "min:latency:v100")
+    here, there = (
+        invoke(*words, *objective, "--storage", f"{name}.db", *where)
+        for name, where in (("here", ()), ("there", ("--cluster", "local:2")))
+    )
+    assert there.exit_code == 0, there.stderr
+    found = json.loads(there.stdout)
+    assert (found["trials"], found["failed"]) == (4, 0)
+    assert {row["latencies"]["v100"]["cost"] for row in found["front"]} == {"analytic"}
+    assert best(found) == best(json.loads(here.stdout))
+    assert found["cluster"]["workers"] == {"cpu": 2}
+
+
+def best(found: Any) -> list[Any]:
+    return [(row["trial"], row["objectives"], row["params"]) for row in found["front"]]
+
+
+def test_rank_simulates_gpus_that_the_cluster_lacks_beside_what_it_measures(invoke, model: Path, cluster) -> None:
+    cluster(2)
+    words = ("rank", "branches.onnx", "--measure", "stages", "--threads", 2, "--json")
+    result = invoke(*words, "--device", "V100,cpu,v100,t4", "--cluster", "local:2")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert [(row["device"], row["cost"], row["error"]) for row in rows] == [
+        ("v100", "analytic", None), ("cpu", "estimated", None), ("t4", "analytic", None),
+    ]  # fmt: skip
+    without = json.loads(invoke(*words, "--device", "v100,t4").stdout)["rows"]
+    assert [row["latency_us"] for row in without] == [rows[0]["latency_us"], rows[2]["latency_us"]]
+
+
 def test_matrix_prints_a_table(invoke, workdir: Path, cluster) -> None:
     cluster(2)
     onnx.save(branches(batch="N"), "m.onnx")
@@ -172,9 +205,9 @@ def test_matrix_prints_a_table(invoke, workdir: Path, cluster) -> None:
         (("optimize", "branches.onnx", "--no-resume"), 2, "--no-resume and --cluster contradict"),
         (("optimize", "branches.onnx", "--dry-run"), 2, "leave --cluster out"),
         (("optimize", "branches.onnx", "--threads", "3"), 2, "--threads 3 is more than the 2"),
-        (("rank", "branches.onnx", "--device", "cpu,h100"), 2, "the cluster has no device 'h100'"),
+        (("rank", "branches.onnx", "--device", "cpu,cuda:0"), 2, "the cluster has no device 'cuda:0'"),
         (("matrix", "branches.onnx", "--devices", "t4"), 2, "the cluster has no device 't4'"),
-        (("explore", "branches.onnx", "--space", SPACE, "--objective", "latency:t4"), 2, "no device 't4'"),
+        (("explore", "branches.onnx", "--space", SPACE, "--objective", "latency:cuda:0"), 2, "no device 'cuda:0'"),
     ],
 )
 def test_what_a_cluster_cannot_do_is_refused(

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from fleet_threads import ThreadTransport, cpu_places
 from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 
 from iosched.cli.words import source_text
+from iosched.jobs.fleet import opening
+from iosched.jobs.fleet.worker import Worker
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.runtime.cuda.target import Gpu
 
@@ -55,6 +58,21 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     assert "of peak" in shown
     assert "of the SMs" not in shown, "how busy they are is known of the model's latencies only"
     assert source_text(share, " there") in invoke("run", "branches.iosched.onnx").stderr
+
+
+def test_a_gpu_that_a_cluster_simulates_has_what_was_measured_elsewhere(
+    invoke, model: Path, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ThreadTransport(cpu_places(1), lambda place: Worker("cpu", 1))
+    monkeypatch.setattr(opening, "RayTransport", lambda *_: cluster)
+    assert invoke("profile", "import", profile).exit_code == 0
+    here, there = (
+        json.loads(invoke("rank", model, "--device", "v100", "--json", *where).stdout)["rows"][0]
+        for where in ((), ("--cluster", "local:1"))
+    )
+    assert 0 < here["measured_share"] <= 1
+    alike = ("cost", "latency_us", "low_us", "high_us", "measured_share", "notes")
+    assert {key: there[key] for key in alike} == {key: here[key] for key in alike}
 
 
 def test_an_explanation_says_what_its_own_latencies_are(invoke, model: Path, profile: Path, workdir: Path) -> None:

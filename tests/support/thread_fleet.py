@@ -129,7 +129,7 @@ class ThreadFleet:
     def _called(self, worker: Worker, task: Task) -> Any:
         errand = task.errand
         assert isinstance(errand.file, bytes)
-        call = Call(kind=errand.kind, work=errand.work, model=errand.model, rows=tuple(self.rows))
+        call = Call(kind=errand.kind, work=errand.work, model=errand.model, rows=(*errand.rows, *self.rows))
         files = {errand.model.file: errand.file}
 
         def hear(message: bytes) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.work.kind import Kind, Order
-from iosched.jobs.fleet.work.optimize import lent_to, settings_of
+from iosched.jobs.fleet.work.optimize import lent_to, within
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings
@@ -27,7 +27,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _do(order: Order[Cost]) -> ModelCost:
     order.station.close_model()
-    settings = settings_of(order, order.work.settings)
+    settings = within(order.station.settings(order.work.settings), order.left_s)
     model = order.station.loaded(order.sent, order.files)
     order.station.device_for(model)
     lent = lent_to(order, settings.opening, order.work.ahead)

@@ -36,19 +36,18 @@ class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _do(order: Order[Optimize]) -> OptimizeResult:
     order.station.close_model()
-    settings = settings_of(order, order.work.settings)
+    settings = within(order.station.settings(order.work.settings), order.left_s)
     model = order.station.loaded(order.sent, order.files)
     order.station.device_for(model)
     lent = lent_to(order, settings.opening, order.work.ahead)
     return optimize(model, settings, order.conversation, order.conversation, lent)
 
 
-def settings_of(order: Order[Any], asked: OptimizeSettings) -> OptimizeSettings:
-    """The settings of a job on this worker, with what is left of its budget."""
-    settings = order.station.settings(asked)
-    if order.left_s is None:
+def within(settings: OptimizeSettings, left_s: float | None) -> OptimizeSettings:
+    """The settings of a job for which so many seconds are left."""
+    if left_s is None:
         return settings
-    return replace(settings, budget_s=min(order.left_s, math.inf if asked.budget_s is None else asked.budget_s))
+    return replace(settings, budget_s=min(left_s, math.inf if settings.budget_s is None else settings.budget_s))
 
 
 def lent_to(order: Order[Any], opening: OpenSettings, how: Ahead | None) -> Lent:

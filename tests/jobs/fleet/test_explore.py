@@ -209,7 +209,7 @@ def test_an_interruption_ends_it_with_what_was_found(base: Model, settings: Sett
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"objectives": ("latency:t4",)}, "the cluster has no device 't4': it has cpu"),
+        ({"objectives": ("latency:cuda:0",)}, "the cluster has no device 'cuda:0': it has cpu"),
         ({"score_batch": 2, "objectives": ("max:score",), "score_command": scoring("print(1)")}, "--score-batch"),
     ],
 )

@@ -55,6 +55,21 @@ def test_several_devices_are_asked_at_once_and_named_as_the_cluster_does() -> No
     assert [errand.device for errand in fleet.errands] == ["v100", "cpu"] * 3
 
 
+def test_a_gpu_that_no_machine_has_is_simulated_on_cpus_in_turn_with_what_they_measure(tmp_path: Path) -> None:
+    local = rank(MODELS, replace(settings("v100"), profile_db=tmp_path / "p.db"))
+    with thread_fleet(cpu=2) as fleet:
+        found = rank_there(fleet, MODELS, settings("v100", "cpu"))
+    assert [(errand.device, errand.kind) for errand in fleet.errands] == 3 * [("cpu", "simulation"), ("cpu", "cost")]
+    assert [(row.model, row.latency_us) for row in found.rows if row.device == "v100"] == [
+        (row.model, row.latency_us) for row in local.rows
+    ]
+
+
+def test_a_gpu_is_not_simulated_where_the_cluster_has_no_cpu() -> None:
+    with thread_fleet(h100=1) as fleet, pytest.raises(UsageError, match="it has h100"):
+        rank_there(fleet, MODELS, settings("v100"))
+
+
 def test_a_broken_model_is_a_row_with_its_reason() -> None:
     with thread_fleet(cpu=1) as fleet:
         found = rank_there(fleet, {"broken": lambda: load_model(b"none"), "good": fire()}, settings("cpu"))
@@ -100,7 +115,7 @@ def test_an_interruption_brings_the_rows_that_are_done() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [({"devices": ("cpu", "t4")}, "it has cpu"), ({"resume": False}, "--no-resume"), ({"measure": "all"}, "unknown")],
+    [({"devices": ("cpu", "gpu")}, "it has cpu"), ({"resume": False}, "--no-resume"), ({"measure": "all"}, "unknown")],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(changed: dict[str, Any], says: str) -> None:
     with thread_fleet(cpu=1) as fleet, pytest.raises(UsageError, match=says):

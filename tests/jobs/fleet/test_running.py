@@ -13,12 +13,12 @@ from fleet_threads import cpu_places, errand, row, toy_facts
 from iosched.jobs.fleet import messages
 from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.keeper import Action, Keeper
-from iosched.jobs.fleet.messages import Asked, Measured, Opened, Stop, encoded
+from iosched.jobs.fleet.messages import Asked, Done, Measured, Opened, Stop, encoded
 from iosched.jobs.fleet.patience import Patience
 from iosched.jobs.fleet.posts import LONGEST_WAIT_S
 from iosched.jobs.fleet.running import Loaded, Running
 from iosched.jobs.fleet.status import FleetStatus, Silence
-from iosched.jobs.fleet.transport import Call, Command, Place, Places, Said, StartWorker, WorkerLost, WorkerUp
+from iosched.jobs.fleet.transport import Call, Command, Place, Places, Returned, Said, StartWorker, WorkerLost, WorkerUp
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.questions import of_operator
@@ -119,6 +119,11 @@ class Scene:
         self.running.handle(Said(worker, call, encoded(message)), now_s)
         self.pass_time(now_s)
 
+    def returns(self, worker: str, now_s: float) -> None:
+        call = [each for each in self.calls if each.worker == worker][-1].call
+        self.running.handle(Returned(worker, call, encoded(Done(result=None))), now_s)
+        self.pass_time(now_s)
+
     def lost(self, worker: str, now_s: float) -> None:
         self.running.handle(WorkerLost(worker, "killed"), now_s)
         self.pass_time(now_s)
@@ -156,6 +161,21 @@ def scene() -> Iterator[Callable[[Sequence[Place]], Scene]]:
 
 def disturbed(count: int) -> Measured:
     return Measured(rows=tuple(row(f"stage{index}", NOISE) for index in range(count)))
+
+
+def test_rows_of_other_devices_are_sent_once_to_each_worker(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(1))
+    for name in ("a", "b"):
+        on.wanted(0.0, name=name, rows=(row("of a GPU", key="gpu"),))
+    on.up("worker-1", 1.0)
+    on.returns("worker-1", 2.0)
+    on.lost("worker-1", 3.0)
+    on.pass_time(4.0)
+    on.up("worker-2", 4.0)
+    told = [messages.decoded(each.message, messages.Call).rows for each in on.calls]
+    assert [(each.worker, len(rows)) for each, rows in zip(on.calls, told, strict=True)] == [
+        ("worker-1", 1), ("worker-1", 0), ("worker-2", 1),
+    ]  # fmt: skip
 
 
 def test_a_noisy_worker_is_used_where_no_quieter_machine_has_one(scene: Callable[..., Scene]) -> None:
