@@ -14,6 +14,7 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
+from iosched.models.source import StrPath
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
@@ -117,7 +118,7 @@ def bench(
     device: str = "auto",
     threads: int | None = None,
     rounds: int = 50,
-    profile_db: Path | None = None,
+    profile_db: StrPath | None = None,
     observer: Observer | None = None,
     on_start: Callable[[Sequence[str]], None] = lambda names: None,
 ) -> BenchResult:
@@ -149,7 +150,8 @@ def bench(
         resolved.executor(model, document)  # raises an error, since nothing runs there
     precision = _precision(document, resolved)
     settings = OpenSettings(threads, precision)
-    with opened(resolved, model, settings, profile_db) as open_model:
+    database = None if profile_db is None else Path(profile_db)
+    with opened(resolved, model, settings, database) as open_model:
         assert open_model.here is not None
         check_schedulable(open_model)
         alternatives = _Alternatives(model, document, open_model.here, threads, observer)

@@ -79,13 +79,14 @@ def explore(
     wanted = asked(settings)
     model = space.begun(base)
     card = Card(model.digest, model.name, space.name, wanted.objectives, wanted.constraints, settings.seed)
-    opened = begun_study(settings.storage, card)
+    storage = Path(settings.storage)
+    opened = begun_study(storage, card)
     limits = Limits(settings.trials, settings.budget_s)
     strategy = StudyStrategy(opened, settings.sampler, settings.population, limits)
     held, place = interrupt or Uninterrupted(), workplace or ThisMachine()
     evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
     before = len(_found(opened).finished)
-    with held.holding(), using(settings.storage):
+    with held.holding(), using(storage):
         with strategy.evaluating():
             was_interrupted = place.tried(strategy, evaluator, held)
         found = _found(opened)

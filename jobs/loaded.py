@@ -17,14 +17,11 @@ from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
+from iosched.models.source import Source, StrPath
 from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
 from iosched.scheduler.batch_schedules import BatchSchedules, read_schedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
-
-Source = str | os.PathLike[str] | bytes
-"""Where a model comes from: the path of a file, or its bytes."""
-
 
 _PLAIN = (list, tuple, int, float)
 
@@ -172,7 +169,7 @@ class _Runs:
 def load(
     source: Source | Model,
     *,
-    schedule: ScheduleDocument | str | os.PathLike[str] | None = None,
+    schedule: ScheduleDocument | StrPath | None = None,
     device: str = "auto",
     threads: int | None = None,
     batch_size: int | None = None,
@@ -227,7 +224,7 @@ def read(
         return source
     if not isinstance(source, str | bytes | os.PathLike):
         raise TypeError(f"a model is a path or bytes, not {type(source).__name__}")
-    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    unbound = read_unbound(source)
     if unbound.schedules_json is not None and batch_size is None and input_shapes is None:
         raise UsageError(
             f"{unbound.name} is for several batch sizes: give batch_size=N for one of them, or load it with"
@@ -236,7 +233,7 @@ def read(
     return unbound.bound(batch_size=batch_size, input_shapes=input_shapes)
 
 
-def _document(model: Model, given: ScheduleDocument | str | os.PathLike[str] | None) -> ScheduleDocument | None:
+def _document(model: Model, given: ScheduleDocument | StrPath | None) -> ScheduleDocument | None:
     if isinstance(given, ScheduleDocument):
         return given
     if given is None and model.schedule_json is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ import numpy as np
 import onnx
 
 from iosched.jobs.fitting import for_batch
-from iosched.jobs.loaded import LoadedModel, Source, load
+from iosched.jobs.loaded import LoadedModel, load
 from iosched.models.batch_shape import DynamicBatchSpec
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.load import read_unbound
+from iosched.models.source import Source, StrPath
 from iosched.scheduler.batch_schedules import BatchSchedules
 
 
@@ -214,7 +214,7 @@ class LoadedBatches:
 def load_batches(
     source: Source,
     *,
-    schedules: BatchSchedules | str | os.PathLike[str] | None = None,
+    schedules: BatchSchedules | StrPath | None = None,
     device: str = "auto",
     threads: int | None = None,
     most_open: int | None = None,
@@ -232,7 +232,7 @@ def load_batches(
         InvalidModelError: the file is no model that can be run.
         InvalidScheduleError: it has no schedules for several batch sizes, or they are broken.
     """
-    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    unbound = read_unbound(source)
     if schedules is None:
         if unbound.schedules_json is None:
             raise InvalidScheduleError(
@@ -259,7 +259,7 @@ def load_any(source: Source, *, device: str = "auto", threads: int | None = None
     Raises:
         What `load` and `load_batches` raise.
     """
-    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    unbound = read_unbound(source)
     if unbound.schedules_json is None:
         return load(unbound.bound(), device=device, threads=threads)
     schedules = BatchSchedules.from_json(unbound.schedules_json)

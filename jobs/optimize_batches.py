@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from iosched.jobs.annotate import annotated_batches
 from iosched.jobs.fitting import taken_over
@@ -19,6 +17,7 @@ from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.export import write_model
 from iosched.models.model import Model
+from iosched.models.source import StrPath
 from iosched.scheduler.batch_schedules import MAX_SIZES, BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
 
@@ -56,13 +55,13 @@ class BatchesResult:
     failed: Mapping[int, Exception]
     left: tuple[int, ...]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Writes the model with its batch dynamic and the schedules inside; the file is there whole or not at all.
 
         Raises:
             OSError: the file cannot be written.
         """
-        write_model(annotated_batches(self.model, self.schedules), self.model.unbound.weights, Path(path))
+        write_model(annotated_batches(self.model, self.schedules), self.model.unbound.weights, path)
 
 
 def optimize_batches(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from threading import Lock
 
 from iosched.jobs.annotate import annotated
 from iosched.jobs.loaded import LoadedModel
 from iosched.models.export import write_model
 from iosched.models.model import Model
+from iosched.models.source import StrPath
 from iosched.scheduler.document import ScheduleDocument
 
 
@@ -32,7 +32,7 @@ class OptimizedModel:
                 self._loaded = LoadedModel(self._model, document, threads=self._threads)
             return self._loaded
 
-    def save(self, document: ScheduleDocument, path: Path) -> None:
+    def save(self, document: ScheduleDocument, path: StrPath) -> None:
         """Writes the model with this schedule inside; the file is there whole or not at all.
 
         Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
+from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
@@ -142,7 +142,7 @@ class OptimizeResult:
         """
         return self._optimized.loaded(self.document).run(inputs)
 
-    def save(self, output: str | os.PathLike[str], schedule: str | os.PathLike[str] | None = None) -> None:
+    def save(self, output: StrPath, schedule: StrPath | None = None) -> None:
         """Writes the model with its schedule inside, and the schedule file where `schedule` says so.
 
         Each file is there whole or not at all.
@@ -150,7 +150,7 @@ class OptimizeResult:
         Raises:
             OSError: a file cannot be written.
         """
-        self._optimized.save(self.document, Path(output))
+        self._optimized.save(self.document, output)
         if schedule is not None:
             with whole_file(Path(schedule)) as file:
                 file.write(self.document.to_json().encode())

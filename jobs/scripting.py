@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 from iosched.jobs import optimize as job
 from iosched.jobs import optimize_batches as job_batches
 from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.loaded import Source, read
+from iosched.jobs.loaded import read
 from iosched.jobs.optimize_batches import BatchesResult
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.progress import Observer
@@ -20,6 +20,7 @@ from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.errors import UsageError
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
+from iosched.models.source import Source, StrPath
 from iosched.profiler.devices.open_settings import Barriers, LayoutName
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
@@ -36,7 +37,7 @@ class OptimizeWords(TypedDict, total=False):
     r: int | None
     s: int | None
     budget: float | None
-    profile_db: Path | None
+    profile_db: StrPath | None
     precision: str
     exhaustive: bool
     resume: bool
@@ -125,7 +126,7 @@ def optimize_batches(
         KeyboardInterrupt: the user interrupts, and does not want the best schedules known.
     """
     asked = _settings(settings, words)
-    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    unbound = read_unbound(source)
     model = with_dynamic_batch(unbound, sorted(set(batch_sizes)), input_shapes)
     return job_batches.optimize_batches(
         *(model, batch_sizes, asked, observer, interrupt), schedules_from or asked.schedule_from
@@ -138,4 +139,6 @@ def _settings(settings: OptimizeSettings | None, words: OptimizeWords) -> Optimi
     named: dict[str, object] = dict(words)
     if "budget" in named:
         named["budget_s"] = named.pop("budget")
+    if (database := words.get("profile_db")) is not None:
+        named["profile_db"] = Path(database)
     return settings or replace(OptimizeSettings(), **named)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
 from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, Model
+from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.models.wiring import dependencies_first, reads, replace_nodes
 
@@ -117,7 +118,7 @@ def with_schedules(
     return proto
 
 
-def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path | None) -> bytes | None:
+def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: StrPath | None) -> bytes | None:
     """Write a model, the payloads of whose large initializers are in `weights`; return its bytes for no `destination`.
 
     Weights of more than 1.9 GB go to NAME.data beside the model, tensor by tensor. A file appears whole or not at all.
@@ -136,14 +137,14 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
         payload: bytes = _inlined(proto, weights).SerializeToString()
         if destination is None:
             return payload
-        with whole_file(destination) as file:
+        with whole_file(Path(destination)) as file:
             file.write(payload)
         return None
     if destination is None:
         raise UsageError(
             f"the model has {total / 1e9:.1f} GB of weights, too much for one ONNX stream; write it to a file instead."
         )
-    _write_external(proto, weights, destination)
+    _write_external(proto, weights, Path(destination))
     return None
 
 

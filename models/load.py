@@ -34,14 +34,14 @@ from iosched.models.normalize import (
 from iosched.models.operators import computation_graph
 from iosched.models.reshapes import check_reshapes, rebatch
 from iosched.models.shapes import forget_inferred, infer_shapes, leaves_doubt, tensor_specs
-from iosched.models.source import MIN_IR_VERSION, describe, read_proto
+from iosched.models.source import MIN_IR_VERSION, Source, describe, located, read_proto
 from iosched.models.wiring import standard_opset
 
 _log = logger(__name__)
 
 
 def load_model(
-    source: Path | bytes,
+    source: Source,
     *,
     name: str | None = None,
     batch_size: int | None = None,
@@ -62,7 +62,7 @@ def load_model(
     return read_unbound(source, name=name).bound(batch_size=batch_size, input_shapes=input_shapes)
 
 
-def read_unbound(source: Path | bytes, *, name: str | None = None) -> UnboundModel:
+def read_unbound(source: Source, *, name: str | None = None) -> UnboundModel:
     """Read an ONNX model and leave its dynamic dimensions open.
 
     Args:
@@ -72,6 +72,7 @@ def read_unbound(source: Path | bytes, *, name: str | None = None) -> UnboundMod
     Raises:
         InvalidModelError: the file is no model that can be run.
     """
+    source = located(source)
     proto = read_proto(source)
     called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
     with _telling_where(source):

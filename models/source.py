@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from google.protobuf.message import DecodeError, Message
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.limits import MAX_PROTO_NBYTES
+
+StrPath = str | os.PathLike[str]
+
+Source = StrPath | bytes
+"""Where a model comes from: the path of a file, or its bytes."""
 
 MAX_IR_VERSION = min(14, onnx.IR_VERSION)
 MAX_OPSET = min(28, onnx.defs.onnx_opset_version())
@@ -32,12 +38,18 @@ _OTHER_FORMATS = (
 )
 
 
-def read_proto(source: Path | bytes) -> onnx.ModelProto:
+def located(source: Source) -> Path | bytes:
+    """The path as a `Path`, or the bytes."""
+    return source if isinstance(source, bytes) else Path(source)
+
+
+def read_proto(source: Source) -> onnx.ModelProto:
     """Parse an ONNX model; external data is left where it is.
 
     Raises:
         InvalidModelError: there is no such file, it cannot be read, or it holds no ONNX model that can be run.
     """
+    source = located(source)
     data = source if isinstance(source, bytes) else _read_file(source)
     label = describe(source)
     if not data:

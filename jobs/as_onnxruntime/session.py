@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from iosched.jobs.as_onnxruntime.scheduled import ScheduledSession
 from iosched.jobs.as_onnxruntime.settings import Provider, asked
 from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg
-from iosched.jobs.loaded import Source
 from iosched.jobs.loaded_batches import load_any
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY
-from iosched.models.source import read_proto
+from iosched.models.source import Source, read_proto
 from iosched.runtime.session import load_onnxruntime
 
 
@@ -154,7 +152,7 @@ def _is_scheduled(source: Source) -> bool:
     if not isinstance(source, str | bytes | os.PathLike):
         return False
     try:
-        proto = read_proto(source if isinstance(source, bytes) else Path(source))
+        proto = read_proto(source)
     except InvalidModelError:
         return False
     return not {item.key for item in proto.metadata_props}.isdisjoint((SCHEDULE_KEY, SCHEDULES_KEY))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from iosched.jobs.exploring.objectives import (
     DEFAULT_OBJECTIVE,
@@ -21,6 +20,7 @@ from iosched.jobs.exploring.score import ScoreCommand, parse_command
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, Measure
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
+from iosched.models.source import StrPath
 from iosched.profiler.devices.resolve import check_name
 
 DEFAULT_TRIALS = 100
@@ -49,7 +49,7 @@ class ExploreSettings:
         optimize: how schedules are searched; the device is that of an objective.
     """
 
-    storage: Path
+    storage: StrPath
     sampler: SamplerName = DEFAULT_SAMPLER
     trials: int = DEFAULT_TRIALS
     budget_s: float | None = None

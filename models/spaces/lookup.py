@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 from iosched.models.errors import UsageError
+from iosched.models.source import StrPath
 from iosched.models.spaces.file import read_space
 from iosched.models.spaces.space import Space
 
@@ -15,12 +17,13 @@ NAMES = ("mnasnet", "nasnet", "darts", "inception", "pelee")
 """Of the spaces in the box; each has a module of its name with a `SPACE`."""
 
 
-def find_space(source: str) -> Space:
+def find_space(source: StrPath) -> Space:
     """The space `builtin:NAME`, `builtin:NAME:PIXELS`, or that of a file, which is executed.
 
     Raises:
         UsageError: there is none of that name, or the file defines none.
     """
+    source = os.fspath(source)
     if not source.startswith(PREFIX):
         return read_space(_file(source))
     name, colon, pixels = source.removeprefix(PREFIX).partition(":")

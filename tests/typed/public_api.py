@@ -25,10 +25,12 @@ assert_type(session.run(None, {"x": x}), list[Any])
 assert_type(session.get_inputs()[0].shape, list[int | str | None])
 assert_type(session.get_providers(), list[str])
 
-result = iosched.optimize("model.onnx", device="v100", batch_size=1, budget=60)
+result = iosched.optimize("model.onnx", device="v100", batch_size=1, budget=60, profile_db="profile.sqlite")
 assert_type(result, iosched.OptimizeResult)
 assert_type(result.run({"x": x}), dict[str, np.ndarray])
-same = iosched.optimize(iosched.load_model(Path("model.onnx"), batch_size=1), iosched.OptimizeSettings(device="v100"))
+bound = iosched.load_model("model.onnx", batch_size=1)
+assert_type(iosched.write_model(bound.proto, bound.weights, "bound.onnx"), bytes | None)
+same = iosched.optimize(iosched.load_model(Path("bound.onnx")), iosched.OptimizeSettings(device="v100"))
 assert_type(same.schedule, iosched.Schedule)
 
 try:
