@@ -179,8 +179,8 @@ def command(
     written model and computes the same outputs; 'iosched run' also runs it by its schedule.
 
     The schedule found ships if it is faster than plain onnxruntime beyond the noise. Otherwise plain onnxruntime ships,
-    and the table says so. OpenVINO is compared too where it is installed (pip install "iosched[openvino]"), and ships
-    if it is the fastest.
+    and the table says so. OpenVINO is compared too where it is installed (pip install ".[openvino]" in a clone), and
+    ships if it is the fastest.
 
     With the name of a GPU as --device, plans for that GPU without having it. An analytic model then computes latencies,
     and everything that shows the schedule says so. In brackets stands how well a latency is known. A speed-up that the

@@ -1,6 +1,6 @@
 """From Keras to a faster model: a network of Keras's own, exported to ONNX and optimized.
 
-    pip install 'iosched[cpu]' tensorflow-cpu tf2onnx
+    pip install '.[cpu]' tensorflow-cpu tf2onnx      # in the root of the clone
     python export_keras.py mobile.onnx --optimize mobile.iosched.onnx --budget 20
 
 The weights are random, so nothing is fetched. `--network NASNetMobile` has many branches, and takes a minute to export.

@@ -1,6 +1,6 @@
 """From scikit-learn to a faster model: an ensemble that tells digits apart, exported to ONNX and optimized.
 
-    pip install 'iosched[cpu,examples]'
+    pip install '.[cpu,examples]'                 # in the root of the clone
     python export_sklearn.py digits.onnx                       # trains and exports
     python export_sklearn.py digits.onnx --optimize digits.iosched.onnx --budget 20
 

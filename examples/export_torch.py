@@ -1,6 +1,6 @@
 """From PyTorch to a faster model: a network with branches, exported to ONNX and optimized.
 
-pip install 'iosched[cpu]' torch onnxscript
+pip install '.[cpu]' torch onnxscript      # in the root of the clone
 python export_torch.py inception.onnx --optimize inception.iosched.onnx --budget 20
 """
 

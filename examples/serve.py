@@ -1,6 +1,6 @@
 """Serves an optimized model over HTTP, in several processes that share the cores.
 
-    pip install 'iosched[cpu,examples]'
+    pip install '.[cpu,examples]'                 # in the root of the clone
     python serve.py model.iosched.onnx --workers 2
 
 It speaks the JSON of the Open Inference Protocol (KServe and Triton know it as version 2):

@@ -29,6 +29,7 @@ from iosched.models.mutation.variant import replay
 from iosched.models.spaces.space import Space
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.system import check_system
+from iosched.runtime.lacking import way_to_install
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.transfer import fitted
 
@@ -140,9 +141,7 @@ def check_optuna() -> None:
         DeviceError: it is not.
     """
     if find_spec("optuna") is None:
-        raise DeviceError(
-            "Optuna, which keeps studies, is not installed; install it with: pip install 'iosched[explore]'"
-        )
+        raise DeviceError(f"Optuna, which keeps studies, is not installed; {way_to_install('explore')}")
 
 
 def _found(opened: OpenedStudy) -> Found:

@@ -16,6 +16,12 @@ _MEANINGS = (
 )
 
 
+def way_to_install(extra: str | None, options: str = "") -> str:
+    """The clause that tells people to install iosched with an extra: from a clone, since it is on no package index."""
+    package = "." if extra is None else f"'.[{extra}]'"
+    return f"run in a clone of iosched: pip install {options}{package}"
+
+
 def lacking(text: str) -> str | None:
     """What the machine lacks, and the way out, where that is what a library's error says; else None."""
     return next((meaning for words, meaning in _MEANINGS if words in text), None)

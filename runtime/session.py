@@ -17,7 +17,7 @@ from iosched.models.binding import input_dims
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
 from iosched.models.model import Model
 from iosched.models.source import read_proto
-from iosched.runtime.lacking import lacking
+from iosched.runtime.lacking import lacking, way_to_install
 
 _MAX_REASON = 300
 _SOURCE = re.compile(r"^/\S+:\d+ .*?\) (const )?")  # "/path/file.h:46 void function(arguments) "
@@ -33,7 +33,7 @@ def load_onnxruntime() -> ModuleType:
     try:
         import onnxruntime
     except ImportError as error:
-        raise DeviceError('onnxruntime is not installed; install it with: pip install "iosched[cpu]"') from error
+        raise DeviceError(f"onnxruntime is not installed; {way_to_install('cpu')}") from error
     return onnxruntime  # type: ignore[no-any-return]
 
 

@@ -55,7 +55,7 @@ def rows(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("row", rows(PAGE), ids=lambda row: f"{row[0].partition(':')[0]}, {row[2]}")
 def test_the_table_names_the_extra_that_the_program_names(row: list[str]) -> None:
     _, capabilities, drivers, install, _ = row
-    name = re.search(r"iosched\[(\w+)\]", install)
+    name = re.search(r"\.\[(\w+)\]", install)
     for capability in re.findall(r"\d+\.\d", capabilities):
         for driver in map(int, re.findall(r"\d+", drivers) or CUDA_OF_DRIVER):
             found = extra_for(CUDA_OF_DRIVER[driver], [int(capability.replace(".", ""))])
@@ -64,4 +64,4 @@ def test_the_table_names_the_extra_that_the_program_names(row: list[str]) -> Non
 
 def test_the_readme_has_the_same_table() -> None:
     assert len(rows(PAGE)) == 6
-    assert rows(README) == [[cell.replace("iosched[", ".[") for cell in row] for row in rows(PAGE)]
+    assert rows(README) == rows(PAGE)

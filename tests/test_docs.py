@@ -40,6 +40,13 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_nothing_is_installed_by_name_from_an_index_that_does_not_have_it() -> None:
+    folders = ("api", "cli", "jobs", "models", "profiler", "runtime", "scheduler", "docs", "examples")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".md")]
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *files):
+        assert not re.search(r"pip install (-\S+ )*['\"]?iosched\b(?!-VERSION|\S* @ git)", path.read_text()), path
+
+
 def test_every_gpu_is_listed_among_the_devices() -> None:
     page = (ROOT / "docs" / "devices.md").read_text()
     gpus = json.loads((ROOT / "profiler" / "devices" / "gpus.json").read_text())["gpus"]

@@ -12,6 +12,7 @@ from iosched.jobs.doctor.requirements import Requirement, is_met, requirements
 from iosched.jobs.doctor.section import Asked, Section
 from iosched.profiler.devices.facts import package_version
 from iosched.profiler.devices.finding import Finding
+from iosched.runtime.lacking import way_to_install
 
 _FOR_USERS = (None, "cpu", "cuda", "cuda12", "openvino", "explore", "fleet")
 """The extras that people install, and what iosched itself needs."""
@@ -55,9 +56,8 @@ class _Library:
 
     @property
     def install(self) -> str:
-        """The command that installs it anew, in the version that is wanted."""
-        package = "iosched" if self.is_needed else f"iosched[{self.extras[0]}]"
-        return f"pip install --upgrade --force-reinstall '{package}'"
+        """The clause that tells people how to install it again, in the version that is wanted."""
+        return way_to_install(None if self.is_needed else self.extras[0], "--upgrade --force-reinstall ")
 
     @property
     def wanted(self) -> str:
@@ -112,7 +112,7 @@ def _rows(found: Sequence[_Library]) -> Iterator[tuple[str, str]]:
     for extra in _FOR_USERS[1:]:
         missing = [each.package for each in found if each.version is None and extra in each.extras]
         if missing:
-            yield f"[{extra}]", f"not installed: {', '.join(missing)}; pip install 'iosched[{extra}]' brings it"
+            yield f"[{extra}]", f"not installed: {', '.join(missing)}; {way_to_install(extra)}"
 
 
 def _findings(found: Sequence[_Library]) -> Iterator[Finding]:
@@ -121,7 +121,7 @@ def _findings(found: Sequence[_Library]) -> Iterator[Finding]:
         yield Finding(what, "iosched", "install it with pip", is_broken=False)
     for each in found:
         if each.version is None and each.is_needed:
-            yield Finding(f"{each.package} is not installed", each.package, "pip install iosched")
+            yield Finding(f"{each.package} is not installed", each.package, way_to_install(None))
         elif each.trouble is not None:
             yield Finding(f"it does not load: {each.trouble}", f"{each.package} {each.version}", each.install)
         elif each.version is not None and not is_met(each.version, each.asked):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iosched.models.errors import ExecutionError
-from iosched.runtime.lacking import lacking
+from iosched.runtime.lacking import lacking, way_to_install
 
 _ABI_VERSION = 5
 _ERROR_NBYTES = 2048
@@ -47,7 +47,7 @@ def missing() -> str | None:
     if isinstance(found, str):
         return found
     if onnxruntime_path() is None:
-        return "onnxruntime's shared library was not found; run: pip install 'iosched[cpu]'"
+        return f"onnxruntime's shared library was not found; {way_to_install('cpu')}"
     return None
 
 

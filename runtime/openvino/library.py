@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from iosched.models.errors import DeviceError, ExecutionError
+from iosched.runtime.lacking import way_to_install
 
-INSTALL = 'pip install "iosched[openvino]"'
+_WAY = way_to_install("openvino")
 OLDEST = 2026
 """The C interface of releases before this year numbers the types of elements otherwise."""
 
@@ -67,11 +68,11 @@ def missing() -> str | None:
     """One line saying why models cannot run on OpenVINO here, and what helps; None where they can."""
     found = installed_version()
     if found is None:
-        return f"OpenVINO is not installed; install it with: {INSTALL}"
+        return f"OpenVINO is not installed; {_WAY}"
     if not found.partition(".")[0].isdecimal() or int(found.partition(".")[0]) < OLDEST:
-        return f"OpenVINO {found} is too old; install {OLDEST}.0 or newer with: {INSTALL}"
+        return f"OpenVINO {found} is too old; for {OLDEST}.0 or newer, {_WAY}"
     if loaded() is None:
-        return f"the library of OpenVINO {found} does not load; install it anew with: {INSTALL}"
+        return f"the library of OpenVINO {found} does not load; to install it again, {_WAY}"
     return None
 
 

@@ -18,7 +18,7 @@ from iosched.runtime.cuda.gpu.extras import EXTRAS
 pytestmark = needs_compiler
 
 V100 = "Tesla V100-SXM2-16GB"
-CUDA12 = "in an environment of its own, run: pip install 'iosched[cuda12]'"
+CUDA12 = "in an environment of its own, run in a clone of iosched: pip install '.[cuda12]'"
 ATTACHED = f"{V100} is attached, but cannot be used; {CUDA12}"
 
 
@@ -79,7 +79,7 @@ def test_asked_for_as_cuda_it_is_an_error_with_the_same_way_out(
     standin_driver.install(monkeypatch, f"{V100}:70")
     complains(invoke(command, model, "--device", "cuda", "-q"), 3, f"CuPy is not installed; {CUDA12}")
     standin_driver.install(monkeypatch, f"{V100}:70", "NVIDIA H100 80GB HBM3:90")
-    complains(invoke(command, model, "--device", "cuda:1", "-q"), 3, "run: pip install 'iosched[cuda]'")
+    complains(invoke(command, model, "--device", "cuda:1", "-q"), 3, "run in a clone of iosched: pip install '.[cuda]'")
 
 
 def test_asked_for_with_packages_of_cuda_13_it_needs_those_of_cuda_12(
@@ -103,7 +103,7 @@ def test_with_packages_of_cuda_12_a_v100_can_be_used(invoke, monkeypatch: pytest
     facts, text = shown(invoke)
     assert (facts["extra"], facts["missing_packages"], facts["problems"]) == ("cuda12", [], [])
     assert facts["usable"]
-    assert "pip install 'iosched[cuda" not in text
+    assert "pip install '.[cuda" not in text
 
 
 def test_what_has_all_packages_and_cannot_be_used_is_explained_by_devices(
@@ -176,4 +176,4 @@ def test_a_driver_that_does_not_load_is_told(
 def test_a_machine_without_a_driver_lacks_nothing_but_a_gpu(invoke) -> None:
     facts, text = shown(invoke)
     assert (facts["driver_cuda"], facts["extra"], facts["problems"]) == (None, None, [])
-    assert "with a GPU, run: pip install 'iosched[cuda]'" in text
+    assert "with a GPU, run in a clone of iosched: pip install '.[cuda]'" in text

@@ -60,7 +60,7 @@ def test_no_cluster_is_a_missing_dependency(invoke, complains, monkeypatch: pyte
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     complains(invoke("devices", "--cluster", "auto"), 3, "no Ray cluster is known on this machine", "--cluster local:N")
     monkeypatch.setattr(transport, "find_spec", lambda name: None)
-    complains(invoke("devices", "--cluster", "auto"), 3, "pip install 'iosched[fleet]'")
+    complains(invoke("devices", "--cluster", "auto"), 3, "pip install '.[fleet]'")
 
 
 @pytest.mark.parametrize(

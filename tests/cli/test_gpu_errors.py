@@ -31,7 +31,7 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 
 
 CASES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
-    "no CuPy": (lambda patch: without(patch, "cupy"), "pip install 'iosched[cuda]'"),
+    "no CuPy": (lambda patch: without(patch, "cupy"), "pip install '.[cuda]'"),
     "no driver": (lambda patch: fake_cupy.install(patch, status=35, driver=0), "no NVIDIA driver"),
     "an old driver": (lambda patch: fake_cupy.install(patch, status=35, driver=12040), "update NVIDIA's driver"),
     "no GPU": (lambda patch: fake_cupy.install(patch, status=100), "CUDA_VISIBLE_DEVICES"),
@@ -144,7 +144,7 @@ def test_devices_show_a_gpu_that_lacks_everything(invoke, monkeypatch: pytest.Mo
     assert not facts["usable"]
     assert "cupy-cuda13x" in text
     assert "nvidia-cudnn-frontend" in text
-    assert "pip install 'iosched[cuda]'" in text
+    assert "pip install '.[cuda]'" in text
 
 
 @pytest.mark.parametrize("case", ["an old driver", "an old GPU"])

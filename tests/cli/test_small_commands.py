@@ -133,8 +133,8 @@ def test_devices_names_the_command_that_installs_a_runtime(invoke, monkeypatch: 
         monkeypatch.setattr(f"iosched.profiler.devices.{kind}.facts.package_version", lambda package: None)
     monkeypatch.setattr("iosched.profiler.devices.cuda.facts.gpu_names", lambda: ["NVIDIA H100"])
     text = invoke("devices").stdout
-    assert "pip install 'iosched[cpu]'" in text
-    assert "pip install 'iosched[cuda]'" in text
+    assert "pip install '.[cpu]'" in text
+    assert "pip install '.[cuda]'" in text
     assert not any(device["usable"] for device in json.loads(invoke("devices", "--json").stdout)["devices"])
 
 

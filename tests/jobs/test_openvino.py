@@ -134,7 +134,7 @@ def test_a_file_runs_without_openvino_and_says_what_to_install(
     without: object, runs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object) -> None:
-        raise DeviceError('OpenVINO is not installed; install it with: pip install "iosched[openvino]"')
+        raise DeviceError("OpenVINO is not installed; run in a clone of iosched: pip install '.[openvino]'")
 
     monkeypatch.setattr(on_cpu, "OpenvinoModel", missing)
     model = fire()

@@ -34,7 +34,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams, possible
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
 

@@ -14,7 +14,7 @@ from iosched.models.load import load_model
 from iosched.models.source import MAX_OPSET
 from iosched.runtime.reference import Reference
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 LOOKED_UP = {
     # new: no rule names them

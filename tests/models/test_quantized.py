@@ -18,7 +18,7 @@ from iosched.models.load import load_model
 from iosched.models.merge_rule import refusal
 from iosched.models.whole_numbers import in_whole_numbers
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 node = helper.make_node
 SCALES = {"s": np.float32(0.1), "z": np.uint8(3), "sw": np.float32(0.02), "zw": np.int8(0)}
 IMAGE = {"x": [1, 4, 8, 8]}

@@ -18,7 +18,7 @@ from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 WEIGHT = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
 Dims = Sequence[int | str | None]
@@ -239,7 +239,7 @@ def test_wrong_inputs_are_named() -> None:
 
 def test_without_onnxruntime_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(DeviceError, match=r'^.*pip install "iosched\[cpu\]"$'):
+    with pytest.raises(DeviceError, match=r"^.*: pip install '\.\[cpu\]'$"):
         Reference(matmul((3, 4)).SerializeToString())
 
 

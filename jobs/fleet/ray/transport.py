@@ -24,6 +24,7 @@ from iosched.jobs.fleet.ray.setup import Setup, command, environment
 from iosched.jobs.fleet.ray.wire import encoded, event_in
 from iosched.jobs.fleet.transport import Command, Event, TransportLost, TransportUp
 from iosched.models.errors import DeviceError
+from iosched.runtime.lacking import way_to_install
 
 _CLOSE_S = 6.0
 _MOST_PATH = 32  # Ray has sockets below, whose paths Linux limits to 107 characters
@@ -176,10 +177,7 @@ def check_ray() -> None:
         DeviceError: it is not.
     """
     if find_spec("ray") is None:
-        raise DeviceError(
-            "Ray, which reaches the machines of a cluster, is not installed; install it with:"
-            " pip install 'iosched[fleet]'"
-        )
+        raise DeviceError(f"Ray, which reaches the machines of a cluster, is not installed; {way_to_install('fleet')}")
 
 
 def _private_folder() -> Path:

@@ -10,10 +10,12 @@ from iosched.profiler.devices.finding import Finding
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
+from iosched.runtime.lacking import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor
 from iosched.runtime.quota import cpu_quota
 
+_WAY = way_to_install("cpu")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
 
@@ -52,7 +54,7 @@ def cpu_facts() -> DeviceFacts:
             *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
             ("instruction set", instructions),
             ("precisions", ", ".join(precisions())),
-            ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else "none: run  pip install 'iosched[cpu]'"),
+            ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else f"none; {_WAY}"),
             ("second library", openvino.missing() or f"openvino {openvino.installed_version()}"),
             ("executor", f"compiled, {library.version()}" if compiled else f"pure Python, slower: {missing}"),
         ),
@@ -63,7 +65,7 @@ def cpu_facts() -> DeviceFacts:
 def _findings(*, is_runnable: bool) -> Iterator[Finding]:
     """What is wrong with running on this CPU, where `is_runnable` says whether there is an onnxruntime at all."""
     if not is_runnable:
-        yield Finding("models cannot run on the CPU without onnxruntime", "onnxruntime", "pip install 'iosched[cpu]'")
+        yield Finding("models cannot run on the CPU without onnxruntime", "onnxruntime", _WAY)
     slow = library.missing()
     if slow is not None and (is_runnable or library.compiled() is None):
         what, _, way = slow.partition("; ")

@@ -42,7 +42,7 @@ def cuda_facts() -> DeviceFacts:
         rows.append(("extra", f"[{extra.name}]{_reason(extra, known)}"))
     if missing and extra is not None:
         there = ("missing", f"{', '.join(missing)}: {extra.way}")
-        rows.append(there if names else ("packages", f"not installed; with a GPU, run: {extra.install}"))
+        rows.append(there if names else ("packages", f"not installed; with a GPU, {extra.install}"))
     rows += [("in the way", problem) for problem in problems]
     rows += [("note", remark) for remark in found.remarks]
     rows += [("to try it", "iosched devices --selftest")] * found.usable

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from iosched.runtime.lacking import way_to_install
+
 
 @dataclass(frozen=True)
 class Extra:
-    """The packages of one CUDA, as `pip install 'iosched[NAME]'` brings them.
+    """The packages of one CUDA, as `pip install '.[NAME]'` in a clone brings them.
 
     Attributes:
         cuda: major version of CUDA.
@@ -26,13 +28,13 @@ class Extra:
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
-        return f"pip install 'iosched[{self.name}]'"
+        """The clause that tells people how to install it."""
+        return way_to_install(self.name)
 
     @property
     def way(self) -> str:
         """The clause that tells people to install it: packages of two extras, or of [cpu], overwrite each other."""
-        return f"in an environment of its own, run: {self.install}"
+        return f"in an environment of its own, {self.install}"
 
     def runs_on(self, driver: int, capability: int) -> bool:
         """Whether a driver that supports CUDA up to `driver` (12040 is 12.4) runs it on such a GPU."""

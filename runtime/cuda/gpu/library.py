@@ -51,7 +51,7 @@ class Seen:
         if index is not None and index < len(self.gpus):
             return way_to_run(self.cuda, self.gpus[index].capability)
         if not self.gpus:
-            return f"for a GPU, which is not seen here ({self.problem}), run: {EXTRAS[0].install}"
+            return f"for a GPU, which is not seen here ({self.problem}), {EXTRAS[0].install}"
         extra = extra_for(self.cuda, self.capabilities)
         return way_to_run(self.cuda, max(self.capabilities)) if extra is None else extra.way
 

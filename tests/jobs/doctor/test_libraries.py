@@ -35,21 +35,25 @@ def looked(monkeypatch: pytest.MonkeyPatch):
 def test_what_is_missing_is_shown_with_the_extra_that_brings_it_and_is_no_finding(looked) -> None:
     found = looked({"numpy": "2.0", "onnxruntime": "1.30"})
     assert ("numpy", "2.0") in found.rows
-    assert ("[explore]", "not installed: optuna; pip install 'iosched[explore]' brings it") in found.rows
+    assert ("[explore]", "not installed: optuna; run in a clone of iosched: pip install '.[explore]'") in found.rows
     assert "mypy" not in repr(found.rows)
     assert found.findings == ()
 
 
 def test_what_iosched_cannot_do_without_is_broken_where_it_is_missing(looked) -> None:
     (finding,) = looked({}).findings
-    assert (finding.what, finding.way, finding.is_broken) == ("numpy is not installed", "pip install iosched", True)
+    assert (finding.what, finding.way, finding.is_broken) == (
+        "numpy is not installed",
+        "run in a clone of iosched: pip install .",
+        True,
+    )
 
 
 def test_a_version_that_is_too_old_names_the_one_wanted(looked) -> None:
     (finding,) = looked({"numpy": "2.0", "optuna": "4.1"}).findings
     assert finding.where == "optuna 4.1"
     assert ">=5" in finding.what
-    assert "'iosched[explore]'" in finding.way
+    assert "'.[explore]'" in finding.way
     assert finding.is_broken
 
 

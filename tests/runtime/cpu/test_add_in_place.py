@@ -17,7 +17,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Stage, Strategy
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 

@@ -22,7 +22,7 @@ from iosched.runtime.cpu.channels import ChannelMap, ChannelView, assign_roles, 
 from iosched.runtime.cpu.working import WorkingGraph
 from iosched.runtime.inputs import random_inputs
 
-ort = pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+ort = pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 SIZE = 5
 

@@ -18,7 +18,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.blocked import keep_blocked
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 SIZE = 6
 

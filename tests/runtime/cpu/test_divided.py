@@ -30,7 +30,7 @@ from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 SCHEDULES = {"sequential": sequential, "greedy": greedy, "together": together}
 

@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Strategy
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 
 def separable_cell() -> ModelProto:

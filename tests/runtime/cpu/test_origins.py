@@ -15,7 +15,7 @@ from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 
 def alone(*names: str) -> tuple[Stage, ...]:

@@ -13,7 +13,7 @@ from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.split import split
 from iosched.scheduler.baselines import sequential
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 WEIGHTS = {"w": weight(40, 1000), "b": weight(1000)}

@@ -13,7 +13,7 @@ from onnx import helper
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 

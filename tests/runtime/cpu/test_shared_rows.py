@@ -22,7 +22,7 @@ from iosched.runtime.cpu.row_ranges import RowPlan
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 
 class Net:

@@ -15,7 +15,7 @@ from iosched.models.node_attributes import number
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 FUSED, SIMPLE = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"

@@ -10,7 +10,7 @@ from lowering import check_everything, loaded, proto_of, weight
 from onnx import helper
 from parts import check_model
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 LIMITS = settings(max_examples=12, deadline=None, derandomize=True)

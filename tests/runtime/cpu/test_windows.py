@@ -18,7 +18,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.windows import take_in_windows
 from iosched.runtime.cpu.working import WorkingGraph
 
-pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 CHANNELS, SIZE = 20, 7

@@ -27,7 +27,7 @@ def test_what_is_missing_is_said_with_the_way_out(
     monkeypatch.setattr(library, "installed_version", lambda: version)
     said = str(library.missing())
     assert words in said
-    assert 'pip install "iosched[openvino]"' in said
+    assert "run in a clone of iosched: pip install '.[openvino]'" in said
     assert not library.available()
     with pytest.raises(DeviceError, match="openvino"):
         library.library()

@@ -22,7 +22,7 @@ NOWHERE = RunningCluster("127.0.0.1:9")
 
 def test_without_ray_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "find_spec", lambda name: None)
-    with pytest.raises(DeviceError, match=r"Ray, .* install it with: pip install 'iosched\[fleet\]'"):
+    with pytest.raises(DeviceError, match=r"Ray, .*: pip install '\.\[fleet\]'"):
         RayTransport(NOWHERE)
 
 

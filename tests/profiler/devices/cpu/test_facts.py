@@ -42,8 +42,12 @@ def test_without_onnxruntime_that_alone_is_the_matter(found, monkeypatch: pytest
     monkeypatch.setattr(facts, "package_version", lambda package: None)
     monkeypatch.setattr(facts.library, "compiled", object)
     monkeypatch.setattr(facts.library, "version", lambda: "5")
-    (finding,) = found("onnxruntime's shared library was not found; run: pip install 'iosched[cpu]'")
-    assert (finding.where, finding.way, finding.is_broken) == ("onnxruntime", "pip install 'iosched[cpu]'", True)
+    (finding,) = found("onnxruntime's shared library was not found; run in a clone of iosched: pip install '.[cpu]'")
+    assert (finding.where, finding.way, finding.is_broken) == (
+        "onnxruntime",
+        "run in a clone of iosched: pip install '.[cpu]'",
+        True,
+    )
 
 
 def test_openvino_that_cannot_be_used_is_broken_and_one_that_is_not_there_is_not(

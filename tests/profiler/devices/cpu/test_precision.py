@@ -53,7 +53,7 @@ def test_what_no_cpu_computes_in_is_refused_by_name(unknown: str) -> None:
 
 def test_without_openvino_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise DeviceError('OpenVINO is not installed; install it with: pip install "iosched[openvino]"')
+        raise DeviceError("OpenVINO is not installed; run in a clone of iosched: pip install '.[openvino]'")
 
     having(monkeypatch, "avx512_bf16")
     monkeypatch.setattr(precision, "library", missing)

@@ -36,7 +36,7 @@ def test_without_a_gpu_nothing_is_wrong(found) -> None:
 def test_a_gpu_for_which_nothing_was_installed_is_worth_a_remark(found) -> None:
     (finding,) = found([H100], ())
     assert finding.where == H100
-    assert "pip install 'iosched[cuda]'" in finding.way
+    assert "pip install '.[cuda]'" in finding.way
     assert not finding.is_broken
 
 

@@ -268,7 +268,7 @@ def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatc
 
 def test_a_missing_frontend_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    with pytest.raises(DeviceError, match=r"pip install 'iosched\[cuda\]'"):
+    with pytest.raises(DeviceError, match=r"pip install '.\[cuda\]'"):
         conv(FP32).offer()
 
 

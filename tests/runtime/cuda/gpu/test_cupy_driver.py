@@ -406,7 +406,7 @@ def test_a_v100_under_cuda_13_is_refused_with_the_extra_that_it_needs(desk: Desk
     desk.gpu = V100
     if not has_cuda_13():
         pytest.skip("this CuPy is for CUDA 12")
-    with pytest.raises(DeviceError, match=r"7\.0, and CUDA 13 needs 7\.5 or newer.*iosched\[cuda12\]"):
+    with pytest.raises(DeviceError, match=r"7\.0, and CUDA 13 needs 7\.5 or newer.*\.\[cuda12\]"):
         attach()
 
 

@@ -37,8 +37,8 @@ def test_the_newest_that_runs_on_most_gpus(driver: int, capabilities: Sequence[i
 @pytest.mark.parametrize(
     ("driver", "capability", "way"),
     [
-        (13000, 70, "in an environment of its own, run: pip install 'iosched[cuda12]'"),
-        (13000, 90, "in an environment of its own, run: pip install 'iosched[cuda]'"),
+        (13000, 70, "in an environment of its own, run in a clone of iosched: pip install '.[cuda12]'"),
+        (13000, 90, "in an environment of its own, run in a clone of iosched: pip install '.[cuda]'"),
         (11040, 90, "update NVIDIA's driver to 580 or newer"),
         (11040, 70, "update NVIDIA's driver to 525 or newer, up to 580"),  # 590 knows no V100 any more
         (13000, 61, "models do not run on GPUs of compute capability 6.1: they need 7.0 or newer"),

@@ -26,7 +26,7 @@ class CompileException(Exception):  # noqa: N818 - CuPy's name
     """NVRTC's log."""
 
 
-_CUDA12 = "in an environment of its own, run: pip install 'iosched[cuda12]'"
+_CUDA12 = "in an environment of its own, run in a clone of iosched: pip install '.[cuda12]'"
 LOG = """\
 kern.cu(3): error: identifier "undefined" is undefined
 
@@ -105,6 +105,8 @@ def test_a_driver_that_is_too_old_for_cupy(
 def test_what_is_missing_is_named_with_the_extra_for_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("libnvrtc.so.12: cannot be loaded")
     standin_driver.none(monkeypatch)
-    assert str(meaning(error)).endswith("(no NVIDIA driver was found), run: pip install 'iosched[cuda]'")
+    assert str(meaning(error)).endswith(
+        "(no NVIDIA driver was found), run in a clone of iosched: pip install '.[cuda]'"
+    )
     standin_driver.install(monkeypatch, "Tesla V100-SXM2-16GB:70")
-    assert str(meaning(error)).endswith("pip install 'iosched[cuda12]'")
+    assert str(meaning(error)).endswith("pip install '.[cuda12]'")

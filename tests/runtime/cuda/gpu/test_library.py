@@ -68,10 +68,12 @@ def test_a_driver_that_starts_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_to_do_is_said_for_one_gpu_or_for_most_of_them() -> None:
     seen = Seen(13000, (SeenGpu("V100", 70), SeenGpu("H100", 90)))
-    assert seen.way_to_run().endswith("pip install 'iosched[cuda12]'")  # which runs on both
-    assert seen.way_to_run(0).endswith("pip install 'iosched[cuda12]'")
-    assert seen.way_to_run(1).endswith("pip install 'iosched[cuda]'")
+    assert seen.way_to_run().endswith("pip install '.[cuda12]'")  # which runs on both
+    assert seen.way_to_run(0).endswith("pip install '.[cuda12]'")
+    assert seen.way_to_run(1).endswith("pip install '.[cuda]'")
     assert Seen(13000, (SeenGpu("K80", 37),)).way_to_run().endswith("they need 7.0 or newer")
     unseen = Seen(problem="no NVIDIA driver was found")
-    assert unseen.way_to_run().endswith("not seen here (no NVIDIA driver was found), run: pip install 'iosched[cuda]'")
+    assert unseen.way_to_run().endswith(
+        "not seen here (no NVIDIA driver was found), run in a clone of iosched: pip install '.[cuda]'"
+    )
     assert unseen.way_to_run(1) == unseen.way_to_run()
