@@ -13,6 +13,7 @@ from iosched.cli.batch_report import Written, as_object, estimate_object, print_
 from iosched.cli.complete import complete_model
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.members import files_of, parse_named, read_models
+from iosched.cli.optimized_files import SCHEDULE_SUFFIX, schedule_of
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -57,7 +58,8 @@ def _numbered(output: Destination, place: int, count: int) -> Destination:
     if output.path is None:
         raise UsageError(f"there are {count} files to write, and {output.option} - takes one: name a file")
     path = output.path
-    return Destination(output.option, path.with_name(f"{path.stem}.{place + 1}{path.suffix}"))
+    suffix = SCHEDULE_SUFFIX if path.name.endswith(SCHEDULE_SUFFIX) else path.suffix
+    return Destination(output.option, path.with_name(f"{path.name.removesuffix(suffix)}.{place + 1}{suffix}"))
 
 
 def parse_memory(text: str) -> int:
@@ -111,7 +113,8 @@ def _settings(
 @output_option(
     "--schedule",
     metavar="OUT.json",
-    text="Where to write the schedule; '-' is stdout. Default: nowhere; the model carries it inside.",
+    text="Where to write the schedule; '-' is stdout. Default: OUT.schedule.json in the working folder if -o names a "
+    "file, else nowhere; the model carries it inside.",
 )
 @click.option(
     "--policy",
@@ -189,7 +192,7 @@ def command(
       iosched run super.onnx --check --against a=a.onnx
       iosched batch super.onnx --replace a=retrained.onnx -o newer.onnx
     """
-    files = Written(output or Destination("-o", _DEFAULT), schedule)
+    files = Written(output or Destination("-o", _DEFAULT), schedule or schedule_of(output))
     if replacements:
         _replace(models, replacements, files, as_json)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -68,7 +67,7 @@ def _report(found: Replacement, names: Sequence[str], files: Written, *, to_stde
         for name, weights in found.unshared.items()
         if weights
     ]
-    where: Path | None = files.model.path
-    lines.append(f"Replaced {', '.join(names)}{'' if where is None else f' and wrote {where}'}.")
+    paths = [str(each) for each in (files.model, files.schedule) if each is not None and each.path is not None]
+    lines += [f"Replaced {', '.join(names)}.", *([f"Wrote {' and '.join(paths)}."] if paths else [])]
     for line in lines:
         note(line) if to_stderr else click.echo(line)

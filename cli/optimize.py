@@ -97,8 +97,8 @@ def _settings(
 @output_option(
     "--schedule",
     metavar="OUT.json",
-    text="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, "
-    "or nowhere if the model goes to stdout (it carries the schedule inside).",
+    text="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, where STEM is "
+    "that of OUT.onnx if you name it; or nowhere if the model goes to stdout (it carries the schedule inside).",
 )
 @schedule_from_option
 @planning_device_options

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import onnx
 
 
+SCHEDULE_SUFFIX = ".schedule.json"
+
+
 @dataclass(frozen=True)
 class OptimizedFiles:
     """Where the model and the schedule are written; None for a schedule that is only in the model."""
@@ -74,10 +77,22 @@ class OptimizedFiles:
             note(line) if to_stderr else click.echo(line)
 
 
+def schedule_of(output: Destination | None) -> Destination | None:
+    """Where the schedule is written by default if the user names the file of the model: X.schedule.json for X.onnx.
+
+    None if that is not a regular file, or has no name before its ending.
+    """
+    if output is None or output.path is None or (output.path.exists() and not output.path.is_file()):
+        return None
+    name = output.path.name.removesuffix(".onnx").removesuffix(".iosched")
+    return Destination("--schedule", Path(f"{name}{SCHEDULE_SUFFIX}")) if name else None
+
+
 def files_of(name: str, output: Destination | None, schedule: Destination | None) -> OptimizedFiles:
-    """Where the model and the schedule are written; default names begin with `name`."""
+    """Where the model and the schedule are written; default names begin with that of `output`, else with `name`."""
+    schedule = schedule or schedule_of(output)
     if output is None:
         output = Destination("-o", Path(f"{name}.iosched.onnx"))
     if schedule is None and output.path is not None:
-        schedule = Destination("--schedule", Path(f"{name}.schedule.json"))
+        schedule = Destination("--schedule", Path(f"{name}{SCHEDULE_SUFFIX}"))
     return OptimizedFiles(output, schedule)

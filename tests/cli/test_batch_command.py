@@ -52,6 +52,15 @@ def test_several_files_become_one_that_runs(invoke: Invoke, files: list[str], wo
     assert invoke("show", "super.onnx").exit_code == 0
 
 
+def test_the_schedule_is_called_after_the_file_where_one_is_named(
+    invoke: Invoke, files: list[str], workdir: Path
+) -> None:
+    for words, written in (((), set()), (("-o", "super.v100.onnx"), {"super.v100.schedule.json"})):
+        result = invoke("batch", *files, *PAPER, *words, "-q")
+        assert result.exit_code == 0, result.stderr
+        assert {path.name for path in workdir.glob("*.json")} == written
+
+
 def test_pictures_and_explanations_know_the_models(invoke: Invoke, files: list[str]) -> None:
     words = ("batch", *files, *PAPER, "-o", "super.onnx", "-q", "--policy")
     invoke(*words, "packed")
@@ -138,6 +147,7 @@ def test_models_that_do_not_fit_are_written_apart(
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["outputs"] == ["super.1.onnx", "super.2.onnx"]
+    assert [each["schedule"] for each in found["clusters"]] == ["super.1.schedule.json", "super.2.schedule.json"]
     assert [each["models"] for each in found["clusters"]] == [["a", "b"], ["c"]]
     assert all((workdir / name).exists() for name in found["outputs"])
     complains(invoke("batch", *files, *PAPER, *limit, "-o", "-"), 2, "2 files to write", "-o - takes one")
@@ -228,6 +238,7 @@ def test_a_model_is_replaced_by_a_retrained_one(
     invoke("batch", *files, *PAPER, "--policy", policy, "-o", "super.onnx", "-q")
     onnx.save(chain(50), workdir / "new.onnx")
     result = invoke("batch", "super.onnx", "--replace", "b=new.onnx", "-o", "newer.onnx", "--json")
+    assert "Wrote newer.onnx and newer.schedule.json." in result.stderr
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout) == {"output": "newer.onnx", "replaced": ["b"], "unshared": {"b": []}}
     against = [word for pair in ("a=a.onnx", "b=new.onnx", "c=c.onnx") for word in ("--against", pair)]

@@ -118,6 +118,7 @@ def test_schedules_go_to_a_retrained_model_without_a_search(invoke: Invoke, seve
     words = ("--device", "v100", "--schedule-from", several)
     result = invoke("optimize", "dynamic.onnx", *words, "--batch-sizes", "1,4", "-o", "again.onnx")
     assert result.exit_code == 0, result.stderr
+    assert Path("again.schedule.json").exists()
     one = invoke("optimize", "dynamic.onnx", *words, "--batch-size", "3", "-o", "three.onnx")
     assert "that for the nearest, 4, is taken" in one.stderr
     assert invoke("show", "three.onnx", "--json").exit_code == 0

@@ -104,6 +104,34 @@ def test_default_outputs_are_called_after_the_model(invoke, model: Path, asked, 
     assert load_model(Path("branches.iosched.onnx")).schedule_json == document.to_json()
 
 
+@pytest.mark.parametrize(
+    ("output", "schedule"),
+    [
+        ("nas.v100.onnx", "nas.v100.schedule.json"),
+        ("nas.v100.iosched.onnx", "nas.v100.schedule.json"),
+        ("out/nas.h100.onnx", "nas.h100.schedule.json"),
+        ("my model", "my model.schedule.json"),
+        (".onnx", "branches.schedule.json"),
+        ("/dev/null", "branches.schedule.json"),
+    ],
+)
+def test_the_default_schedule_is_called_after_the_output(
+    invoke, model: Path, asked, workdir: Path, output: str, schedule: str
+) -> None:
+    (workdir / "out").mkdir()
+    found = json.loads(invoke("optimize", model, "-o", output, "--json").stdout)
+    assert (found["output"], found["schedule"]) == (output, schedule)
+    assert {path.name for path in workdir.glob("*.json")} == {schedule}
+
+
+def test_the_default_schedule_does_not_overwrite_an_input(invoke, complains, model: Path, asked) -> None:
+    assert invoke("optimize", model).exit_code == 0
+    words = ("--schedule-from", "branches.schedule.json", "-o", "branches.v100.onnx")
+    assert invoke("optimize", model, *words).exit_code == 0
+    words = ("--schedule-from", "branches.schedule.json", "-o", "branches.iosched.onnx")
+    complains(invoke("optimize", model, *words), 2, "--schedule branches.schedule.json would overwrite the input")
+
+
 def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) -> None:
     result = invoke("optimize", model)
     for text in (
