@@ -77,7 +77,12 @@ if TYPE_CHECKING:
     "--check",
     is_flag=True,
     help="Compare the outputs with onnxruntime's on the same file; if they differ, name the first operator that does, "
-    "and exit 4.",
+    "and exit 4. Where plain onnxruntime runs the file, there is nothing to compare.",
+)
+@click.option(
+    "--check-schedule",
+    is_flag=True,
+    help="Run by the schedule in the file and compare as --check does, also where a library was shipped.",
 )
 @click.option(
     "--against",
@@ -104,6 +109,7 @@ def command(
     output: Destination | None,
     repeat: int,
     check: bool,
+    check_schedule: bool,
     against: tuple[str, ...],
     trace: Destination | None,
     device: str,
@@ -131,11 +137,14 @@ def command(
     loaded = read_model(model, binding, shapes=lambda: _shapes(input_files))
     taken = _taken(loaded, model, schedule, device)
     document = None if taken is None else taken.document
-    if trace is not None and document is None:
-        raise UsageError("--trace is of a run by a schedule, and there is none: make one with 'iosched optimize'")
+    scheduled_by = "--trace" if trace is not None else "--check-schedule" if check_schedule else None
+    if scheduled_by is not None and document is None:
+        raise UsageError(
+            f"{scheduled_by} is of a run by a schedule, and there is none: make one with 'iosched optimize'"
+        )
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
-    reference = _reference(loaded, against) if (check or against) and not members else None
+    reference = _reference(loaded, against) if (check or check_schedule or against) and not members else None
     with _telling_words(loaded, input_files):
         found = run(
             loaded,
@@ -146,13 +155,15 @@ def command(
             members=members,
             device=device,
             threads=threads,
+            by_schedule=check_schedule,
             trace=trace is not None,
             tell=note,
         )
     for line in found.notes:
         note(line)
+    if scheduled_by is not None and document is not None:
+        _remark_not_as_shipped(document, scheduled_by)
     if trace is not None and found.trace is not None:
-        _remark_not_as_shipped(found.trace.document)
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
     _emit(found, taken, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
@@ -233,10 +244,10 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
     return found
 
 
-def _remark_not_as_shipped(document: ScheduleDocument) -> None:
+def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
     if document.is_plain or document.is_on_openvino:
         library = "plain onnxruntime" if document.is_plain else "OpenVINO"
-        note(f"Run by its schedule, to be traced. Without --trace {library} runs it, which was shipped as the fastest.")
+        note(f"Run by its schedule. Without {option} {library} runs it, which was shipped as the fastest.")
 
 
 def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:

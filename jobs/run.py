@@ -81,6 +81,7 @@ def run(
     members: Mapping[str, Model] = {},
     device: str = "auto",
     threads: int | None = None,
+    by_schedule: bool = False,
     trace: bool = False,
     tell: Callable[[str], None] = _silent,
 ) -> RunResult:
@@ -93,32 +94,45 @@ def run(
         document: its schedule; None if it has none.
         inputs: arrays by the names of inputs.
         repeats: how many runs are timed.
-        reference: a model that onnxruntime runs on the same inputs, to compare the outputs with.
+        reference: a model that onnxruntime runs on the same inputs, to compare the outputs with. If it is `model`, and
+            plain onnxruntime runs that, nothing is compared.
         members: where the file has several models, those that outputs are compared with instead, by their names in it.
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        trace: whether to note when each task of the timed runs ran. Then the model runs by its schedule on our runtime,
-            also where a library ships.
+        by_schedule: whether the model runs by its schedule on our runtime also where a library ships.
+        trace: whether to note when each task of the timed runs ran; implies `by_schedule`.
         tell: is called with what goes on, where that takes a while.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        UsageError: a trace is asked for where there is no schedule, or where nothing can tell when tasks ran.
+        UsageError: the model is to run by its schedule and cannot, or a trace is asked for where nothing can tell when
+            tasks ran.
     """
     shipped = document
-    if trace:
-        document = _traceable(document)
+    if by_schedule or trace:
+        document = _as_scheduled(document)
+    if trace and document is not None and document.teams is not None:
+        raise UsageError(f"a model that runs in {document.teams.text} cannot be traced: optimize it for latency")
     document = None if document is None else fitted(document, model)
     rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
     own = members_of(model.proto) if members else ()
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         if trace and executor.traced is None:
             raise UsageError(f"a run cannot be traced here: it is by {executor.description}, not by lanes of a CPU")
+        if by_schedule and executor.by != "schedule":
+            raise UsageError(
+                "the schedule cannot be checked: no plan can be made for this model, which runs on"
+                f" {executor.description}. Leave --check-schedule out."
+            )
         outputs, notes = executor.run(inputs), executor.notes
         if reference is not None and (drawn := next(filter(is_random, nodes_within(reference.proto.graph)), None)):
             notes = (*notes, f"Outputs were not compared: {drawn.op_type} {drawn.output[0]!r} differs from run to run.")
+            reference = None
+        if reference is model and executor.by == "reference":
+            way = "" if document is None else " --check-schedule checks the schedule in the file."
+            notes = (*notes, f"Nothing to compare: plain onnxruntime runs this model.{way}")
             reference = None
         check = None if reference is None else _compared(outputs, reference, inputs, rtol)
         if members:
@@ -143,17 +157,16 @@ def _originals(reference: Model | None, members: Mapping[str, Model], own: Seque
     return [Original(members[each.name], each.inputs, f"{each.name}/") for each in own if each.name in members]
 
 
-def _traceable(document: ScheduleDocument | None) -> ScheduleDocument:
+def _as_scheduled(document: ScheduleDocument | None) -> ScheduleDocument:
     """The document as one whose schedule our own runtime runs, also where it says that a library ships.
 
     Raises:
-        UsageError: there is no schedule, or teams of cores run it.
+        UsageError: there is no schedule.
     """
     if document is None:
-        raise UsageError("there is no schedule to trace: make one with 'iosched optimize'")
-    if document.teams is not None:
-        raise UsageError(f"a model that runs in {document.teams.text} cannot be traced: optimize it for latency")
-    runtime = {key: value for key, value in document.runtime.items() if key != "by"}
+        raise UsageError("there is no schedule to run by: make one with 'iosched optimize'")
+    others = ("by", "precision") if document.is_on_openvino else ("by",)  # its schedule is for fp32
+    runtime = {key: value for key, value in document.runtime.items() if key not in others}
     return replace(document, shipped="iosched", runtime=runtime)
 
 

@@ -93,7 +93,12 @@ def open_shared(model: Model, teams: Teams, lanes: int) -> Requests:
     return Requests([_opener(model, teams, threads)() for _ in range(teams.requests)])
 
 
+def is_divided(model: Model, teams: Teams) -> bool:
+    """Whether several sessions share the batch of one run."""
+    return teams.count > 1 or teams.images < model.batch_size
+
+
 def _opener(model: Model, teams: Teams, threads: int) -> Callable[[], Runnable]:
-    if teams.count == 1 and teams.images >= model.batch_size:
-        return lambda: Reference(model, ReferenceSettings("sequential", threads))
-    return lambda: SharedReference(model, teams, threads)
+    if is_divided(model, teams):
+        return lambda: SharedReference(model, teams, threads)
+    return lambda: Reference(model, ReferenceSettings("sequential", threads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -40,6 +40,9 @@ class RunOnDevice(Protocol):
         ...
 
 
+By = Literal["schedule", "reference", "library"]
+
+
 @dataclass(frozen=True, eq=False)
 class Executor:
     """A model that is ready to run.
@@ -54,6 +57,8 @@ class Executor:
             run is given the inputs.
         in_flight: how many threads may run the model at the same time; more wait for each other.
         traced: times so many runs on these inputs and notes when each task ran; None where nothing can tell that.
+        by: what runs the model: our own runtime by a schedule; plain onnxruntime on the whole model, which outputs are
+            compared with; or a library in another way, such as OpenVINO, or sessions of parts of the batch.
     """
 
     runnable: Runnable
@@ -64,6 +69,7 @@ class Executor:
     placed: Callable[[Arrays], Candidate] | None = None
     in_flight: int = 1
     traced: Callable[[Arrays, int], TracedRuns] | None = None
+    by: By = "schedule"
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def test_a_shell_that_replaces_whole_words_keeps_the_option_before_the_equals_si
         (["iosched", "optimize", "m.onnx", "--device", "h1"], ["h100"]),
         (["iosched", "optimize", "--device", "=", "v100p"], ["v100pcie"]),
         (["iosched", "run", "--device", "="], HERE),
-        (["iosched", "run", "zoo", ":", "vgg16", "--chec"], ["--check"]),
+        (["iosched", "run", "zoo", ":", "vgg16", "--check-"], ["--check-schedule"]),
     ],
 )
 def test_bash_completes_by_the_script(tmp_path: Path, words: list[str], expected: list[str]) -> None:

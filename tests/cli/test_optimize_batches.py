@@ -181,6 +181,17 @@ def test_json_of_run_says_which_schedule_ran(
     assert json.loads(invoke("run", several, *words, "--threads", "1", "--json").stdout)["schedule"] == schedule
 
 
+def test_a_check_is_of_what_ships_at_the_batch_size_and_of_its_schedule_if_asked_for(
+    invoke: Invoke, several: Path
+) -> None:
+    ships_plain_at_four(several)
+    for size, option, checks in ((1, "--check", True), (4, "--check", False), (4, "--check-schedule", True)):
+        result = invoke("run", several, "--batch-size", size, option, "--threads", "1", "--json")
+        assert result.exit_code == 0, result.stderr
+        assert (json.loads(result.stdout)["check"] is not None) == checks
+        assert ("Nothing to compare" in result.stderr) != checks
+
+
 def test_run_without_a_schedule_says_that_none_ran(invoke: Invoke, dynamic: Path) -> None:
     assert json.loads(invoke("run", dynamic, "--batch-size", 2, "--json").stdout)["schedule"] is None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from optimized_files import optimized_file
 from small_models import branches
 from wrong_kernels import falsify
 
@@ -78,7 +79,7 @@ def test_by_a_schedule_it_computes_the_same(invoke, model: Path, x: Path, docume
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
-    result = invoke("run", model, "--json", "--check", "--repeat", 4)
+    result = invoke("run", model, "--json", "--against", model, "--repeat", 4)
     found = json.loads(result.stdout)
     assert set(found) == {"latency_us", "check", "outputs", "schedule", "provenance"}
     assert set(found["latency_us"]) == {"median", "p10", "p90", "min", "samples"}
@@ -100,7 +101,7 @@ def test_quiet_leaves_stderr_empty(invoke, model: Path) -> None:
 
 
 def test_a_summary_for_people(invoke, model: Path) -> None:
-    text = invoke("run", model, "--check", "--repeat", 3).stdout
+    text = invoke("run", model, "--against", model, "--repeat", 3).stdout
     for word in ("latency", "median of 3", "output y", "float32 1x16x6x6", "passed"):
         assert word in text
 
@@ -111,16 +112,15 @@ def test_outputs_go_to_stdout_as_npz(invoke, model: Path, x: Path) -> None:
 
 
 def test_the_model_comes_through_a_pipe(invoke) -> None:
-    result = invoke("run", "-", "--check", stdin=branches().SerializeToString())
+    result = invoke("run", "-", stdin=branches().SerializeToString())
     assert result.exit_code == 0
-    assert "passed" in result.stdout
+    assert "output y" in result.stdout
 
 
 def test_a_dynamic_batch_is_bound(invoke, workdir: Path) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
-    found = json.loads(invoke("run", "dynamic.onnx", "--batch-size", 3, "--json", "--check").stdout)
+    found = json.loads(invoke("run", "dynamic.onnx", "--batch-size", 3, "--json").stdout)
     assert found["outputs"] == {"y": [3, 16, 6, 6]}
-    assert found["check"]["passed"]
 
 
 def of_words() -> onnx.ModelProto:
@@ -136,11 +136,55 @@ def test_words_are_made_up_and_the_way_out_is_told_where_a_model_does_not_know_t
 ) -> None:
     same = """<ir_version: 8, opset_import: ["": 17]> same (string[n] word) => (string[n] y) { y = Identity(word) }"""
     onnx.save(onnx.parser.parse_model(same), workdir / "same.onnx")
-    assert "passed" in invoke("run", "same.onnx", "--batch-size", 3, "--check").stdout
+    assert "passed" in invoke("run", "same.onnx", "--batch-size", 3, "--against", "same.onnx").stdout
     onnx.save(of_words(), workdir / "words.onnx")
     complains(invoke("run", "words.onnx", "--batch-size", 3), 1, "Made-up texts", "--input word=FILE.npy")
     np.save(workdir / "word.npy", np.array(["1.5", "2", "3"]))
     assert invoke("run", "words.onnx", "--batch-size", 3, "--input", "word=word.npy").exit_code == 0
+
+
+def test_plain_onnxruntime_is_not_compared_with_itself(invoke, model: Path, document, workdir: Path) -> None:
+    shipped = save(replace(document, shipped="reference"), workdir / "s.json")
+    for words, hint in ((("--schedule", shipped), True), ((), False)):
+        result = invoke("run", model, *words, "--check", "--json")
+        assert (result.exit_code, json.loads(result.stdout)["check"]) == (0, None)
+        assert "Nothing to compare: plain onnxruntime runs this model." in result.stderr
+        assert ("--check-schedule" in result.stderr) == hint
+        assert "passed" not in invoke("run", model, *words, "--check").output
+    assert invoke("run", model, "--schedule", shipped, "--against", model, "--json").stdout.count('"passed": true') == 1
+
+
+@pytest.mark.parametrize("shipped", ["iosched", "reference", "openvino"])
+def test_the_schedule_of_a_file_is_checked_whatever_it_ships(
+    invoke, model: Path, document, workdir: Path, shipped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimized = optimized_file(workdir / "m.onnx", branches(), shipped)
+    words = ("run", optimized, "--check-schedule", "--threads", 2, "--repeat", 3)
+    result = invoke(*words, "--check")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("iosched, 2 threads")
+    assert "median of 3" in result.stdout
+    assert "passed" in result.stdout
+    assert ("which was shipped as the fastest" in result.stderr) == (shipped != "iosched")
+    assert json.loads(invoke(*words, "--against", model, "--json").stdout)["check"]["passed"]
+    falsify(monkeypatch, "b")
+    wrong = invoke(*words, "--json")
+    assert wrong.exit_code == 4
+    assert json.loads(wrong.stdout)["check"]["first_difference"]["operator"] == "b"
+    assert invoke("run", optimized, "--check", "--threads", 2).exit_code == (4 if shipped == "iosched" else 0)
+
+
+def test_without_a_schedule_there_is_none_to_check(invoke, complains, model: Path) -> None:
+    complains(invoke("run", model, "--check-schedule"), 2, "--check-schedule", "iosched optimize")
+
+
+def test_a_schedule_that_cannot_run_is_not_said_to_be_checked(invoke, complains, workdir: Path) -> None:
+    same = """<ir_version: 8, opset_import: ["": 17]> same (string[2] word) => (string[2] y) { y = Identity(word) }"""
+    onnx.save(onnx.parser.parse_model(same), workdir / "same.onnx")
+    schedule = save(replace(one_after_another(workdir / "same.onnx"), dtype="string"), workdir / "s.json")
+    words = ("run", "same.onnx", "--schedule", schedule)
+    complains(invoke(*words, "--check-schedule"), 2, "cannot be checked", "onnxruntime", "Leave --check-schedule out")
+    assert "Nothing to compare" in invoke(*words, "--check").stderr
 
 
 def test_against_the_original_binds_it_to_the_same_shapes(invoke, model: Path, workdir: Path) -> None:

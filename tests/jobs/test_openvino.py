@@ -140,6 +140,7 @@ def test_a_file_runs_without_openvino_and_says_what_to_install(
     model = fire()
     executor = open_executor(model, document(model, shipped="openvino", without_openvino=without), threads=2)
     assert executor.description.startswith(runs)
+    assert executor.by == ("schedule" if runs.startswith("iosched") else "reference")
     (note,) = executor.notes
     assert note.startswith("Not run on OpenVINO as it was shipped: OpenVINO is not installed; ")
     inputs = random_inputs(model.graph.inputs)

@@ -27,4 +27,4 @@ def apart_executor(
         return None
     settings = SessionsSettings(min(max(side_by_side, 1), lanes), min(max(threads, 1), lanes), library)
     remarks = (*notes, *thread_remarks(settings.lanes * settings.threads))
-    return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks)
+    return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks, by="library")

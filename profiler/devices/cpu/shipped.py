@@ -83,7 +83,8 @@ def _as_shipped(
 
 def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = ()) -> Executor:
     remarks = thread_remarks(max(settings.intra_threads, settings.inter_threads))
-    return Executor(Reference(model, settings), f"onnxruntime, {settings.description}", lambda: (*notes, *remarks))
+    description = f"onnxruntime, {settings.description}"
+    return Executor(Reference(model, settings), description, lambda: (*notes, *remarks), by="reference")
 
 
 def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
@@ -94,7 +95,7 @@ def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
     opened = OpenvinoModel(model, lanes, precision)
     words = "" if precision == DEFAULT_PRECISION else f", {precision}"
     description = f"OpenVINO {installed_version()}, {lanes} threads{words}"
-    return Executor(opened, description, lambda: (*notes, *thread_remarks(lanes)))
+    return Executor(opened, description, lambda: (*notes, *thread_remarks(lanes)), by="library")
 
 
 def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:

@@ -7,13 +7,13 @@ from contextlib import closing
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
-from iosched.profiler.devices.executor import Executor
+from iosched.profiler.devices.executor import By, Executor
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.divided import TeamBackends, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.openvino.model import open_requests
 from iosched.runtime.requests import Requests
-from iosched.runtime.shares import open_shared
+from iosched.runtime.shares import is_divided, open_shared
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.teams import Teams
 
@@ -50,7 +50,8 @@ def _is_supported(model: Model) -> bool:
 
 
 def _on_onnxruntime(model: Model, teams: Teams, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
-    return _executor(open_shared(model, teams, lanes), f"onnxruntime, {lanes} threads, {teams.text}", lanes, notes)
+    by: By = "library" if is_divided(model, teams) else "reference"
+    return _executor(open_shared(model, teams, lanes), f"onnxruntime, {lanes} threads, {teams.text}", lanes, by, notes)
 
 
 def _on_openvino(model: Model, teams: Teams, lanes: int) -> Executor:
@@ -58,8 +59,8 @@ def _on_openvino(model: Model, teams: Teams, lanes: int) -> Executor:
         found = Requests(open_requests(model, lanes, teams.requests))
     except DeviceError as error:
         return _on_onnxruntime(model, teams, lanes, (f"Not run on OpenVINO as it was shipped: {error}",))
-    return _executor(found, f"OpenVINO, {lanes} threads, {teams.text}", lanes)
+    return _executor(found, f"OpenVINO, {lanes} threads, {teams.text}", lanes, "library")
 
 
-def _executor(found: Requests, text: str, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
-    return Executor(found, text, lambda: (*notes, *thread_remarks(lanes)), in_flight=found.in_flight)
+def _executor(found: Requests, text: str, lanes: int, by: By, notes: tuple[str, ...] = ()) -> Executor:
+    return Executor(found, text, lambda: (*notes, *thread_remarks(lanes)), in_flight=found.in_flight, by=by)
