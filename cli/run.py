@@ -245,7 +245,7 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
 
 
 def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
-    if document.is_plain or document.is_on_openvino:
+    if not document.is_shipped:
         library = "plain onnxruntime" if document.is_plain else "OpenVINO"
         note(f"Run by its schedule. Without {option} {library} runs it, which was shipped as the fastest.")
 

@@ -29,7 +29,7 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
         model,
         order=[name for stage in document.schedule.stages for name in stage.operators],
         notes=notes_of(document.schedule),
-        merges=() if document.is_plain or document.is_on_openvino else tuple(merges_of(document.schedule)),
+        merges=tuple(merges_of(document.schedule)) if document.is_shipped else (),
         schedule_json=document.to_json(),
         version=iosched_version(),
     )

@@ -89,6 +89,11 @@ class LoadedModel:
         return self._executor.notes
 
     @property
+    def is_scheduled(self) -> bool:
+        """Whether the model runs by a schedule, and not on plain onnxruntime or OpenVINO."""
+        return self._document is not None and self._executor.by == "schedule"
+
+    @property
     def is_on_gpu(self) -> bool:
         """Whether a GPU runs the model."""
         return self._executor.on_device is not None

@@ -102,6 +102,11 @@ class LoadedBatches:
             return tuple(self._opened)
 
     @property
+    def is_scheduled(self) -> bool:
+        """Whether a schedule ships at one of the batch sizes, and not plain onnxruntime or OpenVINO at all of them."""
+        return any(document.is_shipped for document in self._schedules.by_size.values())
+
+    @property
     def is_on_gpu(self) -> bool:
         """Whether a GPU runs what is open."""
         with self._lock:

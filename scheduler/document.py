@@ -135,6 +135,11 @@ class ScheduleDocument:
         return self.shipped == "openvino" or self.runtime.get("by") == OPENVINO
 
     @property
+    def is_shipped(self) -> bool:
+        """Whether this schedule runs the model, and no library does instead."""
+        return not (self.is_plain or self.is_on_openvino)
+
+    @property
     def measured_share(self) -> float | None:
         """With "analytic" as the cost: the part of the latency, from 0 to 1, that was measured; None if nothing was."""
         share = self.runtime.get("measured_share")

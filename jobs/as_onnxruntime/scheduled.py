@@ -25,6 +25,11 @@ class ScheduledSession:
         self._outputs = [value.name for value in self._proto.graph.output]
         self._ort_value: Any = load_onnxruntime().OrtValue
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether a schedule runs the model, see `InferenceSession.is_scheduled`."""
+        return self._model.is_scheduled
+
     def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Runs once; see `InferenceSession.run`."""
         if run_options is not None and run_options.terminate:

@@ -75,8 +75,11 @@ class InferenceSession:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the model runs by the schedule inside it; if not, onnxruntime's own session runs it."""
-        return isinstance(self._session, ScheduledSession)
+        """Whether the model runs by the schedule inside it; if not, plain onnxruntime or OpenVINO runs it.
+
+        For a file for several batch sizes: whether a schedule ships at one of them.
+        """
+        return isinstance(self._session, ScheduledSession) and self._session.is_scheduled
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -143,7 +146,7 @@ class InferenceSession:
         """
         session = vars(self).get("_session")
         if session is None or isinstance(session, ScheduledSession):
-            raise AttributeError(f"InferenceSession has no {name!r} for a model that runs by a schedule: use run")
+            raise AttributeError(f"InferenceSession has no {name!r} for an optimized model: use run")
         return getattr(session, name)
 
 

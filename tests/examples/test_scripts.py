@@ -43,7 +43,10 @@ def test_one_import_changes_and_no_answer(folder: Path) -> None:
     }
     assert len(said) == 1
     assert "% right: 0 " in said.pop()
-    assert iosched.InferenceSession(folder / "digits.iosched.onnx").is_scheduled
+    with iosched.load(folder / "digits.iosched.onnx") as model:
+        assert model.document is not None
+        session = iosched.InferenceSession(folder / "digits.iosched.onnx")
+        assert session.is_scheduled == model.document.is_shipped
 
 
 def make(out: Path, model: Path, *targets: str) -> subprocess.CompletedProcess[str]:

@@ -23,6 +23,7 @@ from small_models import branches
 import iosched
 from iosched.models.errors import InvalidModelError, InvalidScheduleError, UsageError
 from iosched.models.load import load_model
+from iosched.profiler.devices.cpu import shipped as on_cpu
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu import backend
 
@@ -60,7 +61,21 @@ def test_a_model_without_a_schedule_runs_on_plain_onnxruntime() -> None:
     with iosched.load(branches("n").SerializeToString(), batch_size=2) as model:
         assert model.description.startswith("onnxruntime")
         assert model.schedule is None
+        assert not model.is_scheduled
         assert model.run({"x": np.concatenate([X, X])})["y"].shape == (2, 16, 6, 6)
+
+
+@pytest.mark.parametrize("without", ["iosched", "reference"])
+def test_without_openvino_it_is_scheduled_if_the_file_then_runs_by_its_schedule(
+    path: Path, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise iosched.DeviceError("OpenVINO is not installed")
+
+    monkeypatch.setattr(on_cpu, "OpenvinoModel", missing)
+    model = load_model(path)
+    with iosched.load(model, schedule=document(model, shipped="openvino", without_openvino=without)) as loaded:
+        assert loaded.is_scheduled == (without == "iosched")
 
 
 def test_a_schedule_may_be_given(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, InvalidScheduleError, UsageError
+from iosched.models.export import write_model
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.scheduler.batch_schedules import BatchSchedules
@@ -255,6 +256,16 @@ def test_teams_of_cores_take_any_batch_size_between() -> None:
 def test_wrong_inputs_are_refused(path: Path, inputs: dict, message: str) -> None:
     with iosched.load_batches(path, device="cpu", threads=1) as model, pytest.raises(UsageError, match=message):
         model.run(inputs)
+
+
+def test_it_is_scheduled_if_a_schedule_ships_at_one_of_the_sizes() -> None:
+    for shipped in (("reference", "iosched", "openvino"), ("reference", "openvino", "reference")):
+        each = found().schedules.by_size.items()
+        by_size = {size: replace(one, shipped=way) for (size, one), way in zip(each, shipped, strict=True)}
+        schedules = replace(found().schedules, by_size=by_size)
+        file = write_model(annotated_batches(MODEL, schedules), MODEL.unbound.weights, None)
+        session = iosched.InferenceSession(file)
+        assert session.is_scheduled == ("iosched" in shipped)
 
 
 def test_a_file_for_one_batch_size_is_refused() -> None:

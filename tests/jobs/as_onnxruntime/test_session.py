@@ -152,6 +152,14 @@ def test_a_plain_model_runs_as_onnxruntime_runs_it(plain: Path) -> None:
     session.close()
 
 
+@pytest.mark.parametrize(
+    ("shipped", "expected"), [("iosched", True), ("sequential", True), ("reference", False), ("openvino", False)]
+)
+def test_it_says_whether_a_schedule_runs_the_model(tmp_path: Path, shipped: str, expected: bool) -> None:
+    with iosched.InferenceSession(optimized_file(tmp_path / "m.onnx", branches(), shipped)) as session:
+        assert session.is_scheduled is expected
+
+
 def test_what_a_schedule_has_no_meaning_for_is_no_attribute(optimized: Path) -> None:
     session = iosched.InferenceSession(optimized)
     assert not hasattr(session, "io_binding")
