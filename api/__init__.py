@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from iosched.models.errors import InvalidScheduleError as InvalidScheduleError
     from iosched.models.errors import IoschedError as IoschedError
     from iosched.models.errors import MismatchError as MismatchError
+    from iosched.models.errors import OtherDeviceWarning as OtherDeviceWarning
     from iosched.models.errors import UsageError as UsageError
     from iosched.models.export import write_model as write_model
     from iosched.models.graph import ComputationGraph as ComputationGraph
@@ -125,6 +126,7 @@ _HOME = {
     "OperatorMutator": "iosched.models.mutation.operator_mutator",
     "OptimizeResult": "iosched.jobs.optimize",
     "OptimizeSettings": "iosched.jobs.optimize",
+    "OtherDeviceWarning": "iosched.models.errors",
     "Pruning": "iosched.scheduler.pruning",
     "Question": "iosched.models.mutation.question",
     "RankResult": "iosched.jobs.rank",
@@ -204,6 +206,7 @@ __all__ = [
     "OperatorMutator",
     "OptimizeResult",
     "OptimizeSettings",
+    "OtherDeviceWarning",
     "Pruning",
     "Question",
     "RankResult",

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import catch_warnings
 
 import click
 
@@ -28,7 +29,7 @@ from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, sch
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import latency_text
 from iosched.jobs.bench_rows import ROWS
-from iosched.models.errors import UsageError
+from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.scheduler.strategy_names import is_searched
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def command(
         taken = schedule_for(loaded, model, schedule, device)
         if taken is None and "iosched" in (*names, baseline):
             raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
-        with progress_bar() as observer:
+        with progress_bar() as observer, catch_warnings(action="ignore", category=OtherDeviceWarning):
             result = bench(
                 loaded,
                 None if taken is None else taken.document,

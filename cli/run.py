@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import catch_warnings
 
 import click
 
@@ -35,7 +36,7 @@ from iosched.cli.output import (
 from iosched.cli.source import input_file, read_alike, read_model, schedule_for
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text, shape_text
-from iosched.models.errors import ExecutionError, MismatchError, UsageError
+from iosched.models.errors import ExecutionError, MismatchError, OtherDeviceWarning, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +146,7 @@ def command(
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
     reference = _reference(loaded, against) if (check or check_schedule or against) and not members else None
-    with _telling_words(loaded, input_files):
+    with _telling_words(loaded, input_files), catch_warnings(action="ignore", category=OtherDeviceWarning):
         found = run(
             loaded,
             document,

@@ -196,36 +196,21 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
         UsageError: both files of the command line are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    from iosched.profiler.devices.resolve import runner_design, runner_name
+    from iosched.jobs.other_device import CONSEQUENCE, other_device
 
     found = embedded_schedules(model) if schedule is None else read_schedules(schedule, model=text)
     if found is None:
         return None
     taken = for_model(found, model)
     document = taken.document
-    _remark_other_device(document, runner_name(device, document), runner_design(device, document))
+    if (elsewhere := other_device(document, device)) is not None:
+        note(f"{elsewhere}: {_how(document) if document.cost == 'analytic' else CONSEQUENCE}.")
     return taken
 
 
-def _remark_other_device(document: ScheduleDocument, here: str, design: Mapping[str, str]) -> None:
-    made_for = document.device.get("name")
+def _how(document: ScheduleDocument) -> str:
     share = document.measured_share
-    if document.cost == "analytic":
-        how = "nothing was measured, there or here" if share is None else source_text(share, " there")
-        note(f"This schedule was made for {made_for}, by an analytic model: {how}.")
-    elif here and made_for != here:
-        note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
-    elif here and (others := _differences(document.device, design)):
-        note(f"This schedule was made for another {here} ({others}): it runs, but another may be faster here.")
-
-
-def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """How the design of a device differs from that of the one here of its name; "" if it does not, or is not known."""
-    keys = [key for key in here if made_for.get(key, here[key]) != here[key]]
-    texts = [
-        "other instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys
-    ]
-    return "; ".join(texts)
+    return "nothing was measured, there or here" if share is None else source_text(share, " there")
 
 
 def remark_not_shipped(document: ScheduleDocument) -> None:

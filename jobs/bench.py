@@ -10,6 +10,7 @@ from pathlib import Path
 
 from iosched.jobs.bench_rows import ROWS
 from iosched.jobs.opening import check_schedulable, opened
+from iosched.jobs.other_device import warn_of_other_device
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
@@ -145,7 +146,9 @@ def bench(
     """
     resolved = resolve(device, model)
     _check_names([*names, *([] if baseline is None else [baseline])])
-    document = None if document is None else fitted(document, model)
+    if document is not None:
+        document = fitted(document, model)
+        warn_of_other_device(document, device)
     if resolved.cost_kind == "analytic":
         resolved.executor(model, document)  # raises an error, since nothing runs there
     precision = _precision(document, resolved)

@@ -12,6 +12,7 @@ from iosched.jobs.batching.check import member_checks
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.locating.locate import first_difference
 from iosched.jobs.locating.site import Original, Site
+from iosched.jobs.other_device import warn_of_other_device
 from iosched.models.composition.members import Member, members_of
 from iosched.models.composition.values import is_random
 from iosched.models.errors import UsageError
@@ -202,8 +203,13 @@ def open_executor(
         InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, or onnxruntime is not installed.
+
+    Warns:
+        OtherDeviceWarning: the schedule was made for another device.
     """
-    document = None if document is None else fitted(document, model)
+    if document is not None:
+        document = fitted(document, model)
+        warn_of_other_device(document, device)
     executor = runner(device, document).executor(model, document, threads)
     _log.info("%r runs on %s", model.name, executor.description)
     return executor

@@ -33,6 +33,10 @@ class ExecutionError(IoschedError):
     """A model that loaded failed while it ran (exit code 1)."""
 
 
+class OtherDeviceWarning(UserWarning):
+    """A schedule runs on another device than it was made for; another schedule may be faster there."""
+
+
 class DeviceLostError(IoschedError):
     """A device stopped working, and nothing runs on it in this process any more (exit code 1).
 

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +65,32 @@ def test_a_model_without_a_schedule_runs_on_plain_onnxruntime() -> None:
         assert model.schedule is None
         assert not model.is_scheduled
         assert model.run({"x": np.concatenate([X, X])})["y"].shape == (2, 16, 6, 6)
+
+
+def test_a_schedule_for_another_device_runs_with_one_warning(tmp_path: Path) -> None:
+    def warns(call: Callable[[], object], match: str = "made for Tesla V100.*by an analytic model: it runs") -> None:
+        with pytest.warns(iosched.OtherDeviceWarning, match=match) as found:
+            call()
+        assert [each.filename for each in found] == [__file__]
+
+    model = load_model(branches().SerializeToString())
+    result = iosched.optimize(model, device="v100")
+    result.save(tmp_path / "m.onnx")
+    warns(lambda: iosched.load(tmp_path / "m.onnx").run({"x": X}))
+    warns(lambda: iosched.load_any(tmp_path / "m.onnx"))
+    warns(lambda: iosched.InferenceSession(tmp_path / "m.onnx").run(None, {"x": X}))
+    warns(lambda: [result.run({"x": X}), result.run({"x": X})])
+    warns(lambda: iosched.run(model, result.document, {"x": X}, repeats=2))
+    warns(lambda: iosched.bench(model, result.document, names=["iosched"], rounds=3, threads=1))
+    other = replace(document(model), device={"kind": "cpu", "name": "Other CPU"})
+    warns(lambda: iosched.load(model, schedule=other), "made for Other CPU, not for .*another may be faster here")
+
+
+@pytest.mark.parametrize("given", [{}, {"shipped": "reference", "device": {"kind": "cpu", "name": "Other CPU"}}])
+def test_a_schedule_made_here_and_one_that_does_not_ship_run_without_a_warning(given: dict) -> None:
+    model = load_model(branches().SerializeToString())
+    with warnings.catch_warnings(action="error"), iosched.load(model, schedule=replace(document(model), **given)):
+        pass
 
 
 @pytest.mark.parametrize("without", ["iosched", "reference"])

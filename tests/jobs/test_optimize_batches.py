@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -256,6 +257,13 @@ def test_teams_of_cores_take_any_batch_size_between() -> None:
 def test_wrong_inputs_are_refused(path: Path, inputs: dict, message: str) -> None:
     with iosched.load_batches(path, device="cpu", threads=1) as model, pytest.raises(UsageError, match=message):
         model.run(inputs)
+
+
+def test_a_file_made_for_another_device_warns_once_where_its_sizes_are_opened(path: Path) -> None:
+    with warnings.catch_warnings(record=True, action="default") as said, iosched.load_batches(path, threads=1) as model:
+        for size in (1, 4, 1):
+            model.run({"x": image(size)})
+    assert [(each.category, each.filename) for each in said] == [(iosched.OtherDeviceWarning, __file__)]
 
 
 def test_it_is_scheduled_if_a_schedule_ships_at_one_of_the_sizes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iosched.models.model import Model
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument
 
@@ -15,7 +16,7 @@ def document(model: Model, way: str = "greedy", shipped: str = "iosched", **runt
         sha256=model.digest,
         inputs=dict(model.bindings),
         dtype="float32",
-        device={"kind": "cpu", "name": "some processor"},
+        device={"kind": "cpu", "name": cpu_name()},
         schedule=WAYS[way](model.graph),
         shipped=shipped,
         latency_us={},
