@@ -133,7 +133,7 @@ def test_a_retrained_squeezenet_runs_by_the_schedule_of_the_first(
     assert invoke("optimize", zoo_file("squeezenet"), "--device", "v100", "-o", "first.onnx").exit_code == 0
     monkeypatch.setattr("iosched.models.zoo.network.zlib.crc32", lambda _: 7)
     onnx.save(zoo.build("squeezenet"), "second.onnx")
-    for source in ("first.onnx", "model.schedule.json"):
+    for source in ("first.onnx", "first.schedule.json"):
         result = invoke("run", "second.onnx", "--schedule", source, "--check")
         assert result.exit_code == 0, result.stderr
         assert "iosched, " in result.stdout
