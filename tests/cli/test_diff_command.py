@@ -17,9 +17,20 @@ def planned(invoke, model: Path) -> Callable[[str, str], Path]:
 
     def plan(strategy: str, device: str = "v100") -> Path:
         path = Path(f"{strategy}-{device}.onnx")
-        result = invoke("optimize", model, "--device", device, "--strategy", strategy, "-o", path, "-q")
+        result = invoke(
+            "optimize",
+            model,
+            "--device",
+            device,
+            "--strategy",
+            strategy,
+            "-o",
+            path,
+            "--schedule",
+            path.with_suffix(".json"),
+            "-q",
+        )
         assert result.exit_code == 0, result.stderr
-        Path("branches.schedule.json").rename(path.with_suffix(".json"))
         return path
 
     return plan
