@@ -37,6 +37,10 @@ class OtherDeviceWarning(UserWarning):
     """A schedule runs on another device than it was made for; another schedule may be faster there."""
 
 
+class ResourceError(ExecutionError):
+    """The machine lacks memory, threads or disk space; neither the model nor iosched is at fault (exit code 1)."""
+
+
 class DeviceLostError(IoschedError):
     """A device stopped working, and nothing runs on it in this process any more (exit code 1).
 

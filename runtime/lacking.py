@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from iosched.models.errors import ExecutionError, ResourceError
+
 _THREADS = "no further thread could be started: use fewer --threads, or let this user have more processes (ulimit -u)"
 _MEMORY = "out of memory: close other programs, or use a smaller batch size or fewer threads"
 _DISK = "the folder for temporary files is full: make room in it, or name another one in TMPDIR"
@@ -25,3 +27,9 @@ def way_to_install(extra: str | None, options: str = "") -> str:
 def lacking(text: str) -> str | None:
     """What the machine lacks, and the way out, where that is what a library's error says; else None."""
     return next((meaning for words, meaning in _MEANINGS if words in text), None)
+
+
+def failure(text: str, said: str = "") -> ExecutionError:
+    """The error for what a library says: a `ResourceError` if the machine lacks something, else with the words `said`."""
+    lack = lacking(text)
+    return ExecutionError(said or text) if lack is None else ResourceError(lack)

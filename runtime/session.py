@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 
 from iosched.models.binding import input_dims
-from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
+from iosched.models.errors import DeviceError, InvalidModelError, ResourceError
 from iosched.models.model import Model
 from iosched.models.source import read_proto
-from iosched.runtime.lacking import lacking, way_to_install
+from iosched.runtime.lacking import failure, lacking, way_to_install
 
 _MAX_REASON = 300
 _SOURCE = re.compile(r"^/\S+:\d+ .*?\) (const )?")  # "/path/file.h:46 void function(arguments) "
@@ -52,7 +52,7 @@ def open_session(
 
     Raises:
         InvalidModelError: where onnxruntime refuses the model.
-        ExecutionError: where the machine has no memory or no threads for it.
+        ResourceError: where the machine has no memory or no threads for it.
         DeviceError: where onnxruntime is not installed.
     """
     onnxruntime = load_onnxruntime()
@@ -62,7 +62,7 @@ def open_session(
         return onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
     except refusals() as error:
         if (lack := lacking(str(error))) is not None:
-            raise ExecutionError(lack) from error
+            raise ResourceError(lack) from error
         said = f"onnxruntime cannot run this model: {first_useful_line(error)}"
         raise InvalidModelError(f"{said}{_shapes_text(bound)}") from error
 
@@ -87,13 +87,13 @@ def running() -> Iterator[None]:
     """Turns what onnxruntime raises in a run into an error for people.
 
     Raises:
-        ExecutionError: where onnxruntime fails.
+        ExecutionError: where onnxruntime fails; a `ResourceError` where the machine lacks something.
     """
     try:
         yield
     except refusals() as error:
-        what = lacking(str(error)) or f"onnxruntime failed while it ran the model: {first_useful_line(error)}"
-        raise ExecutionError(what) from error
+        said = f"onnxruntime failed while it ran the model: {first_useful_line(error)}"
+        raise failure(str(error), said) from error
 
 
 def lent_weights(model: Model) -> tuple[list[str], list[Any], list[np.ndarray]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
+from iosched.models.errors import DeviceError, IoschedError, ResourceError, UsageError
 
 ENVIRONMENT_VARIABLE = "IOSCHED_PROFILE_DB"
 IN_MEMORY = ":memory:"
@@ -25,7 +25,7 @@ def explained(path: Path | None) -> Iterator[None]:
 
     Raises:
         UsageError: the file is damaged, or it or its folder cannot be written.
-        ExecutionError: the disk is full, or fails.
+        ResourceError: the disk is full, or fails.
         DeviceError: another process keeps the file locked.
     """
     try:
@@ -47,7 +47,7 @@ def _error_for(path: Path | None, error: sqlite3.Error | ValueError | TypeError)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DeviceError(f"another process keeps {path} locked.\nTry again when it is done. {WAY_OUT}.")
     if code == sqlite3.SQLITE_FULL:
-        return ExecutionError(f"no space left for the profile database {path}.\nMake room. {WAY_OUT}.")
+        return ResourceError(f"no space left for the profile database {path}.\nMake room. {WAY_OUT}.")
     if code == sqlite3.SQLITE_IOERR:  # also where there is no space for the files beside it
-        return ExecutionError(f"the disk fails or is full: the profile database {path} ({error}).\n{WAY_OUT}.")
+        return ResourceError(f"the disk fails or is full: the profile database {path} ({error}).\n{WAY_OUT}.")
     return UsageError(f"cannot read and write the profile database {path}: {error}.\n{WAY_OUT}.")

@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from iosched.models.errors import ExecutionError
-from iosched.runtime.lacking import lacking, way_to_install
+from iosched.runtime.lacking import failure, way_to_install
 
 _ABI_VERSION = 5
 _ERROR_NBYTES = 2048
@@ -129,7 +128,7 @@ def load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise ExecutionError(lacking(str(error)) or f"{path.name} does not load: {error}") from error
+        raise failure(str(error), f"{path.name} does not load: {error}") from error
 
 
 def call(function: Callable[..., Any], *arguments: object) -> Any:
@@ -154,6 +153,5 @@ def call_telling(error: ctypes.Array[ctypes.c_char], function: Callable[..., Any
     """
     result = function(*arguments, error)
     if text := error.value:
-        words = text.decode(errors="replace")
-        raise ExecutionError(lacking(words) or words)
+        raise failure(text.decode(errors="replace"))
     return result

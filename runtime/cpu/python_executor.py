@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu.arrays import (
     aligned_empty,
     check_kernels,
@@ -32,6 +31,7 @@ from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.cpu.values import Values, as_bytes
 from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.lacking import failure
 from iosched.runtime.plan import Space, Task, View
 from iosched.runtime.session import load_onnxruntime, refusals
 
@@ -109,7 +109,7 @@ def open_program(program: Program, options: SessionOptions) -> InferenceSession:
             options.add_external_initializers(names, values)
             return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
     except refusals() as error:
-        raise ExecutionError(str(error)) from error
+        raise failure(str(error)) from error
 
 
 @dataclass(eq=False)
@@ -292,7 +292,7 @@ class PythonExecutor:
         for other in others:
             other.result()
         if lanes.error is not None:
-            raise ExecutionError(str(lanes.error)) from lanes.error
+            raise failure(str(lanes.error)) from lanes.error
         return values
 
     def _sweep(self, ballast: np.ndarray) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_models import branches
 
-from iosched.models.errors import ExecutionError, InvalidModelError
+from iosched.models.errors import InvalidModelError, ResourceError
 from iosched.runtime.lacking import lacking
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
@@ -32,9 +32,9 @@ def test_of_a_library_that_lacks_something_no_model_is_blamed(monkeypatch: pytes
         raise RuntimeError(text)
 
     monkeypatch.setattr(load_onnxruntime(), "InferenceSession", fail)
-    with pytest.raises(ExecutionError, match=TEXTS[text]):
+    with pytest.raises(ResourceError, match=TEXTS[text]):
         open_session(branches().SerializeToString(), None)
-    with pytest.raises(ExecutionError, match=TEXTS[text]), running():
+    with pytest.raises(ResourceError, match=TEXTS[text]), running():
         raise RuntimeError(text)
 
 

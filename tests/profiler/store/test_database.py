@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.models.errors import DeviceError, ExecutionError, UsageError
+from iosched.models.errors import DeviceError, ResourceError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
 from iosched.profiler.store import database, schema
 from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
@@ -138,7 +138,7 @@ def test_a_full_disk_is_told_as_such_and_what_was_kept_stays(tmp_path: Path) -> 
     with ProfileDatabase(path) as profile:
         profile.keep_stage("s", CPU, FOUND)
         profile._connection.execute("PRAGMA max_page_count = 1")  # SQLite takes it for as many as there are
-        with pytest.raises(ExecutionError, match=r"no space left for the profile database[\s\S]*Make room"):
+        with pytest.raises(ResourceError, match=r"no space left for the profile database[\s\S]*Make room"):
             profile.keep_stage("t" * 10**6, CPU, FOUND)
         assert profile.stage("s", CPU) is not None
 
@@ -146,7 +146,7 @@ def test_a_full_disk_is_told_as_such_and_what_was_kept_stays(tmp_path: Path) -> 
 def test_a_failing_disk_is_told_as_such(tmp_path: Path) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
-    with pytest.raises(ExecutionError, match="the disk fails or is full"), explained(tmp_path):
+    with pytest.raises(ResourceError, match="the disk fails or is full"), explained(tmp_path):
         raise error
 
 
