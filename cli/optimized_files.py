@@ -60,7 +60,7 @@ class OptimizedFiles:
 
         Args:
             tables: titles, and rows of names and values.
-            notes: sentences that a user should read.
+            notes: sentences that a user should read; they go to stderr.
             as_json: whether stdout has JSON, so that this goes to stderr.
             options: what the next command should be given besides the model.
         """
@@ -73,7 +73,9 @@ class OptimizedFiles:
         lines = [f"Wrote {' and '.join(files)}."] if files else []
         if self.model.path is not None:
             lines.append(f"Next:  iosched run {quote(str(self.model))} {options}--check")
-        for line in [*notes, *lines]:
+        for line in notes:
+            note(line)
+        for line in lines:
             note(line) if to_stderr else click.echo(line)
 
 

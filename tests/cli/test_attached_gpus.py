@@ -43,7 +43,7 @@ def test_a_v100_is_planned_for_on_paper_with_a_line_that_says_what_would_measure
     standin_driver.install(monkeypatch, f"{V100}:70")
     done = invoke("optimize", model, "--device", "v100")
     assert done.exit_code == 0, done.stderr
-    assert ATTACHED in done.stdout.splitlines()
+    assert ATTACHED in done.stderr.splitlines()
     found = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)
     assert found["cost"] == "analytic"
     assert found["notes"] == [ATTACHED]

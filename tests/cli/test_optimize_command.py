@@ -197,10 +197,10 @@ def test_the_table_says_what_a_single_run_takes_beside_the_plain_way(
     assert " ".join(line.split()).endswith(row)
 
 
-def test_what_else_should_be_known_is_said_below_the_table(invoke, model: Path, monkeypatch) -> None:
+def test_what_else_should_be_known_is_said_on_stderr(invoke, model: Path, monkeypatch) -> None:
     notes = ("The GPU was hot.",)
     monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), notes=notes))
-    assert "\nThe GPU was hot.\nWrote " in invoke("optimize", model).stdout
+    assert "The GPU was hot." in invoke("optimize", model).stderr.splitlines()
     assert json.loads(invoke("optimize", model, "--json").stdout)["notes"] == ["The GPU was hot."]
 
 
