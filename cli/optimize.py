@@ -63,6 +63,7 @@ def _settings(
     barriers: Barriers,
     layout: LayoutName,
     objective: Objective,
+    strict: bool,
     searched: Searched,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
@@ -82,6 +83,7 @@ def _settings(
         barriers=barriers,
         layout=layout,
         objective=objective,
+        strict=strict,
         **searched,
     )
 
@@ -144,6 +146,12 @@ def _settings(
     show_default=True,
     help="'latency': one run ends as soon as it can. 'throughput': as many images a second as can be, on all cores of "
     "a CPU. The batch, or several requests at a time, are then divided among teams of cores.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Fail if a plan of iosched fails or computes something else than onnxruntime. By default a stage that fails "
+    "is left out, and plain onnxruntime ships instead of a whole plan that fails.",
 )
 @searched_options
 @cluster_option(

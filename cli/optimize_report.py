@@ -148,6 +148,8 @@ def _check_row(check: OutputsCheck | None) -> list[tuple[str, str]]:
 
 
 def _kernels_text(result: OptimizeResult) -> str:
+    if result.kernels_before is None:
+        return "not counted"
     after = "not told by OpenVINO" if result.kernels_after is None else str(result.kernels_after)
     return f"{result.kernels_before} before, {after} after"
 

@@ -24,7 +24,9 @@ _OURS = ("iosched", "sequential")
 """What ships by our own runtime. OpenVINO is compared before it is timed, and so are teams."""
 
 
-def checked(result: OptimizeResult, model: Model, device: Device, threads: int | None) -> OptimizeResult:
+def checked(
+    result: OptimizeResult, model: Model, device: Device, threads: int | None, *, strict: bool = False
+) -> OptimizeResult:
     """The result, with what came of comparing its outputs on seeded inputs with those of plain onnxruntime.
 
     Where they differ by more than rounding explains, plain onnxruntime ships instead, and the reason names the first
@@ -32,7 +34,7 @@ def checked(result: OptimizeResult, model: Model, device: Device, threads: int |
     results are random, or where onnxruntime is not installed.
 
     Raises:
-        MismatchError: they differ on a device on which plain onnxruntime is no way to run the model.
+        MismatchError: they differ, and `strict` is set or plain onnxruntime is no way to run the model on the device.
         ExecutionError: a kernel fails.
     """
     document = result.document
@@ -55,7 +57,7 @@ def checked(result: OptimizeResult, model: Model, device: Device, threads: int |
         return result
     if check.passed:
         return replace(result, check=_said(check, None))
-    return _differing(result, check, first_difference(site))
+    return _differing(result, check, first_difference(site), strict=strict)
 
 
 def _compared(site: Site) -> Check:
@@ -65,12 +67,12 @@ def _compared(site: Site) -> Check:
         return compare(executor.run(site.inputs), expected, rtol=site.rtol)
 
 
-def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None) -> OptimizeResult:
+def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None, *, strict: bool) -> OptimizeResult:
     said = _said(check, found)
     if found is not None and found.cause == "rounding":
         note = f"Outputs on random inputs differ from onnxruntime's by more than is allowed: {sentence(found)}."
         return replace(result, check=said, notes=(*result.notes, note, *lines(found)[1:]))
-    if result.reference_us is None:
+    if strict or result.reference_us is None:
         raise MismatchError(mismatch_text(check.reasons, found))
     return replace(
         result,

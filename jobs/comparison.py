@@ -16,6 +16,7 @@ from iosched.profiler.measuring.in_turn import Candidate, close_all
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
+from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
@@ -31,6 +32,9 @@ OPENVINO = "openvino"
 
 _OTHER = ", other"
 """Ends, with a number, the names of the ways to run other schedules that were found."""
+
+_WORDS = "the whole model by the schedule {!r}"
+"""What a way is called for people, by its name."""
 
 _OPTIONAL = ("greedy", ONE_SESSION)
 """The names of what is left out where time is short."""
@@ -57,7 +61,12 @@ class Compared:
 
 
 def compare_models(
-    latencies: ModelLatencies, here: OpenModelHere, searched: SearchResult, pace: Pace, observer: Observer
+    latencies: ModelLatencies,
+    here: OpenModelHere,
+    searched: SearchResult,
+    pace: Pace,
+    observer: Observer,
+    faults: Faults,
 ) -> Compared:
     """Compares the ways to run the schedule that was found with the baselines and plain onnxruntime.
 
@@ -67,10 +76,11 @@ def compare_models(
         searched: the schedule that was found, and others that may be faster, in the device's units.
         pace: how much time there is.
         observer: is shown how many rounds are done.
+        faults: of ways that fail, which are left out.
 
     Raises:
         DeviceError: the device cannot run one of them, for example because its memory is too small.
-        ExecutionError: a kernel fails.
+        The fault of a way: no way is left to run the schedule that was found, or one operator after another.
         KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
     """
     found = dict(here.ways(searched.schedule))
@@ -78,20 +88,23 @@ def compare_models(
         found |= {f"{name}{_OTHER} {number}": way for name, way in here.ways(other).items()}
     in_turn = here.one_after_another()
     ways = {**found, **in_turn, "greedy": Way(divided(greedy(here.graph), here.cost))}
-    comparison = _Comparison(latencies, here, pace, observer)
+    comparison = _Comparison(latencies, here, pace, observer, faults)
     known = None if here.openvino is None else comparison.known(ways, here.openvino)
     second, notes = (None, ()) if known else _openvino(here, pace)
     measured, setting = known or comparison.of(ways, second)
+    if measured.keys().isdisjoint(found) or measured.keys().isdisjoint(in_turn):
+        raise faults.first
     best = fastest(measured, [name for name in in_turn if name in measured])
     ways, measured = {**ways, "sequential": ways[best]}, {**measured, "sequential": measured[best]}
-    return Compared(tuple(name for name in found if name in measured), ways, measured, setting, notes)
+    of_found = tuple(name for name in found if name in measured)
+    return Compared(of_found, ways, measured, setting, (*notes, *faults.notes))
 
 
 def compare_libraries(
     latencies: ModelLatencies, here: OpenModelHere, openvino: PlainOpenvino, pace: Pace, observer: Observer
 ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
     """The latencies of plain onnxruntime and OpenVINO, and onnxruntime's setting; raises as `compare_models` does."""
-    return _Comparison(latencies, here, pace, observer).of({}, openvino)
+    return _Comparison(latencies, here, pace, observer, Faults()).of({}, openvino)
 
 
 def _openvino(here: OpenModelHere, pace: Pace) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
@@ -115,6 +128,7 @@ class _Comparison:
     here: OpenModelHere
     pace: Pace
     observer: Observer
+    faults: Faults
 
     def known(
         self, ways: Mapping[str, Way], openvino: PlainOpenvino
@@ -136,7 +150,7 @@ class _Comparison:
         twin = {texts[name]: name for name in reversed(tuple(ways))}
         once = {name: ways[name] for name in reversed(tuple(twin.values()))}
         setting, measured = self._measured_now(once, openvino)
-        found = {**measured, **{name: measured[twin[texts[name]]] for name in ways}}
+        found = {**measured, **{name: measured[first] for name in ways if (first := twin[texts[name]]) in measured}}
         if self._is_thorough(measured):  # otherwise a later run that has more time shall measure again
             kept = {name: text for name, text in texts.items() if name in found}
             self.latencies.keep(kept, found, {} if setting is None else {REFERENCE: setting.description})
@@ -176,10 +190,23 @@ class _Comparison:
             if openvino is not None:
                 candidates[OPENVINO] = openvino.ready(inputs)
             for name, way in ways.items():
-                candidates[name] = self.here.ready(way, inputs)
+                with self.faults.contained(_WORDS.format(name)):
+                    candidates[name] = self._ready(way, inputs)
+            if ways and ways.keys().isdisjoint(candidates):
+                raise self.faults.first
             return setting, self._in_turn(candidates)
         finally:
             close_all(candidates.values())
+
+    def _ready(self, way: Way, inputs: Arrays) -> Candidate:
+        """The way ready to be timed; it is run once, so that a way that fails does so here."""
+        found = self.here.ready(way, inputs)
+        try:
+            found.time(1)
+        except BaseException:
+            found.close()
+            raise
+        return found
 
     def _best_setting(self, inputs: Arrays) -> ReferenceSettings:
         """The setting in which plain onnxruntime is fastest; its usual one if there is no time to find that out."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from iosched.jobs.checked import checked
 from iosched.jobs.comparison import compare_models
+from iosched.jobs.containment import shipped_plain
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import NOTHING_LENT, Lent, opened
@@ -23,9 +24,10 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.device import Device, OpenModel
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
+from iosched.runtime.faults import Faults
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.search import SearchResult
@@ -51,6 +53,9 @@ def optimize(
     than both beyond the noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is
     found has to beat the sequential schedule in one CUDA graph in the same way.
 
+    A stage that fails is left out of the search. If a whole plan fails on the CPU, plain onnxruntime ships; on an
+    attached GPU one operator after another is tried. With `settings.strict` both are errors.
+
     With `settings.schedule_from` nothing is searched: the given schedule takes the place of the one that is found.
 
     Args:
@@ -65,8 +70,10 @@ def optimize(
         InvalidScheduleError: the given schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, onnxruntime is not installed, or the memory of a GPU is too small.
-        ExecutionError: a kernel fails on a GPU.
-        MismatchError: on a GPU, what was found computes something else than onnxruntime.
+        ExecutionError: onnxruntime fails to run the model, or on a GPU a kernel fails; with `settings.strict` a
+            `PlanError` if a plan fails on the CPU.
+        ResourceError: the machine lacks memory, threads or disk space.
+        MismatchError: what was found computes something else than onnxruntime, on a GPU or with `settings.strict`.
         KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
     """
     if settings.strategy not in NAMES:
@@ -77,14 +84,29 @@ def optimize(
     device = resolve(settings.device, model)
     device.check(settings.opening)
     _log.info("optimize %r on %s: %s", model.name, device.name, settings.words)
-    started = time.monotonic()
+    started, attempt = time.monotonic(), Faults()
+    with attempt.contained(model.name):
+        return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), lent, started)
+    result = shipped_plain(attempt.found[model.name], model, settings, device, started)
+    return replace(result, notes=(*remarks(settings.device), *result.notes))
+
+
+def _optimized(
+    model: Model,
+    settings: OptimizeSettings,
+    device: Device,
+    observer: Observer,
+    interrupt: Interrupt,
+    lent: Lent,
+    started: float,
+) -> OptimizeResult:
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
         here = open_model.here
         started = started if lent.counts_opening else time.monotonic()
         whole = () if here is None else (here.plain, here.openvino)
-        pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), *whole)
-        result = _Job(model, settings, open_model, observer or Silence(), pace, lent.ahead_on(open_model, pace)).run()
-    return checked(result, model, device, settings.threads)
+        pace = Pace(settings.budget_s, started, interrupt, *whole)
+        result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
+    return checked(result, model, device, settings.threads, strict=settings.strict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +126,24 @@ class _Job:
         with interrupt.holding():
             if self.settings.objective == "throughput" and here is not None and here.is_schedulable:
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
+            found, verdict, search_seconds = self._decided()
+        result = self._result(found, verdict, None if here is None else here.cost)
+        return replace(result, search_seconds=search_seconds)
+
+    def _decided(self) -> tuple[SearchResult, Verdict, float]:
+        """What ships, and the seconds that the search took; one operator after another if no other plan runs here."""
+        here = self.opened.here
+        has_plain = here is None or here.plain is not None
+        attempt = Faults(self.settings.strict or has_plain)
+        with attempt.contained("the schedule found"):
             found = self._searched()
             search_seconds = self.pace.seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
-            if interrupt.came:
-                interrupt.ask()
-            verdict = self._verdict(found)
-        result = self._result(found, verdict, None if here is None else here.cost)
-        return replace(result, search_seconds=search_seconds)
+            if self.pace.interrupt.came:
+                self.pace.interrupt.ask()
+            return found, self._verdict(found), search_seconds
+        found = unsearched(sequential(self.opened.graph))
+        return found, self._verdict(found).noting(attempt.notes), self.pace.seconds
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None) -> OptimizeResult:
         here = self.opened.here
@@ -141,7 +173,8 @@ class _Job:
             return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        compared = compare_models(latencies, here, found, self.pace, self.observer)
+        faults = Faults(self.settings.strict)
+        compared = compare_models(latencies, here, found, self.pace, self.observer, faults)
         verdict = measured_verdict(here, found, compared, self.pace)
         keep_whole(self.model, self.settings, here, found, verdict)
         return verdict

@@ -45,6 +45,7 @@ class OptimizeWords(TypedDict, total=False):
     layout: LayoutName
     launch: str
     objective: Objective
+    strict: bool
     schedule_from: ScheduleDocument | None
 
 

@@ -38,6 +38,8 @@ class OptimizeSettings:
             by one into streams ("streams").
         objective: what to optimize for: the latency of one run, or as many images a second as can be.
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
+        strict: whether a plan that fails or computes wrong outputs is an error. By default a stage that fails is left
+            out of the search, and plain onnxruntime ships instead of a whole plan that fails.
     """
 
     device: str = "auto"
@@ -55,6 +57,7 @@ class OptimizeSettings:
     launch: str = DEFAULT_LAUNCH
     schedule_from: ScheduleDocument | None = None
     objective: Objective = DEFAULT_OBJECTIVE
+    strict: bool = False
 
     @property
     def words(self) -> str:
@@ -83,4 +86,5 @@ class OptimizeSettings:
         return OpenSettings(
             *(self.threads, self.precision, self.barriers, self.layout, self.launch, self.resume),
             objective=self.objective,
+            strict=self.strict,
         )

@@ -30,6 +30,7 @@ from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare
+from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential, together
@@ -77,6 +78,7 @@ class _Job:
     observer: Observer
     pace: Pace
     inputs: Arrays
+    faults: Faults
     left_out: list[str] = field(default_factory=list)
 
     def best(self) -> _Choice:
@@ -199,14 +201,15 @@ class _Job:
     def _order(self, openers: Sequence[Callable[[], Candidate]]) -> tuple[list[int], list[float]]:
         """The places of ways in the order of their speed, and what a run of each takes in microseconds.
 
-        A way that needs a model for a number of images that it cannot be made for takes for ever.
+        A way that fails takes for ever, as does one that needs a model for a number of images that it cannot be made
+        for.
         """
         if len(openers) == 1:
             return [0], [0.0]
         opened: dict[str, Candidate] = {}
         try:
             for number, opener in enumerate(openers):
-                with suppress(UsageError):
+                with suppress(UsageError), self.faults.contained(f"a way to use teams of cores, number {number + 1}"):
                     opened[str(number)] = opener()
             found = measure_rates(opened, self.within(_TRIED, 0.2), self.progress("trying teams"))
         finally:
@@ -225,12 +228,14 @@ def best_throughput(
     Raises:
         ExecutionError: a kernel fails.
         DeviceError: onnxruntime is not installed.
+        MismatchError: teams compute something else than onnxruntime, and `settings.strict` is set.
         KeyboardInterrupt: the user interrupts, and does not want the best way known.
     """
     assert here.teams is not None
     lanes = int(here.running(None, {}).runtime["lanes"])
     pace = replace(pace, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
-    job = _Job(here, here.teams, model, settings, observer, pace, random_inputs(model.graph.inputs))
+    inputs = random_inputs(model.graph.inputs)
+    job = _Job(here, here.teams, model, settings, observer, pace, inputs, Faults(settings.strict))
     choice = job.best()
     sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
@@ -254,7 +259,9 @@ def _compared(
         with Reference(job.model, setting) as reference:
             check = compare(run(), reference.run(job.inputs))
         notes: tuple[str, ...] = () if ways.refusal is None else (f"The batch is not divided: {ways.refusal}.",)
-        notes += tuple(job.left_out)
+        notes += (*job.left_out, *job.faults.notes)
+        if not check.passed and job.settings.strict:
+            raise MismatchError(f"teams compute something else than onnxruntime: {check.reasons[0]}")
         if not check.passed:  # never seen; the model is then served as it was
             opened.pop("iosched").close()
             notes += (f"Teams compute something else than onnxruntime, so they were not compared: {check.reasons[0]}.",)

@@ -41,6 +41,16 @@ class ResourceError(ExecutionError):
     """The machine lacks memory, threads or disk space; neither the model nor iosched is at fault (exit code 1)."""
 
 
+class PlanError(ExecutionError):
+    """A plan of ours fails for a model that is not to blame (exit code 1).
+
+    Attributes:
+        place: the operator at which it fails; empty if that is not known.
+    """
+
+    place = ""
+
+
 class DeviceLostError(IoschedError):
     """A device stopped working, and nothing runs on it in this process any more (exit code 1).
 

@@ -30,6 +30,6 @@ def lacking(text: str) -> str | None:
 
 
 def failure(text: str, said: str = "") -> ExecutionError:
-    """The error for what a library says: a `ResourceError` if the machine lacks something, else with the words `said`."""
+    """The error for a library's text: a `ResourceError` if the machine lacks something, else one that says `said`."""
     lack = lacking(text)
     return ExecutionError(said or text) if lack is None else ResourceError(lack)

@@ -29,8 +29,8 @@ ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
-        *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "lacking", "session"),
-        *("element_types", "reference", "requests", "shares", "openvino"),
+        *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "lacking", "faults"),
+        *("session", "element_types", "reference", "requests", "shares", "openvino"),
         *("side_by_side", "traced", "cpu", "compiled", "cuda"),
     ),
     "iosched.runtime.cuda": (

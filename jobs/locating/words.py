@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosched.jobs.locating.difference import FirstDifference, Place
+from iosched.runtime.faults import REPORT
 
 _SHOWN = 4
 """As many names are listed; of more, their number is given."""
 
-_REPORT = "Please report it with the output of 'iosched doctor' and, if you can, the model."
-
 _ADVICE = {
     "runtime": "Given just what it read, onnxruntime computes something else: it is run wrongly here. Until that is "
-    "mended, 'iosched optimize --strategy sequential' may avoid it, and plain onnxruntime does. " + _REPORT,
+    "mended, 'iosched optimize --strategy sequential' may avoid it, and plain onnxruntime does. " + REPORT,
     "model": "onnxruntime computes the same from this file, and something else from the original: the file has other "
-    "weights, attributes or wiring here. Optimize the original again. If that does not help: " + _REPORT,
+    "weights, attributes or wiring here. Optimize the original again. If that does not help: " + REPORT,
     "rounding": "Given just what it read, onnxruntime computes the same: no operator is wrong, small differences have "
     "added up until here. Judge by the model's results, such as its accuracy, whether they matter.",
-    None: "Whether it alone is wrong could not be tried. " + _REPORT,
+    None: "Whether it alone is wrong could not be tried. " + REPORT,
 }
 
 
@@ -34,7 +33,7 @@ def sentence(found: FirstDifference) -> str:
 def lines(found: FirstDifference | None) -> tuple[str, ...]:
     """All that there is to say, a sentence or two in each line; None means that no operator was found."""
     if found is None:
-        return ("In another run the outputs were right: as where threads race for memory. " + _REPORT,)
+        return ("In another run the outputs were right: as where threads race for memory. " + REPORT,)
     text = sentence(found)
     said = [f"{text[0].upper()}{text[1:]}."]
     if not found.is_complete:
@@ -42,7 +41,7 @@ def lines(found: FirstDifference | None) -> tuple[str, ...]:
     if found.vanishes:
         said.append(
             "It is gone where tensors in between are kept: as where a kernel is wrong that runs several operators as "
-            "one, or where memory is reused too early. " + _REPORT
+            "one, or where memory is reused too early. " + REPORT
         )
     elif found.is_complete:
         said.append(_ADVICE[found.cause])

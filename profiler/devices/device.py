@@ -336,6 +336,11 @@ class Device(Protocol):
         """
         ...
 
+    def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
+        """Plain onnxruntime, which ships if our own plan fails; None if it does not run the model on this
+        device, or not in this precision."""
+        ...
+
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Makes `model` ready to run by a schedule that fits it, or in the device's usual way if there is none.
 

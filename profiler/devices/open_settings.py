@@ -31,6 +31,7 @@ class OpenSettings:
             latencies replace the old ones.
         may_time: whether opening the model may run something, for example to find out which kernels are fastest.
         objective: what is optimized for: the latency of one run, or as many images a second as can be.
+        strict: whether a fault of a plan is raised, instead of being contained (`runtime/faults.py`).
     """
 
     threads: int | None = None
@@ -41,6 +42,7 @@ class OpenSettings:
     resume: bool = True
     may_time: bool = True
     objective: Objective = DEFAULT_OBJECTIVE
+    strict: bool = False
 
 
 def refuse_for_attached_gpus(settings: OpenSettings) -> None:

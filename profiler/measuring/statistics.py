@@ -78,6 +78,9 @@ class Measurement:
 UNRUNNABLE = Measurement(math.inf, math.inf, math.inf, ())
 """Stands for the measurement of something that the device cannot run."""
 
+FAILED = Measurement(math.inf, math.inf, math.inf, ())
+"""Stands for the measurement of something that failed: unlike `UNRUNNABLE`, by a fault, so that it is not kept."""
+
 NOTHING_TO_RUN = Measurement(0.0, 0.0, 0.0, ())
 """Stands for the measurement of something that has no kernel to run: it takes no time, and there is no sample."""
 

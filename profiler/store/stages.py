@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from iosched.models.log import logger
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import FAILED, Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row, StageRow, Turn
 
@@ -101,10 +101,14 @@ class StageMemory:
         return None
 
     def keep(self, signature: str, turn: Turn, found: Measurement) -> Measurement:
-        """Keeps a measurement that was just taken, here and in the database, and returns it.
+        """Keeps a measurement that was just taken, here and in the database, and returns it. A `FAILED` one counts for
+        nothing, and is only remembered here.
 
         Where all tries of a stage were disturbed, the fastest stays: others make a stage slower, hardly ever faster.
         """
+        if found is FAILED:  # another version may run it
+            self._met[turn][signature] = found
+            return found
         if not self.resume and not any(signature in met for met in self._met.values()):
             self.database.forget_stage(signature, self.device)
         _log_measured(signature, turn, found, self._tries[turn, signature] + 1)

@@ -19,7 +19,7 @@ from iosched.jobs.capacity import capacity
 from iosched.jobs.explain import explain_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
-from iosched.models.errors import MismatchError, UsageError
+from iosched.models.errors import MismatchError, PlanError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
@@ -28,6 +28,7 @@ from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.runtime.compare import compare
+from iosched.runtime.hazards import HazardError
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
@@ -142,21 +143,62 @@ def test_a_batch_whose_images_are_mixed_is_not_divided(monkeypatch: pytest.Monke
     check_runs(model, result.document)
 
 
-def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def fail_with_two_images(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Teams that take two images at once raise the error when they are made ready."""
     ready = CpuTeams.ready
 
-    def refusing(ways: CpuTeams, schedule: Schedule, teams: Teams, inputs: Arrays) -> object:
+    def failing(ways: CpuTeams, schedule: Schedule, teams: Teams, inputs: Arrays) -> object:
         if teams.images == 2:
-            raise UsageError("the shape of 'y' does not follow the number of images")
+            raise error
         return ready(ways, schedule, teams, inputs)
 
-    monkeypatch.setattr(CpuTeams, "ready", refusing)
+    monkeypatch.setattr(CpuTeams, "ready", failing)
+
+
+def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with_two_images(monkeypatch, UsageError("the shape of 'y' does not follow the number of images"))
     choices = [teams for teams in possible(4, 2, divides=True) for _ in range(2)]
     best = next(number for number, teams in enumerate(choices) if teams == Teams(1, 2, 2))
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, best)
     result = optimized(small(4), strategy="concurrent")
     assert result.document.teams is not None
     assert result.document.teams.images != 2
+
+
+def test_teams_that_fail_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with_two_images(monkeypatch, HazardError("tasks clash"))
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
+    result = optimized(small(4), strategy="sequential")
+    assert result.shipped == "iosched"
+    assert result.document.teams is not None
+    assert result.document.teams.images != 2
+    assert any("a way to use teams of cores" in note and "HazardError: tasks clash" in note for note in result.notes)
+
+
+def test_teams_that_fail_are_an_error_if_faults_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with_two_images(monkeypatch, HazardError("tasks clash"))
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
+    with pytest.raises(PlanError, match="tasks clash"):
+        optimized(small(4), strategy="sequential", strict=True)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_teams_that_compute_something_else_do_not_ship(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+    ready = CpuTeams.ready
+
+    def wrong(ways: CpuTeams, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, object]:
+        candidate, run = ready(ways, schedule, teams, inputs)
+        return candidate, lambda: {name: array + 1 for name, array in run().items()}
+
+    monkeypatch.setattr(CpuTeams, "ready", wrong)
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
+    if strict:
+        with pytest.raises(MismatchError, match="teams compute something else than onnxruntime"):
+            optimized(small(4), strategy="sequential", strict=True)
+        return
+    result = optimized(small(4), strategy="sequential")
+    assert result.shipped == "reference"
+    assert any("Teams compute something else" in note for note in result.notes)
 
 
 def test_openvino_that_computes_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

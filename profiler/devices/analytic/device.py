@@ -119,6 +119,9 @@ class PaperGpu:
         scaled = ScaledCost(cost, found.measured)
         return OpenOnPaper(self, scaled, launch, replace(found, factor=scaled.scaling.factor))
 
+    def plain(self, model: Model, settings: OpenSettings) -> None:
+        """None: plain onnxruntime runs on the CPU."""
+
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Refuses to run anything.
 

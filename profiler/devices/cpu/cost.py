@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from iosched.models.graph import Operator
@@ -18,6 +19,7 @@ from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.devices.cpu.yardstick import RunBatch, compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
+    FAILED,
     NOTHING_TO_RUN,
     UNRUNNABLE,
     Measurement,
@@ -31,6 +33,7 @@ from iosched.profiler.store.tables import Row, Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lower import LOWERING
+from iosched.runtime.faults import Faults, named, plan_error
 from iosched.runtime.processor import read_processor
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
@@ -53,6 +56,8 @@ class CpuStageCost:
             weights; by default about as many as the whole model's (`sweep.py`). With 0 everything stays in them.
         on_measured: is called after every stage that was really measured.
         resume: whether the latencies in the database are used, see `StageMemory`; the yardstick's always is.
+        faults: of stages that fail. Such a stage counts as infinitely slow and is not kept in the database; only an
+            operator that fails alone ends the search, since no schedule can do without it.
     """
 
     backend: CpuBackend
@@ -61,6 +66,7 @@ class CpuStageCost:
     sweep_nbytes: int | None = None
     on_measured: Callable[[], None] = lambda: None
     resume: bool = True
+    faults: Faults = field(default_factory=Faults)
 
     @property
     def lanes(self) -> int:
@@ -247,6 +253,21 @@ class CpuStageCost:
         return key if self._choice.is_guessed(stage, lanes) else f"{key}:{self._signatures.of_division(stage)}"
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
+        """Measures the stage.
+
+        Raises:
+            PlanError: it fails, and is of one operator, or faults are not contained.
+        """
+        place, attempt = named([self.backend.graph.by_name[name] for name in stage.operators]), Faults()
+        with attempt.contained(place):
+            return self._measured_now(stage, lanes, worse_than_us)
+        error = attempt.found[place]
+        if len(stage.operators) == 1 or self.faults.strict:
+            raise plan_error(place, error) from error
+        self.faults.found[f"the stage of {place}"] = error
+        return FAILED
+
+    def _measured_now(self, stage: Stage, lanes: int, worse_than_us: float | None) -> Measurement:
         compiled = self.backend.compile_stage(stage, lanes=lanes)
         if compiled is None:
             return UNRUNNABLE
@@ -254,8 +275,8 @@ class CpuStageCost:
         warm_up = self._amid(compiled)
         run = self._steadied(warm_up, slowness.append)
         take = partial(measure, run, self.settings, worse_than_us=worse_than_us, warm_up=warm_up)
-        found, disturbed_by = self._watched(take)
-        compiled.executor.close()
+        with closing(compiled.executor):
+            found, disturbed_by = self._watched(take)
         return replace(found, disturbed_by=(*disturbed_by, *disturbance.doubts(slowness, found.relative_width)))
 
     def _watched(self, take: Callable[[], Measurement]) -> tuple[Measurement, tuple[str, ...]]:

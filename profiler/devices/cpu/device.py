@@ -35,6 +35,7 @@ from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.memory import check_fits, machine_nbytes
 from iosched.runtime.processor import cpu_name, read_processor
@@ -128,7 +129,14 @@ class CpuDevice:
         check_fits(model.graph)
         other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
         backend = CpuBackend(model, lanes=settings.threads, beside=other)
-        return OpenOnCpu(self, model, CpuStageCost(backend, database, resume=settings.resume), settings.precision)
+        cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
+        return OpenOnCpu(self, model, cost, settings.precision)
+
+    def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
+        """Plain onnxruntime on the same cores; None in a precision that it does not compute in."""
+        if settings.precision != DEFAULT_PRECISION:
+            return None
+        return PlainOnnxruntime(model, min(settings.threads or cpu_count(), len(allowed_cpus())))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Makes `model` ready to run in the way that shipped, see `shipped_executor`.
@@ -250,7 +258,7 @@ class OpenOnCpu:
         return CpuTeams(self.model, self._backend.lanes, self._backend.cpus, self._with_backend)
 
     def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
-        cost = CpuStageCost(backend, self.cost.database, resume=self.cost.resume)
+        cost = CpuStageCost(backend, self.cost.database, resume=self.cost.resume, faults=self.cost.faults)
         return OpenOnCpu(self.device, model, cost)
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
@@ -281,7 +289,7 @@ class OpenOnCpu:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
         del measured
         runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
-        notes = (*core_remarks(self._backend.cpus), *self.cost.remarks)
+        notes = (*core_remarks(self._backend.cpus), *self.cost.remarks, *self.cost.faults.notes)
         if way is None:
             return Running(len(self._backend.kernels.nodes), runtime, notes)
         n_kernels = sum(map(len, self._backend.lower(way.schedule).plan.lanes))

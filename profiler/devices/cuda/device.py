@@ -131,6 +131,9 @@ class CudaDevice:
         )  # fmt: skip
         return OpenOnGpu(self, model, settings, cost)
 
+    def plain(self, model: Model, settings: OpenSettings) -> None:
+        """None: plain onnxruntime runs on the CPU."""
+
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Captures `model` in CUDA graphs by its schedule; without one it runs one operator after another.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from failing_plans import FAULTS, fail_where, has
 from scripted import LATENCIES_US, fire, script_models, script_stages
 from worker_talk import Talk, count_openings, result
 
@@ -43,7 +44,7 @@ from iosched.jobs.fleet.worker import Worker
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.jobs.settings import OptimizeSettings
-from iosched.models.errors import ExecutionError, InvalidModelError, UsageError
+from iosched.models.errors import ExecutionError, InvalidModelError, PlanError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
@@ -194,6 +195,25 @@ def test_opening_a_model_counts_only_towards_a_budget_that_counts_already(
     found = result(talk("optimize", work, fire(), left_s=left_s), OptimizeResult)
     assert (found.measurements > 0) == is_searched
     assert len(talk.all(Opened)) == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_question_about_a_plan_that_fails_is_left_out(
+    worker: Worker, measured: list[int], monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    fail_where(monkeypatch, has("fs"), fault)
+    assert result(Talk(worker)("questions", asked(*QUESTIONS), fire()), int) == 1
+
+
+def test_a_plan_that_fails_on_a_worker_is_contained_there(
+    worker: Worker, measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_where(monkeypatch, has("gs"), FAULTS[0])
+    found = result(Talk(worker)("optimize", Optimize(OptimizeSettings()), fire()), OptimizeResult)
+    assert (found.shipped, found.document.runtime["reason"]) == ("reference", found.reason)
+    assert "Conv 'gs'" in found.reason
+    with pytest.raises(PlanError, match="Conv 'gs'"):
+        result(Talk(worker)("optimize", Optimize(OptimizeSettings(strict=True)), fire()), OptimizeResult)
 
 
 def test_an_interruption_ends_a_search_with_the_best_known(worker: Worker, measured: list[int]) -> None:

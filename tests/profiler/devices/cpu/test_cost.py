@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failing_plans import fail_where, has, is_side_by_side
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.models.errors import PlanError
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu.cost import STAGE_SETTINGS, CpuStageCost
@@ -47,6 +49,24 @@ def test_a_stage_is_measured_once_for_each_signature(monkeypatch: pytest.MonkeyP
         assert together != cost.stage_latency_us(merged("f1", "f3"))
         assert together == cost.stage_latency_us(alone("g3", "g1"))
         assert len(measured) == 4
+
+
+def test_a_stage_that_fails_is_infinitely_slow_and_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measured = script_stages(monkeypatch)
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        with monkeypatch.context() as patch:
+            fail_where(patch, is_side_by_side, KeyError("k"))
+            for _ in range(2):
+                assert cost.stage_latency_us(alone("f1", "f3")) == math.inf
+            assert cost.remeasure(alone("f1", "f3")) == math.inf
+            fail_where(patch, has("g3"), KeyError("k"))
+            with pytest.raises(PlanError, match="iosched's plan fails at Conv 'g3': KeyError: 'k'"):
+                cost.stage_latency_us(alone("g3"))
+        assert (len(measured), cost.measurements) == (0, 0)
+        assert list(cost.faults.found) == ["the stage of Conv 'f1', Conv 'f3'"]
+        assert [row for row in database.rows() if isinstance(row, StageRow)] == []
+        assert CpuStageCost(backend, database).stage_latency_us(alone("f1", "f3")) < math.inf
 
 
 def test_what_the_database_has_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
