@@ -19,6 +19,9 @@ from iosched.models.model import Model
 from iosched.models.source import read_proto
 from iosched.runtime.lacking import failure, lacking, way_to_install
 
+DERIVED = "a graph that iosched derived from this model"
+"""What errors call a source that is not the user's own model."""
+
 _MAX_REASON = 300
 _SOURCE = re.compile(r"^/\S+:\d+ .*?\) (const )?")  # "/path/file.h:46 void function(arguments) "
 
@@ -43,11 +46,13 @@ def open_session(
     *,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
     bound: Model | None = None,
+    called: str = "this model",
 ) -> Any:
     """An onnxruntime session, on the CPU by default.
 
     Args:
         bound: the model whose dimensions were bound to make the source, if it is one: an error tells to which shapes.
+        called: what an error calls the source.
         providers: names, or pairs of a name and its options; what fails to load is left out, see `get_providers`.
 
     Raises:
@@ -63,7 +68,7 @@ def open_session(
     except refusals() as error:
         if (lack := lacking(str(error))) is not None:
             raise ResourceError(lack) from error
-        said = f"onnxruntime cannot run this model: {first_useful_line(error)}"
+        said = f"onnxruntime cannot run {called}: {first_useful_line(error)}"
         raise InvalidModelError(f"{said}{_shapes_text(bound)}") from error
 
 

@@ -13,7 +13,7 @@ import onnx
 
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.session import load_onnxruntime, open_session
+from iosched.runtime.session import DERIVED, load_onnxruntime, open_session
 
 _MAX_NBYTES = 64 << 20  # of one result
 
@@ -51,6 +51,6 @@ def _computed(kernels: KernelGraph, node: onnx.NodeProto) -> np.ndarray:
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    array: np.ndarray = open_session(proto.SerializeToString(), options).run(None, {})[0]
+    array: np.ndarray = open_session(proto.SerializeToString(), options, called=DERIVED).run(None, {})[0]
     array.flags.writeable = False
     return array

@@ -29,7 +29,9 @@ from iosched.runtime.cpu.node_order import in_one_order
 from iosched.runtime.cpu.response_norm import spell_out_response_norms
 from iosched.runtime.cpu.windows import take_in_windows
 from iosched.runtime.cpu.working import WorkingGraph
-from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
+from iosched.runtime.faults import plan_error
+from iosched.runtime.reference import Reference
+from iosched.runtime.session import DERIVED, lent_weights, load_onnxruntime, open_session
 
 _NCHWC = "com.microsoft.nchwc"
 _INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
@@ -134,6 +136,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
 
     Raises:
         InvalidModelError: onnxruntime refuses the model.
+        PlanError: onnxruntime refuses only what is derived from it.
         DeviceError: onnxruntime is not installed.
     """
     block = _channel_block()
@@ -142,7 +145,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
     aligned = align_channels(graph, block)
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"
-        _save_optimized(replace(model, proto=aligned.proto, weights=aligned.weights), path)
+        _save_optimized(model, replace(model, proto=aligned.proto, weights=aligned.weights), path)
         proto = onnx.load(str(path), load_external_data=False)
         _sort(proto.graph)
         _unshare_input_reorders(proto.graph)
@@ -160,7 +163,8 @@ def build_kernel_graph(model: Model) -> KernelGraph:
     )
 
 
-def _save_optimized(model: Model, path: Path) -> None:
+def _save_optimized(given: Model, model: Model, path: Path) -> None:
+    """Has onnxruntime optimize `model`, which was derived from `given`, and write it."""
     ort = load_onnxruntime()
     options = _quiet_options(ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
     names, values, arrays = lent_weights(model)
@@ -171,7 +175,11 @@ def _save_optimized(model: Model, path: Path) -> None:
     prefix = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(prefix + "file_name", "weights.bin")
     options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
-    open_session(model.proto.SerializeToString(), options, bound=model)
+    try:
+        open_session(model.proto.SerializeToString(), options, called=DERIVED)
+    except InvalidModelError as error:
+        Reference(given).close()  # raises if the model is at fault itself
+        raise plan_error("", error) from error
     del arrays  # lent until here
 
 

@@ -29,7 +29,7 @@ from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.window import window_of
 from iosched.runtime.plan import View
-from iosched.runtime.session import load_onnxruntime, open_session
+from iosched.runtime.session import DERIVED, load_onnxruntime, open_session
 
 _MOST_AXES = 3
 
@@ -223,4 +223,4 @@ def _session(strides: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[i
     proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = 4
-    return open_session(proto.SerializeToString(), options)
+    return open_session(proto.SerializeToString(), options, called=DERIVED)

@@ -15,7 +15,7 @@ from iosched.models.node_attributes import has_subgraphs
 from iosched.models.wiring import captures
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.element_types import are_of_numpy, run_on_any_types
-from iosched.runtime.session import load_onnxruntime, open_session, running
+from iosched.runtime.session import DERIVED, load_onnxruntime, open_session, running
 
 _Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[Any]]
 
@@ -47,7 +47,7 @@ def _opened(model: bytes) -> tuple[_Run, list[tuple[str, np.dtype]], list[str]]:
     """What runs the model on arrays, its inputs with their types, and its outputs."""
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = 4
-    session = open_session(model, options)
+    session = open_session(model, options, called=DERIVED)
     graph = onnx.load_from_string(model).graph
     dtypes = {value.name: _dtype(value) for value in (*graph.input, *graph.output)}
     kinds = ("string" if dtype.hasobject else dtype.name for dtype in dtypes.values())

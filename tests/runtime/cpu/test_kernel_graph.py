@@ -12,9 +12,11 @@ from onnx import TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
+from iosched.models.errors import InvalidModelError, PlanError
 from iosched.models.load import load_model
 from iosched.runtime.cpu import kernel_graph
 from iosched.runtime.cpu.kernel_graph import block_of, build_kernel_graph
+from iosched.runtime.cpu.working import WorkingGraph
 
 
 def convolution(channels: int) -> onnx.ModelProto:
@@ -61,3 +63,24 @@ def test_without_blocks_no_channels_are_added(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(kernel_graph, "align_channels", lambda graph, block: asked.append(block) or graph)
     made = build_kernel_graph(load_model(convolution(9).SerializeToString()))
     assert (asked, made.channel_block) == ([1], 1)
+
+
+def test_a_graph_that_was_derived_is_refused_without_blaming_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(convolution(9).SerializeToString())
+
+    def broken(graph: WorkingGraph, block: int) -> WorkingGraph:
+        nodes = [make_node("NoSuchOperator", node.input, node.output) for node in graph.proto.graph.node]
+        return graph.rewritten(nodes, {}, graph.tensors)
+
+    monkeypatch.setattr(kernel_graph, "align_channels", broken)
+    with pytest.raises(PlanError, match=r"a graph that iosched derived from this model: .*NoSuchOperator") as raised:
+        build_kernel_graph(model)
+    assert "This is a fault of iosched, not of the model" in str(raised.value)
+
+
+def test_a_model_that_onnxruntime_refuses_is_blamed() -> None:
+    relu = make_node("Relu", ["x"], ["y"])  # onnxruntime has no kernel for these numbers
+    x, y = (make_tensor_value_info(name, TensorProto.INT16, [2]) for name in "xy")
+    made = make_model(make_graph([relu], "small", [x], [y]), opset_imports=[make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model"):
+        build_kernel_graph(load_model(made.SerializeToString()))
