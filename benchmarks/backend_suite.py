@@ -18,7 +18,7 @@ from backend_cases import case, case_names, left_out  # noqa: E402
 from backend_runs import agree, on_the_cpu  # noqa: E402
 from testbed import keep_results  # noqa: E402
 
-from iosched.models.errors import InvalidModelError  # noqa: E402
+from iosched.models.errors import InvalidModelError, PlanError  # noqa: E402
 from iosched.models.load import load_model  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "onnx-backend.json"
@@ -30,7 +30,7 @@ def came_of(name: str) -> tuple[str, str]:
     try:
         model = load_model(found.model, name=name, input_shapes=found.input_shapes)
         how, outputs = on_the_cpu(found, model)
-    except InvalidModelError as error:
+    except (InvalidModelError, PlanError) as error:
         return "refused", str(error).splitlines()[0]
     try:
         agree(outputs, found.expected())
@@ -49,6 +49,7 @@ def main() -> None:
         "cases": len(names) + len(others),
         "onnxruntime_runs": len(names),
         "here": Counter(what for what, _ in came.values()),
+        "whole": [name for name, (what, _) in came.items() if what == "whole on onnxruntime"],
         "refused": {name: why for name, (what, why) in came.items() if what == "refused"},
         "differs": {name: why for name, (what, why) in came.items() if what == "differs"},
         "left_out": dict(Counter(others.values()).most_common()),

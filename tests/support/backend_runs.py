@@ -20,7 +20,7 @@ def on_the_cpu(case: Case, model: Model) -> tuple[How, dict[str, Any]]:
     """How the case runs and what it computes: by a plan, or on plain onnxruntime where no plan can be made.
 
     Raises:
-        InvalidModelError: it is refused.
+        PlanError: a plan that can be made fails.
     """
     with CpuBackend(model, lanes=2) as backend:
         if backend.is_supported():
