@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.forms import group_numbers
-from iosched.scheduler.lattice import Indices, Lattice, bits, components
+from iosched.scheduler.lattice import Indices, Lattice, bits
 from iosched.scheduler.signature import outputs_read_outside, sources_inside
 
 BlockKey = tuple[object, ...]
@@ -58,11 +58,10 @@ def _group_columns(
     graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
 ) -> list[NDArray[np.int32]]:
     """For the k-th group of each stage, the number of its canonical form; 0 where a stage has no k-th group."""
-    rounds = list(components(lattice.stages, lattice.order))
-    masks = np.unique(np.concatenate([groups for _, groups in rounds]))
+    masks = np.unique(np.concatenate([groups for _, groups in lattice.groups]))
     number = group_numbers(graph, operators, labels, masks)
     columns = []
-    for where, groups in rounds:
+    for where, groups in lattice.groups:
         column = np.zeros(len(lattice.stages), dtype=np.int32)
         column[where] = number[np.searchsorted(masks, groups)]
         columns.append(column)

@@ -150,7 +150,7 @@ def components(masks: Masks, order: Relation, *, largest: int | None = None) -> 
     rest = masks.copy()
     while len(alive):
         lowest = rest & (~rest + np.uint64(1))
-        group = _flood(lowest, rest, tables)
+        group = _flood(lowest, rest, tables, MAX_OPERATORS if largest is None else largest)
         if largest is not None:
             fits = popcount(group) <= largest
             alive, rest, group = alive[fits], rest[fits], group[fits]
@@ -172,14 +172,17 @@ def _neighbour_tables(order: Relation) -> list[Masks]:
     return tables
 
 
-def _flood(seeds: Masks, inside: Masks, tables: list[Masks]) -> Masks:
+def _flood(seeds: Masks, inside: Masks, tables: list[Masks], steps: int) -> Masks:
+    """The groups of `seeds`, or a part of more than `steps` operators of those that have so many."""
     group = seeds
     active: Indices = np.arange(len(seeds), dtype=np.int64)
-    while len(active):
+    for _ in range(steps):
+        if not len(active):
+            break
         current = group[active]
         reached = current.copy()
-        for byte, table in enumerate(tables):
-            reached |= table[(current >> np.uint64(8 * byte)) & np.uint64(255)]
+        for table, byte in zip(tables, current.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8).T, strict=False):
+            reached |= table[byte]
         reached &= inside[active]
         group[active] = reached
         active = active[reached != current]
@@ -220,6 +223,11 @@ class Lattice:
     sources: NDArray[np.int32]
     endings: NDArray[np.int32]
     stages: Masks
+
+    @cached_property
+    def groups(self) -> tuple[tuple[Indices, Masks], ...]:
+        """The k-th of these has the k-th group of each stage that has one: positions in `stages`, and masks."""
+        return tuple(components(self.stages, self.order))
 
 
 def build(
