@@ -15,7 +15,7 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -35,6 +35,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.lattice import Latencies, Lattice
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -166,6 +167,9 @@ class Analytic:
 
     def lower_bound_us(self, stage: Stage) -> float:
         return self._cost.lower_bound_us(stage)
+
+    def concurrent_bounds_us(self, names: Sequence[str], lattice: Lattice) -> Latencies:
+        return self._cost.concurrent_bounds_us(names, lattice)
 
     def stage_latency_us(self, stage: Stage) -> float:
         self._asked.add(stage_signature(self._graph, stage, lambda operator: self._cost.operator_key(operator.name)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from iosched.scheduler.lattice import Latencies, Lattice
 from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage
 
@@ -48,6 +49,23 @@ class OperatorBounds(Protocol):
 
     def operator_work_us(self, name: str) -> float:
         """Lane-microseconds that the operator takes at best: its latency on one lane; may measure it."""
+        ...
+
+
+@runtime_checkable
+class ConcurrentBounds(Protocol):
+    """Optional part of a `CostModel`: bounds all concurrent stages of a block at once.
+
+    The search then asks `lower_bound_us` for merge stages only.
+    """
+
+    def concurrent_bounds_us(self, names: Sequence[str], lattice: Lattice) -> Latencies:
+        """For each of `lattice.stages` a bound that its latency side by side will not undercut, in microseconds, (M,).
+
+        Args:
+            names: the operators of the block; operator `i` is bit `i` of the lattice's masks.
+            lattice: the states and stages of the block.
+        """
         ...
 
 

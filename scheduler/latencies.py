@@ -12,8 +12,8 @@ import numpy as np
 
 from iosched.scheduler.asking import ask
 from iosched.scheduler.bounds import concurrent_bounds
-from iosched.scheduler.cost import CostModel, Curtailable, Disturbable, OperatorBounds, Remeasurable
-from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Relation, bits, components, popcount
+from iosched.scheduler.cost import ConcurrentBounds, CostModel, Curtailable, Disturbable, OperatorBounds, Remeasurable
+from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Relation, bits, popcount
 from iosched.scheduler.questions import Question, of_operator
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import STAGES
@@ -112,6 +112,9 @@ class KnownLatencies:
             asked.remove(Strategy.CONCURRENT)
             if not self._fill_operator_bounds(self.cost, deadline):
                 return False
+        elif isinstance(self.cost, ConcurrentBounds):
+            asked.remove(Strategy.CONCURRENT)
+            self._bound_concurrent(self.cost.concurrent_bounds_us(self.names, self.lattice))
         for strategy in asked:
             self._ask_bounds(strategy)
         return True
@@ -144,7 +147,7 @@ class KnownLatencies:
         if not self._ask_operators(deadline):
             return False
         stages = self.lattice.stages
-        for where, groups in components(stages, self.lattice.order):
+        for where, groups in self.lattice.groups:
             positions = np.full(len(stages), -1, dtype=np.int64)
             positions[where] = np.searchsorted(stages, groups)
             self.rounds.append(positions)
@@ -154,9 +157,11 @@ class KnownLatencies:
     def _bound_by_operators(self, cost: OperatorBounds) -> None:
         stages = self.lattice.stages
         rounds = [(where, stages[groups[where]]) for groups in self.rounds for where in [np.flatnonzero(groups >= 0)]]
+        self._bound_concurrent(concurrent_bounds(stages, rounds, self._alone_us, self._work_us, cost.lanes))
+
+    def _bound_concurrent(self, bounds_us: Latencies) -> None:
         possible = np.isfinite(self.bound[Strategy.CONCURRENT])
-        computed = concurrent_bounds(stages, rounds, self._alone_us, self._work_us, cost.lanes)
-        self.bound[Strategy.CONCURRENT] = np.where(possible, computed, np.inf)
+        self.bound[Strategy.CONCURRENT] = np.where(possible, bounds_us, np.inf)
 
     @property
     def informative(self) -> bool:

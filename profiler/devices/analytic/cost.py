@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import add
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, Calibration
 from iosched.profiler.devices.analytic.kernels import Kernel, Kind, kernels_of, kind_of, merged_kernels
+from iosched.profiler.devices.analytic.side_by_side import side_by_side_us
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.profiler.devices.throughput import Throughputs
+from iosched.scheduler.lattice import Latencies, Lattice
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
@@ -32,8 +36,8 @@ class AnalyticCost:
 
     for the group g that makes this sum largest. The path of a group is the sum of the latencies of its operators when
     each runs alone, its busy time is how long it would take if it used the whole GPU throughout, and spill is the time
-    that groups lose because they do not fit into the L2 cache together. Lower bounds leave out the spill, so no stage
-    is faster than its bound.
+    that groups lose because they do not fit into the L2 cache together. The lower bound of a concurrent stage is its
+    latency itself.
 
     Args:
         graph: the model, at the batch size of its bound shapes.
@@ -69,7 +73,7 @@ class AnalyticCost:
         groups = self._groups_of(stage)
         if len(groups) == 1:
             return groups[0].path_us
-        return self._concurrent_us(groups, self._spilling(groups))
+        return self.modelled.calibration.fork_us * len(groups) + max(self._ends_us(groups, self._spilling(groups)))
 
     def busy_us(self, stage: Stage) -> float:
         """For how many microseconds the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
@@ -102,11 +106,12 @@ class AnalyticCost:
         )
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """A bound below `stage_latency_us`: one launch if operators run as one, else the latency without spill."""
-        if runs_as_one(stage):
-            return self.modelled.calibration.kernel_us
-        groups = [self._group(group) for group in groups_side_by_side(stage)]
-        return groups[0].path_us if len(groups) == 1 else self._concurrent_us(groups)
+        """One launch if operators run as one, else `stage_latency_us`."""
+        return self.modelled.calibration.kernel_us if runs_as_one(stage) else self.stage_latency_us(stage)
+
+    def concurrent_bounds_us(self, names: Sequence[str], lattice: Lattice) -> Latencies:
+        """`stage_latency_us` of all concurrent stages of a block, in microseconds, (M,)."""
+        return side_by_side_us(self.modelled, [self._work[name] for name in names], lattice)
 
     @property
     def throughputs(self) -> Throughputs:
@@ -159,14 +164,11 @@ class AnalyticCost:
             for group in groups_side_by_side(stage)
         ]
 
-    def _concurrent_us(self, groups: Sequence[Work], spilling: float = 0.0) -> float:
-        return self.modelled.calibration.fork_us * len(groups) + max(self._ends_us(groups, spilling))
-
     def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
         """When the work would end if it filled the GPU, the issue of all kernels, and each group; the last counts."""
         calibration = self.modelled.calibration
-        busy = sum(group.busy_us for group in groups)
-        spill = spilling * sum(group.spill_us for group in groups)
+        busy = _added(group.busy_us for group in groups)
+        spill = spilling * _added(group.spill_us for group in groups)
         issued = calibration.issue_us * sum(group.n_kernels for group in groups)
         hindered = (group.path_us + calibration.interference * (busy - group.busy_us + spill) for group in groups)
         return [busy, issued, *hindered]
@@ -185,6 +187,11 @@ def _work(graph: ComputationGraph, gpu: ModelledGpu, labels: dict[str, str]) -> 
         if label not in known:
             known[label] = gpu.work(kernels_of(graph, operator))
     return {name: known[label] for name, label in labels.items()}
+
+
+def _added(latencies_us: Iterable[float]) -> float:
+    """The sum, rounded after each term as in `side_by_side_us`; `sum` is more exact from Python 3.12 on."""
+    return reduce(add, latencies_us, 0.0)
 
 
 def _tally(shares: Iterable[tuple[Kernel, float]]) -> dict[Kernel, float]:

@@ -29,7 +29,9 @@ from iosched.profiler.devices.gpus import GpuSpec, gpu_keys, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.lattice import build, relation
 from iosched.scheduler.merge import can_merge
+from iosched.scheduler.paths import bound_us
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -127,6 +129,32 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
             if size > 1 and all(graph.by_name[one].type == "Conv" for one in names):
                 merged = Stage(MERGE, stage.groups)
                 assert cost.stage_latency_us(merged) >= max(cost.lower_bound_us(merged), cost.busy_us(merged))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    small_graphs(),
+    st.sampled_from(gpu_keys()),
+    st.sampled_from(list(CALIBRATIONS.values())),
+    st.sampled_from([Pruning(3, 8), Pruning(None, None)]),
+)
+def test_bounds_of_a_block_are_as_tight_as_can_be(
+    graph: ComputationGraph, name: str, calibration: Calibration, pruning: Pruning
+) -> None:
+    """No bound exceeds the latency of its stage, nor that of the block the latency of its best schedule."""
+    cost = AnalyticCost(graph, gpu(name), calibration=calibration)
+    names = tuple(graph.by_name)
+    lattice = build(relation(graph, names), pruning)
+
+    def stage_us(operators: frozenset[str]) -> float:
+        groups = sorted(sorted(group, key=names.index) for group in groups_of(graph, operators))
+        return cost.stage_latency_us(Stage(CONCURRENT, tuple(map(tuple, groups))))
+
+    bounds = cost.concurrent_bounds_us(names, lattice)
+
+    for mask, bound in zip(lattice.stages.tolist(), bounds.tolist(), strict=True):
+        assert bound == stage_us(frozenset(name for index, name in enumerate(names) if mask >> index & 1))
+    assert bound_us(lattice, bounds) == pytest.approx(best_us(graph, stage_us, pruning.r, pruning.s), rel=1e-12)
 
 
 def test_a_session_runs_its_operators_in_turn() -> None:
