@@ -320,17 +320,20 @@ class Searched(TypedDict):
 
     threads: int | None
     launch: LaunchName
+    gap_percent: float | None
     resume: bool
     profile_db: Path | None
 
 
 def searched_options(function: F) -> F:
-    """`--launch`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched: Searched`."""
-    return _launch(_resume(profile_db_option(gathered("searched", _searched)(function))))
+    """`--launch`, `--gap`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched`."""
+    return _launch(_gap(_resume(profile_db_option(gathered("searched", _searched)(function)))))
 
 
-def _searched(threads: int | None, launch: LaunchName, resume: bool, profile_db: Path | None) -> Searched:
-    return Searched(threads=threads, launch=launch, resume=resume, profile_db=profile_db)
+def _searched(
+    threads: int | None, launch: LaunchName, gap: float | None, resume: bool, profile_db: Path | None
+) -> Searched:
+    return Searched(threads=threads, launch=launch, gap_percent=gap, resume=resume, profile_db=profile_db)
 
 
 def _launch(function: F) -> F:
@@ -342,6 +345,17 @@ def _launch(function: F) -> F:
         help="How kernels are launched on a GPU that is planned for. 'graph': by one CUDA graph, as on an attached "
         "GPU. 'streams': one by one, as for the tables of the IOS papers. What was measured elsewhere in a graph then "
         "does not count.",
+    )(function)
+
+
+def _gap(function: F) -> F:
+    return click.option(
+        "--gap",
+        type=click.FloatRange(min=0, max=100, max_open=True),
+        metavar="PERCENT",
+        help="For a GPU that is planned for: end the search of a block once no schedule can save more than PERCENT of "
+        "the best one found. 0: search to the proof. Default: 0, and 1 once 2,000 stages of the block are computed. "
+        "Refused where latencies are measured.",
     )(function)
 
 

@@ -50,6 +50,7 @@ class MatrixSettings:
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the profile database are used, on GPUs that are not attached those that were
             measured elsewhere.
+        gap_percent: on GPUs that are not attached, the gap that a search may leave, see `OptimizeSettings`.
     """
 
     devices: tuple[str, ...]
@@ -61,6 +62,7 @@ class MatrixSettings:
     threads: int | None = None
     profile_db: Path | None = None
     resume: bool = True
+    gap_percent: float | None = None
 
     def __post_init__(self) -> None:
         refuse_limits(self.strategy, Pruning(self.r, self.s))
@@ -73,7 +75,9 @@ class MatrixSettings:
     @property
     def opening(self) -> OpenSettings:
         """How the model is to be opened on each device."""
-        return OpenSettings(self.threads, self.precision, launch=self.launch, resume=self.resume)
+        return OpenSettings(
+            self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
+        )
 
 
 @dataclass(frozen=True)

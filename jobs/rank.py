@@ -43,6 +43,7 @@ class RankSettings:
         budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the database are used.
+        gap_percent: on GPUs that are not attached, the gap that a search may leave, see `OptimizeSettings`.
     """
 
     devices: tuple[str, ...] = ("auto",)
@@ -53,6 +54,7 @@ class RankSettings:
     budget_s: float | None = None
     profile_db: Path | None = None
     resume: bool = True
+    gap_percent: float | None = None
 
     def on(self, device: str) -> OptimizeSettings:
         """The settings of the search on one of the devices."""
@@ -64,6 +66,7 @@ class RankSettings:
             budget_s=self.budget_s,
             profile_db=self.profile_db,
             resume=self.resume,
+            gap_percent=self.gap_percent,
         )
 
 

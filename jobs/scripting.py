@@ -29,7 +29,7 @@ from iosched.scheduler.teams import Objective
 
 
 class OptimizeWords(TypedDict, total=False):
-    """The options of `iosched optimize`, as `OptimizeSettings` has them; `budget` is its `budget_s`."""
+    """The options of `iosched optimize`, as `OptimizeSettings` has them with units (`budget_s`, `gap_percent`)."""
 
     device: str
     threads: int | None
@@ -46,6 +46,7 @@ class OptimizeWords(TypedDict, total=False):
     launch: str
     objective: Objective
     strict: bool
+    gap: float | None
     schedule_from: ScheduleDocument | None
 
 
@@ -137,9 +138,8 @@ def optimize_batches(
 def _settings(settings: OptimizeSettings | None, words: OptimizeWords) -> OptimizeSettings:
     if settings is not None and words:
         raise UsageError(f"settings and {min(words)}= are both given: put it into the settings")
-    named: dict[str, object] = dict(words)
-    if "budget" in named:
-        named["budget_s"] = named.pop("budget")
+    fields = {"budget": "budget_s", "gap": "gap_percent"}
+    named = {fields.get(name, name): value for name, value in words.items()}
     if (database := words.get("profile_db")) is not None:
         named["profile_db"] = Path(database)
     return settings or replace(OptimizeSettings(), **named)  # type: ignore[arg-type]

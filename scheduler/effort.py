@@ -14,6 +14,8 @@ class Effort:
         bound_slack: factor on all lower bounds, at most 1; less keeps noisy measurements from hiding the optimum.
         tolerance: the search of a block ends when its best schedule exceeds its lower bound by no more than this part:
             measured latencies are not known better than that.
+        long_after: the search of a block is long once it has made so many measurements; None is never.
+        long_tolerance: the tolerance of a long search, where that is more.
         max_measurements: the search of a block ends with the round in which it has made so many, not counting those of
             single operators; None is no limit. The schedule is then not proven, and no worse than the greedy one.
         remeasure_rounds: with a cost that is `Remeasurable`, how often at most the search of a block goes on after the
@@ -25,12 +27,19 @@ class Effort:
     exhaustive: bool = False
     bound_slack: float = 1.0
     tolerance: float = 0.0
+    long_after: int | None = None
+    long_tolerance: float = 0.0
     max_measurements: int | None = None
     remeasure_rounds: int = 8
 
     def __post_init__(self) -> None:
         if not 0 < self.bound_slack <= 1:
             raise ValueError(f"bound_slack must be positive and at most 1, not {self.bound_slack}")
+
+    def tolerance_after(self, n_measured: int) -> float:
+        """The tolerance once the search of a block has made so many measurements."""
+        is_long = self.long_after is not None and n_measured >= self.long_after
+        return max(self.tolerance, self.long_tolerance) if is_long else self.tolerance
 
     def exhausted(self) -> Effort:
         """The same, but for every stage."""

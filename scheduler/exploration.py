@@ -222,7 +222,7 @@ class Exploration:
             bounds = latencies.bounds_us(slack)
             reached, best = distances(lattice, bounds), bound_us(lattice, latencies.known_us())
             self.best_us = best
-            done = reached[-1] >= best * (1 - self.effort.tolerance)
+            done = reached[-1] >= best * (1 - self.effort.tolerance_after(latencies.n_measured))
             missing = [] if done else latencies.missing(some_shortest_path(lattice, bounds, reached), slack)
             if not missing:
                 self.proven = prove

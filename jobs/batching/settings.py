@@ -29,6 +29,7 @@ class BatchSettings:
         budget_s: the seconds for everything; None for no limit.
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the database are used.
+        gap_percent: on a GPU that is not attached, the gap that a search may leave, see `OptimizeSettings`.
         skip_broken: whether a model that cannot be run is left out; else it ends the job.
     """
 
@@ -43,11 +44,14 @@ class BatchSettings:
     profile_db: Path | None = None
     resume: bool = True
     skip_broken: bool = False
+    gap_percent: float | None = None
 
     @property
     def opening(self) -> OpenSettings:
         """How models are to be opened on the device."""
-        return OpenSettings(self.threads, self.precision, launch=self.launch, resume=self.resume)
+        return OpenSettings(
+            self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
+        )
 
     @property
     def planned_by(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import pytest
+from scripted import fire_proto
 from small_models import branches
 
 from iosched.cli.optimize_report import table_rows
@@ -20,6 +21,8 @@ from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.jobs.result import OutputsCheck
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.network import Network, Value
+from iosched.models.zoo.randwire import wirings
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.runtime.processor import cpu_name
@@ -383,6 +386,53 @@ def test_the_launch_is_what_is_asked_for_and_not_that_of_the_schedule_it_is_give
     assert json.loads(again.stdout)["launch"] == "graph"
 
 
+@pytest.fixture
+def wired(workdir: Path) -> Path:
+    """The first stage of RandWire."""
+    net = Network("wired")
+    image = net.input(77, 112)
+    outputs: list[Value] = []
+    for index, before in enumerate(wirings()[0]):
+        source = net.sum([outputs[other] for other in before], f"{index}/sum") if before else image
+        outputs.append(net.relu_sep_conv(source, 154, 3, f"{index}", stride=1 if before else 2))
+    onnx.save(net.finish(net.identity(outputs[-1], "output")), workdir / "wired.onnx")
+    return Path("wired.onnx")
+
+
+@pytest.mark.parametrize("launch", ["graph", "streams"])
+def test_stages_side_by_side_are_known_well_before_they_are_computed(invoke, wired: Path, launch: str) -> None:
+    found = json.loads(invoke("optimize", wired, "--device", "v100", "--launch", launch, "--gap", 0, "--json").stdout)
+    assert (found["optimal"], found["search"]["gap"]) == (True, 0.0)
+    assert found["search"]["stages"] > 1_000
+    assert found["search"]["signatures"] < 17  # there are 17 operators
+
+
+def test_a_search_ends_within_the_gap_that_is_asked_for(invoke, workdir: Path) -> None:
+    onnx.save(fire_proto(), workdir / "fire.onnx")
+    proof, default, rough = (
+        json.loads(invoke("optimize", "fire.onnx", "--device", "v100", *words, "--json").stdout)
+        for words in (("--gap", 0), (), ("--gap", 95))
+    )
+    assert (proof["optimal"], default["optimal"], rough["optimal"], rough["proven"]) == (True, True, False, None)
+    assert proof["latency_us"] == default["latency_us"]
+    assert 0 < rough["search"]["gap"] <= 0.95
+    assert rough["search"]["signatures"] < proof["search"]["signatures"]
+    assert proof["latency_us"]["predicted"] >= (1 - rough["search"]["gap"]) * rough["latency_us"]["predicted"]
+
+
+@pytest.mark.parametrize("gap", ["-1", "100", "nan", "1%"])
+def test_a_gap_is_a_part_of_a_hundred(invoke, model: Path, gap: str) -> None:
+    result = invoke("optimize", model, "--device", "v100", "--gap", gap)
+    assert result.exit_code == 2
+    assert "gap" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("optimize",), ("optimize", "--dry-run"), ("matrix",), ("rank",), ("batch",)])
+def test_a_gap_is_refused_where_all_is_measured(invoke, complains, model: Path, words: tuple[str, ...]) -> None:
+    result = invoke(*words, model, "--device", "cpu", "--gap", 1)
+    complains(result, 2, "--gap is for GPUs that are planned for", "Leave --gap out", "--budget")
+
+
 @pytest.mark.parametrize("words", [("optimize",), ("optimize", "--dry-run"), ("matrix",)])
 def test_a_launch_is_refused_where_all_is_measured(invoke, complains, model: Path, words: tuple[str, ...]) -> None:
     result = invoke(*words, model, "--device", "cpu", "--launch", "streams")
@@ -440,14 +490,14 @@ def test_options_reach_the_search(invoke, model: Path, asked: list[OptimizeSetti
     words = ("-r", 2, "-s", 4, "--threads", 2, "--strategy", "merge", "--budget", 2.5, "--device", "cpu")
     assert invoke("optimize", model, *words, "--profile-db", "p.sqlite").exit_code == 0
     assert invoke("optimize", model, "--no-pruning").exit_code == 0
-    more = ("--exhaustive", "--no-resume", "--precision", "fp16", "--device", "V100")
+    more = ("--exhaustive", "--no-resume", "--precision", "fp16", "--device", "V100", "--gap", "0.5")
     assert invoke("optimize", model, *more).exit_code == 0
     assert asked == [
         OptimizeSettings(
             device="cpu", threads=2, strategy="merge", r=2, s=4, budget_s=2.5, profile_db=Path("p.sqlite")
         ),
         OptimizeSettings(r=None, s=None),
-        OptimizeSettings(device="V100", exhaustive=True, resume=False, precision="fp16"),
+        OptimizeSettings(device="V100", exhaustive=True, resume=False, precision="fp16", gap_percent=0.5),
     ]
 
 

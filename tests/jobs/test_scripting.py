@@ -31,8 +31,8 @@ def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_words_are_settings() -> None:
     with pytest.raises(AskedError) as asked:
-        iosched.optimize(MODEL, device="cpu", threads=2, budget=60, strategy="dos")
-    assert asked.value.args == (OptimizeSettings(device="cpu", threads=2, budget_s=60, strategy="dos"),)
+        iosched.optimize(MODEL, device="cpu", threads=2, budget=60, strategy="dos", gap=0)
+    assert asked.value.args == (OptimizeSettings(device="cpu", threads=2, budget_s=60, strategy="dos", gap_percent=0),)
 
 
 def test_settings_go_on_as_they_are() -> None:
@@ -54,7 +54,8 @@ def test_a_word_that_there_is_not_is_an_error() -> None:
 
 def test_the_words_are_those_of_the_settings_and_of_the_command_line() -> None:
     words = OptimizeWords.__annotations__.keys()
-    assert {"budget_s" if word == "budget" else word for word in words} == {f.name for f in fields(OptimizeSettings)}
+    with_units = {"budget": "budget_s", "gap": "gap_percent"}
+    assert {with_units.get(word, word) for word in words} == {f.name for f in fields(OptimizeSettings)}
     options = {name for param in command.params for name in (param.name, *param.opts)}
     assert {word for word in words if word not in options} == {"schedule_from"}
     assert "--schedule-from" in options

@@ -99,6 +99,26 @@ def test_a_limit_ends_what_would_take_long() -> None:
     assert (limited.schedule.predicted_us or 0) < 1.1 * (free.schedule.predicted_us or 0)
 
 
+def test_a_long_search_may_leave_a_gap_and_a_shorter_one_ends_with_a_proof() -> None:
+    graph = graph_of(11, [(0, index) for index in range(1, 10)] + [(index, 10) for index in range(1, 10)])
+    free, shorter, long, rough = (
+        search(graph, Lanes(graph, 13, 0.3), strategy="concurrent", effort=effort)
+        for effort in (
+            Effort(),
+            Effort(long_after=1_000, long_tolerance=0.1),
+            Effort(long_after=50, long_tolerance=0.1),
+            Effort(tolerance=0.1),
+        )
+    )
+
+    assert free == shorter
+    assert free.proven
+    assert rough.measured < 50 <= long.measured < 60 < free.measured
+    assert 0 < long.gap <= 0.1
+    assert not long.proven
+    assert (free.schedule.predicted_us or 0) >= (1 - long.gap) * (long.schedule.predicted_us or 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_wide_graph_is_scheduled_no_worse_than_greedily(seed: int) -> None:

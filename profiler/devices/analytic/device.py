@@ -31,6 +31,8 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
+_LONG_SEARCH = 2_000  # stages computed of a block
+
 
 @dataclass(frozen=True)
 class PaperGpu:
@@ -109,15 +111,16 @@ class PaperGpu:
         _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
         cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch])
+        opened = OpenOnPaper(self, cost, launch, effort=_effort(settings.gap_percent))
         if database is None or not settings.resume:
-            return OpenOnPaper(self, cost, launch)
+            return opened
         found = self.find_elsewhere(database, model, self.gpu.key, precision)
         if launch != DEFAULT_LAUNCH:
-            return OpenOnPaper(self, cost, launch, found.in_graphs_alone())
+            return replace(opened, elsewhere=found.in_graphs_alone())
         if found.measured is None:
-            return OpenOnPaper(self, cost, launch, found)
+            return replace(opened, elsewhere=found)
         scaled = ScaledCost(cost, found.measured)
-        return OpenOnPaper(self, scaled, launch, replace(found, factor=scaled.scaling.factor))
+        return replace(opened, cost=scaled, elsewhere=replace(found, factor=scaled.scaling.factor))
 
     def plain(self, model: Model, settings: OpenSettings) -> None:
         """None: plain onnxruntime runs on the CPU."""
@@ -161,8 +164,8 @@ class OpenOnPaper:
     cost: AnalyticCost | ScaledCost
     launch: LaunchName = DEFAULT_LAUNCH
     elsewhere: FoundElsewhere = NOTHING
+    effort: Effort = Effort()
     channel_block: ClassVar[int] = GPU_CHANNELS
-    effort: ClassVar[Effort] = Effort()
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None
 
@@ -183,6 +186,13 @@ class OpenOnPaper:
 
     def close(self) -> None:
         """Does nothing: there is nothing to free."""
+
+
+def _effort(gap_percent: float | None) -> Effort:
+    """Searches to the proof, or to the gap that is asked for; by default a long search may leave 1 %."""
+    if gap_percent is None:
+        return Effort(long_after=_LONG_SEARCH, long_tolerance=0.01)  # the model itself is known to some 10 %
+    return Effort(tolerance=gap_percent / 100)
 
 
 def _spec(text: str) -> GpuSpec | None:
