@@ -122,7 +122,7 @@ def _step(graph: WorkingGraph, node: onnx.NodeProto) -> _Step | None:
     images = [name for name in node.input if name in graph.tensors and name not in graph.weights]
     if len(images) != 1:
         return None
-    source, result = graph.tensors[images[0]], graph.tensors[node.output[0]]
+    source, result = graph.tensors[images[0]], graph.tensors[writes(node)[0]]
     if source.dtype != "float32" or source.shape is None or len(source.shape) != 4 or source.shape != result.shape:
         return None
     channels = source.shape[1]
@@ -130,7 +130,7 @@ def _step(graph: WorkingGraph, node: onnx.NodeProto) -> _Step | None:
     if affine is None or not (np.isfinite(affine.scale).all() and np.isfinite(affine.shift).all()):
         return None
     per_channel = channels > 1 and any(graph.weights[n].size == channels for n in node.input if n in graph.weights)
-    return _Step(images[0], node.output[0], affine, node.op_type == "BatchNormalization", per_channel)
+    return _Step(images[0], result.name, affine, node.op_type == "BatchNormalization", per_channel)
 
 
 def _write(draft: WorkingDraft, chain: list[_Step]) -> None:
