@@ -20,11 +20,7 @@ _MAX_NBYTES = 64 << 20  # of one result
 
 def dequantize_weights(kernels: KernelGraph) -> KernelGraph:
     """The graph with the results of every DequantizeLinear of constants among its weights, bit for bit; O(weights)."""
-    found = {
-        node.output[0]: _computed(kernels, node)
-        for node in kernels.nodes
-        if _is_constant(kernels, node) and node.output[0] not in kernels.outputs
-    }
+    found = {node.output[0]: _computed(kernels, node) for node in kernels.nodes if _is_constant(kernels, node)}
     if not found:
         return kernels
     nodes = tuple(node for node in kernels.nodes if node.output[0] not in found)

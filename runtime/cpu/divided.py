@@ -86,12 +86,14 @@ class DividedModel:
         """
         self._executor = executor
         self._forwarded = tuple(name for name in kernels.outputs if name in kernels.inputs)
+        self._constant = {name: kernels.weights[name] for name in kernels.outputs if name in kernels.weights}
         self._given = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_given)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One run of the model."""
         outputs = self._executor.run(self._used(inputs))
-        return {**outputs, **{name: np.array(inputs[name]) for name in self._forwarded}}
+        given = {**self._constant, **{name: inputs[name] for name in self._forwarded}}
+        return {**outputs, **{name: np.array(array) for name, array in given.items()}}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs in a row."""

@@ -38,8 +38,9 @@ class Share:
 
 
 def shape_of(kernels: KernelGraph, name: str) -> tuple[int, ...]:
-    """Shape of a computed tensor of known size."""
-    return kernels.tensors[name].shape or ()
+    """Shape of a constant, or of a computed tensor of known size."""
+    constant = kernels.weights.get(name)
+    return (kernels.tensors[name].shape or ()) if constant is None else constant.shape
 
 
 def with_attributes(node: onnx.NodeProto, **attributes: int | str | Sequence[int] | None) -> onnx.NodeProto:
@@ -63,22 +64,30 @@ def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
     return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
 
 
+def share_of(kernels: KernelGraph, node: onnx.NodeProto, places: Mapping[str, tuple[int, int, int]]) -> Share:
+    """The share that reads and writes [begin, end) on an axis of these tensors and constants, and all of the others.
+
+    Args:
+        kernels: the graph of the node.
+        node: with attributes adjusted to the slices.
+        places: (axis, begin, end) by name; every axis of a computed tensor before this one has size 1.
+    """
+    slices = {name: along(shape_of(kernels, name), *at) for name, at in places.items() if name not in kernels.weights}
+    weights = {
+        name: kernels.weights[name][(slice(None),) * axis + (slice(begin, end),)]
+        for name, (axis, begin, end) in places.items() if name in kernels.weights
+    }  # fmt: skip
+    return Share(node, slices, weights)
+
+
 def broadcast_share(
     kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int, *, whole: str = ""
 ) -> Share:
     """The part [begin, end) of the axis at `from_end` of every operand that is not repeated along it, nor `whole`."""
-    slices, weights = {}, {}
-    for name in dict.fromkeys((*node.input, node.output[0])):
-        constant = kernels.weights.get(name)
-        shape = () if not name else shape_of(kernels, name) if constant is None else constant.shape
-        axis = len(shape) - from_end
-        if axis < 0 or shape[axis] == 1 or name == whole:
-            continue
-        if constant is None:
-            slices[name] = along(shape, axis, begin, end)
-        else:
-            weights[name] = constant[(slice(None),) * axis + (slice(begin, end),)]
-    return Share(node, slices, weights)
+    shapes = {name: shape_of(kernels, name) for name in (*node.input, node.output[0]) if name not in ("", whole)}
+    cut = {name: len(shape) - from_end for name, shape in shapes.items() if len(shape) >= from_end}
+    places = {name: (axis, begin, end) for name, axis in cut.items() if shapes[name][axis] != 1}
+    return share_of(kernels, node, places)
 
 
 def neighbours(kernels: KernelGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 import onnx
@@ -25,6 +24,7 @@ from iosched.runtime.cpu.shares import (
     even_ranges,
     neighbours,
     shape_of,
+    share_of,
     with_attributes,
 )  # fmt: skip
 from iosched.runtime.cpu.split_leading import split_leading
@@ -37,10 +37,11 @@ _ELEMENTWISE = frozenset({
     "Min", "Sum", "Pow", "PRelu", "Where", "Not", "And", "Or", "Equal", "Less", "LessOrEqual", "Greater",
     "GreaterOrEqual",
 })  # fmt: skip
-_BATCH_PARALLEL = _ELEMENTWISE | {
+_BATCH_PARALLEL = frozenset({
     "Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput",
-    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "Flatten", *split_quantized.TYPES,
-}  # fmt: skip
+    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", *split_quantized.TYPES,
+})  # fmt: skip
+_OPERANDS_WITH_IMAGES = {"Conv": (0, 3), "FusedConv": (0, 3), "Gemm": (0, 2), "FusedGemm": (0, 2)}
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
@@ -56,9 +57,9 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
         return _split_beside_windows(kernels, node, shares)
     if leading := split_leading(kernels, node, shares):
         return leading
-    if shape[0] > 1:
-        return _split_batch(kernels, node, shares)
     rule = _CHANNEL_RULES.get((node.domain, node.op_type))
+    if shape[0] > 1 and rule is not _split_elementwise:
+        return _split_batch(kernels, node, shares)
     return rule(kernels, node, shares) if rule else ()
 
 
@@ -87,51 +88,36 @@ def _is_static(kernels: KernelGraph, index: int) -> bool:
 def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     if node.op_type not in _BATCH_PARALLEL or not _keeps_images_apart(kernels, node):
         return ()
-    out = shape_of(kernels, node.output[0])
-    batched = [
-        name for name in (*node.input, *node.output)
-        if name in kernels.tensors and len(shape_of(kernels, name)) == len(out) and shape_of(kernels, name)[0] == out[0]
-    ]  # fmt: skip
-    computed = [name for name in node.input if name in kernels.tensors and prod(shape_of(kernels, name)) > 1]
-    if node.op_type not in _ELEMENTWISE and any(name not in batched for name in computed):
-        return ()
-    constants = {name: kernels.weights[name] for name in _constants_by_image(kernels, node)}
+    result = shape_of(kernels, node.output[0])
+    positions = _operands_with_images(node)
+    operands = [node.input[at] for at in positions if at < len(node.input) and node.input[at]]
+    shapes = {name: shape_of(kernels, name) for name in operands}
+    batched = [name for name, shape in shapes.items() if len(shape) == len(result) and shape[0] == result[0]]
+    if not set(batched).isdisjoint(name for at, name in enumerate(node.input) if at not in positions):
+        return ()  # read in part and whole: a share has one slice of a tensor
     return tuple(
-        Share(
-            node,
-            {name: along(shape_of(kernels, name), 0, begin, end) for name in batched},
-            {name: array[begin:end] for name, array in constants.items()},
-        )
-        for begin, end in even_ranges(out[0], shares)
+        share_of(kernels, node, dict.fromkeys((*batched, node.output[0]), (0, begin, end)))
+        for begin, end in even_ranges(result[0], shares)
     )
 
 
-def _constants_by_image(kernels: KernelGraph, node: onnx.NodeProto) -> frozenset[str]:
-    """Constants that have a part for each image, as those of a sum that several models became one in."""
-    shape = shape_of(kernels, node.output[0])
-    names = node.input if node.op_type in _ELEMENTWISE else ()
-    arrays = {name: kernels.weights[name] for name in names if name in kernels.weights}
-    return frozenset(name for name, array in arrays.items() if (array.ndim, *array.shape[:1]) == (len(shape), shape[0]))
+def _operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
+    """The positions of operands whose first axis is that of the result, where they have as many axes, and not 1.
+
+    What the other operands are, as filters, does not follow from their sizes: there may be as many as images.
+    """
+    if node.op_type in split_quantized.TYPES:
+        return split_quantized.operands_with_images(node)
+    return range(len(node.input)) if node.op_type == "Concat" else _OPERANDS_WITH_IMAGES.get(node.op_type, (0,))
 
 
 def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
-    """Whether row i of the output depends on row i of the inputs alone; see `_constants_by_image` for constants."""
+    """Whether image i of the result depends on image i of its operands with images alone."""
     if node.op_type in split_quantized.TYPES:
         return split_quantized.keeps_images_apart(kernels, node)
-    rank = len(shape_of(kernels, node.output[0]))
-    constants = [name for name in node.input if name in kernels.weights]
     if node.op_type in ("Gemm", "FusedGemm"):
-        bias = kernels.weights.get(node.input[2]) if len(node.input) > 2 else None
-        in_weights = all(name in kernels.weights for name in node.input[1:])
-        return in_weights and not integer(node, "transA") and (bias is None or bias.ndim < 2 or len(bias) == 1)
-    if node.op_type == "Concat":
-        return not constants and integer(node, "axis") % rank != 0
-    if node.op_type == "Flatten":
-        return integer(node, "axis", 1) == 1
-    if node.op_type in _ELEMENTWISE:
-        own = _constants_by_image(kernels, node)
-        return all(kernels.weights[n].ndim < rank or kernels.weights[n].shape[0] == 1 or n in own for n in constants)
-    return True
+        return not integer(node, "transA")
+    return node.op_type != "Concat" or integer(node, "axis") % len(shape_of(kernels, node.output[0])) != 0
 
 
 def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
@@ -141,14 +127,21 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
     step = kernels.channel_block if node.domain == _NCHWC else 4
     if groups > 1:
         return _split_groups(kernels, node, even_ranges(groups, shares, step if groups == results else 1))
-    if any(name in kernels.tensors for name in node.input[1:3]) or node.input[0] in _summed(node):
+    if node.input[0] in _summed(node):
         return ()  # what it adds to is read in part, and its image whole: a share has one slice of a tensor
-    found = []
-    for begin, end in even_ranges(results, shares, step):
-        constants = {name: kernels.weights[name][begin:end] for name in node.input[1:3] if name in kernels.weights}
-        slices = {name: along(shape_of(kernels, name), 1, begin, end) for name in (node.output[0], *_summed(node))}
-        found.append(Share(node, slices, constants))
+    found = [
+        share_of(kernels, node, _places_of_results(node, begin, end))
+        for begin, end in even_ranges(results, shares, step)
+    ]
     return tuple(found) if len(found) > 1 else ()
+
+
+def _places_of_results(node: onnx.NodeProto, begin: int, end: int) -> dict[str, tuple[int, int, int]]:
+    """Where the channels [begin, end) of a convolution's result are, in what it adds to, its filters and its bias."""
+    return {
+        **dict.fromkeys((node.output[0], *_summed(node)), (1, begin, end)),
+        **dict.fromkeys(filter(None, node.input[1:3]), (0, begin, end)),
+    }
 
 
 def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[tuple[int, int]]) -> tuple[Share, ...]:
@@ -161,19 +154,9 @@ def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[t
         return ()
     found = []
     for begin, end in ranges:
-        constants = {
-            name: kernels.weights[name][begin * results : end * results]
-            for name in node.input[1:3] if name in kernels.weights
-        }  # fmt: skip
-        slices = {
-            name: along(shape_of(kernels, name), 1, begin * results, end * results)
-            for name in (node.output[0], *_summed(node))
-        }
-        slices[node.input[0]] = along(shape_of(kernels, node.input[0]), 1, begin * taken, end * taken)
-        for name in node.input[1:3]:
-            if name in kernels.tensors:
-                slices[name] = along(shape_of(kernels, name), 0, begin * results, end * results)
-        found.append(Share(with_attributes(node, group=end - begin), slices, constants))
+        places = _places_of_results(node, begin * results, end * results)
+        places[node.input[0]] = (1, begin * taken, end * taken)
+        found.append(share_of(kernels, with_attributes(node, group=end - begin), places))
     return tuple(found)
 
 
@@ -185,20 +168,14 @@ def _summed(node: onnx.NodeProto) -> tuple[str, ...]:
 def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Pooling, and batch normalization with a constant for each channel: every channel on its own."""
     source, result = node.input[0], node.output[0]
-    constants = [name for name in node.input[1:] if name in kernels.weights]
     channels = shape_of(kernels, result)[1]
     step = kernels.channel_block if node.domain == _NCHWC else 1
     ranges = even_ranges(channels, shares, step)
-    if len(ranges) < 2 or shape_of(kernels, source)[1] != channels or len(constants) < len(node.input) - 1:
+    if len(ranges) < 2 or shape_of(kernels, source)[1] != channels:
         return ()
-    return tuple(
-        Share(
-            node,
-            {name: along(shape_of(kernels, name), 1, begin, end) for name in (source, result)},
-            {name: kernels.weights[name][begin:end] for name in constants},
-        )
-        for begin, end in ranges
-    )
+    parameters = dict.fromkeys(node.input[1:], 0)
+    axes = {**parameters, source: 1, result: 1}
+    return tuple(share_of(kernels, node, {name: (axis, *each) for name, axis in axes.items()}) for each in ranges)
 
 
 def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
@@ -214,12 +191,9 @@ def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> t
     for begin, end in ranges:
         padded_end = -(-end // kernels.channel_block) * kernels.channel_block
         ends = [min(shape[1], padded_end) if shape[1] != plain else end for shape in (source, result)]
-        slices = {
-            node.input[0]: along(source, 1, begin, ends[0]),
-            node.output[0]: along(result, 1, begin, ends[1]),
-        }
+        places = {node.input[0]: (1, begin, ends[0]), node.output[0]: (1, begin, ends[1])}
         changed = with_attributes(node, channels=end - begin) if node.op_type == "ReorderOutput" else node
-        found.append(Share(changed, slices))
+        found.append(share_of(kernels, changed, places))
     return tuple(found)
 
 
@@ -251,9 +225,7 @@ def _split_beside_windows(kernels: KernelGraph, node: onnx.NodeProto, shares: in
     if changed is None or not changed.isdisjoint(range(axis + 1)):
         return ()
     return tuple(
-        Share(
-            node, {name: along(shape_of(kernels, name), axis, begin, end) for name in (node.input[0], node.output[0])}
-        )
+        share_of(kernels, node, dict.fromkeys((node.input[0], node.output[0]), (axis, begin, end)))
         for begin, end in even_ranges(result[axis], shares, _elementwise_step(kernels, node, axis, shares))
     )
 

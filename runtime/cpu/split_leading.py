@@ -38,7 +38,7 @@ def split_leading(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tu
 
 def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: int) -> tuple[Share, ...]:
     """A product of one matrix by another: some rows of the left one each, and all of the right one."""
-    left, right = (_shape(kernels, name) for name in node.input)
+    left, right = (shape_of(kernels, name) for name in node.input)
     result = shape_of(kernels, node.output[0])
     is_apart = len(left) == len(result) == axis + 2 and len(right) > 1 and node.input[0] != node.input[1]
     if not is_apart or integer(node, "transA"):
@@ -54,7 +54,7 @@ def _product(kernels: KernelGraph, node: onnx.NodeProto) -> int:
     """Two axes, those of matrices; all where an operand is a vector, or has its stack behind its rows."""
     rank = len(shape_of(kernels, node.output[0]))
     is_plain = not any(integer(node, key) for key in ("transBatchA", "transBatchB"))
-    return 2 if is_plain and min(len(_shape(kernels, name)) for name in node.input) > 1 else rank
+    return 2 if is_plain and min(len(shape_of(kernels, name)) for name in node.input) > 1 else rank
 
 
 def _softmax(kernels: KernelGraph, node: onnx.NodeProto) -> int:
@@ -70,11 +70,6 @@ def _behind(kernels: KernelGraph, node: onnx.NodeProto, default: int) -> int:
     """How many axes there are from the one that the attribute names, or else from `default`."""
     rank = len(shape_of(kernels, node.output[0]))
     return rank - integer(node, "axis", default) % rank
-
-
-def _shape(kernels: KernelGraph, name: str) -> tuple[int, ...]:
-    constant = kernels.weights.get(name)
-    return shape_of(kernels, name) if constant is None else constant.shape
 
 
 _TOGETHER: Mapping[tuple[str, str], Callable[[KernelGraph, onnx.NodeProto], int]] = {

@@ -18,7 +18,7 @@ import onnx
 
 from iosched.models.node_attributes import integer, integers, padding
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.shares import Share, along, broadcast_share, even_ranges, shape_of, with_attributes
+from iosched.runtime.cpu.shares import Share, broadcast_share, even_ranges, shape_of, share_of, with_attributes
 
 Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Share, ...]]
 
@@ -26,28 +26,34 @@ _CONTRIB = "com.microsoft"
 _PACKED_CHANNELS = 16  # that kernels compute together
 _LEFT = {"QLinearMatMul": (1, 2, 6, 7), "MatMulInteger": (2,), "MatMulIntegerToFloat": (2, 4)}
 """For products, the positions of scales and zero points that rows of the result need: those of all but the matrix."""
+_OPERANDS_WITH_IMAGES = {
+    "QLinearAdd": (0, 3), "QLinearMul": (0, 3), "QGemm": (0, 6),
+    "QuantizeLinear": (0, 1, 2), "DequantizeLinear": (0, 1, 2),
+}  # fmt: skip
 _MATRIX = {"QLinearMatMul": 3, "MatMulInteger": 1, "MatMulIntegerToFloat": 1, "QGemm": 3}
 
 
 def keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
-    """Whether image i of the result depends on image i of the operands alone, with constants used whole."""
+    """Whether image i of the result depends on image i of its operands with images alone."""
     rank = len(shape_of(kernels, node.output[0]))
     if node.op_type == "QLinearConcat":
-        return integer(node, "axis") % rank != 0 and all(name in kernels.tensors for name in node.input[2::3])
+        return integer(node, "axis") % rank != 0
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         return _is_one_number(kernels, node.input[1]) or integer(node, "axis", 1) % rank != 0
-    if node.op_type in ("QLinearAdd", "QLinearMul"):
-        constants = [kernels.weights[name] for name in node.input if name in kernels.weights]
-        return all(array.ndim < rank or array.shape[0] == 1 for array in constants)
     if node.op_type == "QGemm":
-        bias = kernels.weights.get(node.input[6]) if len(node.input) > 6 else None
-        return not integer(node, "transA") and (bias is None or bias.ndim < 2 or len(bias) == 1)
+        return not integer(node, "transA")
     return node.op_type not in _MATRIX or _has_free_rows(kernels, node)
 
 
+def operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
+    """As in `split`, of one of `TYPES`; scales and zero points have images where there is one for each block."""
+    if node.op_type == "QLinearConcat":
+        return range(2, len(node.input), 3)
+    return _OPERANDS_WITH_IMAGES.get(node.op_type, (0,))
+
+
 def _is_one_number(kernels: KernelGraph, name: str) -> bool:
-    shape = kernels.weights[name].shape if name in kernels.weights else kernels.tensors[name].shape if name else ()
-    return shape is not None and prod(shape) == 1
+    return not name or prod(shape_of(kernels, name)) == 1
 
 
 def _has_free_rows(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
@@ -68,7 +74,7 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
     window = _Window.of(kernels, node, weight.shape[2:])
     if window.source[1:-1] == window.result[1:-1] == (1,) * len(window.kernel):
         return _split_channels(kernels, node, weight, shares) if integer(node, "group", 1) == 1 else ()
-    return _split_rows(node, window, shares)
+    return _split_rows(kernels, node, window, shares)
 
 
 def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, weight: np.ndarray, shares: int) -> tuple[Share, ...]:
@@ -80,19 +86,21 @@ def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, weight: np.ndarr
     ranges = even_ranges(groups, shares) if groups > 1 else even_ranges(results, shares, _PACKED_CHANNELS)
     for first, last in ranges:
         begin, end = first * of_group, last * of_group
-        slices = {node.output[0]: along(shape_of(kernels, node.output[0]), axis, begin, end)}
+        places = {**_parameters(kernels, node, results, begin, end), node.output[0]: (axis, begin, end)}
         if groups > 1:
             taken = weight.shape[1]
-            slices[node.input[0]] = along(shape_of(kernels, node.input[0]), axis, first * taken, last * taken)
+            places[node.input[0]] = (axis, first * taken, last * taken)
         part = with_attributes(node, group=last - first) if groups > 1 else node
-        found.append(Share(part, slices, _cut(kernels, node, results, begin, end)))
+        found.append(share_of(kernels, part, places))
     return tuple(found) if len(found) > 1 else ()
 
 
-def _cut(kernels: KernelGraph, node: onnx.NodeProto, size: int, begin: int, end: int) -> dict[str, np.ndarray]:
-    """The part [begin, end) of every constant that has `size` rows or numbers; those of one number are used whole."""
-    arrays = {name: kernels.weights[name] for name in node.input if name in kernels.weights}
-    return {name: array[begin:end] for name, array in arrays.items() if array.ndim and len(array) == size > 1}
+def _parameters(
+    kernels: KernelGraph, node: onnx.NodeProto, size: int, begin: int, end: int
+) -> dict[str, tuple[int, int, int]]:
+    """Where [begin, end) is in every operand but the first that has `size` rows or numbers; others are used whole."""
+    names = [name for name in node.input[1:] if name]
+    return {name: (0, begin, end) for name in names if shape_of(kernels, name)[:1] == (size,) != (1,)}
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,8 @@ def _split_pool(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tupl
     if not is_max and not integer(node, "channels_last"):
         return _split_each_channel(kernels, node, shares)
     window = _Window.of(kernels, node, kernel)
+    if min(window.pads) < 0:
+        return ()
     ends = tuple(max(pair) for pair in zip(window.beyond(), window.pads[len(kernel) :], strict=True))
     if ends != window.pads[len(kernel) :] and (not is_max or any(map(int.__ge__, ends, kernel))):
         return ()  # ceil_mode: a mean does not count such pixels as padding
@@ -151,10 +161,10 @@ def _split_pool(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tupl
         window.source, window.result, window.kernel, window.strides, window.dilations,
         (*window.pads[: len(kernel)], *ends),
     )  # fmt: skip
-    return _split_rows(with_attributes(node, ceil_mode=0), widened, shares)
+    return _split_rows(kernels, with_attributes(node, ceil_mode=0), widened, shares)
 
 
-def _split_rows(node: onnx.NodeProto, window: _Window, shares: int) -> tuple[Share, ...]:
+def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, window: _Window, shares: int) -> tuple[Share, ...]:
     found = []
     axes, height = len(window.kernel), window.source[1]
     for begin, end in even_ranges(window.result[1], shares):
@@ -164,11 +174,8 @@ def _split_rows(node: onnx.NodeProto, window: _Window, shares: int) -> tuple[Sha
             return ()
         pads = [*window.pads]
         pads[0], pads[axes] = low - first, last - high
-        slices = {
-            node.input[0]: along(window.source, 1, low, high),
-            node.output[0]: along(window.result, 1, begin, end),
-        }
-        found.append(Share(with_attributes(node, pads=pads, auto_pad=None), slices))
+        places = {node.input[0]: (1, low, high), node.output[0]: (1, begin, end)}
+        found.append(share_of(kernels, with_attributes(node, pads=pads, auto_pad=None), places))
     return tuple(found) if len(found) > 1 else ()
 
 
@@ -178,7 +185,7 @@ def _split_each_channel(kernels: KernelGraph, node: onnx.NodeProto, shares: int)
         return ()
     names = (node.input[0], node.output[0])
     ranges = even_ranges(shape_of(kernels, node.output[0])[1], shares)
-    parts = (Share(node, {name: along(shape_of(kernels, name), 1, *each) for name in names}) for each in ranges)
+    parts = (share_of(kernels, node, dict.fromkeys(names, (1, *each))) for each in ranges)
     return tuple(parts) if len(ranges) > 1 else ()
 
 
@@ -204,18 +211,17 @@ def _split_conversion(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -
         return _split_elementwise(kernels, node, shares)
     shape = shape_of(kernels, node.output[0])
     axis, own = _first_axis(shape), integer(node, "axis", 1) % len(shape)
-    if (
-        axis is None
-        or integer(node, "block_size")
-        or any(name not in kernels.weights for name in node.input[1:] if name)
-    ):
+    if axis is None or integer(node, "block_size"):
         return ()
     names, size = (node.input[0], node.output[0]), shape[axis]
     return tuple(
-        Share(
+        share_of(
+            kernels,
             node,
-            {name: along(shape, axis, begin, end) for name in names},
-            _cut(kernels, node, size, begin, end) if axis == own else {},
+            {
+                **(_parameters(kernels, node, size, begin, end) if axis == own else {}),
+                **dict.fromkeys(names, (axis, begin, end)),
+            },
         )
         for begin, end in even_ranges(size, shares)
     )
@@ -224,12 +230,11 @@ def _split_conversion(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -
 def _split_concat(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Splits on the first axis that is not 1, unless that is the one along which tensors are joined."""
     shape = shape_of(kernels, node.output[0])
-    axis, operands = _first_axis(shape), node.input[2::3]
-    if axis is None or axis == integer(node, "axis") % len(shape) or any(n not in kernels.tensors for n in operands):
+    axis, names = _first_axis(shape), (*node.input[2::3], node.output[0])
+    if axis is None or axis == integer(node, "axis") % len(shape):
         return ()
-    names = dict.fromkeys((*operands, node.output[0]))
     return tuple(
-        Share(node, {name: along(shape_of(kernels, name), axis, begin, end) for name in names})
+        share_of(kernels, node, dict.fromkeys(names, (axis, begin, end)))
         for begin, end in even_ranges(shape[axis], shares)
     )
 
@@ -241,7 +246,7 @@ def _split_product(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> t
     if axis is None or axis == len(result) - 1 or len(source) != len(result) or not _has_free_rows(kernels, node):
         return ()
     return tuple(
-        Share(node, {n: along(shape_of(kernels, n), axis, begin, end) for n in (node.input[0], node.output[0])})
+        share_of(kernels, node, dict.fromkeys((node.input[0], node.output[0]), (axis, begin, end)))
         for begin, end in even_ranges(result[axis], shares, 4)
     )
 
@@ -253,19 +258,18 @@ def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tupl
         return ()
     if any(name in kernels.tensors for name in node.input[1:]) or len(matrix) != result[1]:
         return ()
+    bias = [name for name in node.input[6:7] if name and shape_of(kernels, name) == (1, result[1])]  # one row
     return tuple(
-        Share(node, {node.output[0]: along(result, 1, begin, end)}, _cut_rows(kernels, node, result[1], begin, end))
+        share_of(
+            kernels,
+            node,
+            {
+                **_parameters(kernels, node, result[1], begin, end),
+                **dict.fromkeys((node.output[0], *bias), (1, begin, end)),
+            },
+        )
         for begin, end in even_ranges(result[1], shares, _PACKED_CHANNELS)
     )
-
-
-def _cut_rows(kernels: KernelGraph, node: onnx.NodeProto, size: int, begin: int, end: int) -> dict[str, np.ndarray]:
-    """As `_cut`; a bias may be one row."""
-    found = _cut(kernels, node, size, begin, end)
-    bias = node.input[6] if len(node.input) > 6 else ""
-    if bias in kernels.weights and kernels.weights[bias].shape == (1, size):
-        found[bias] = kernels.weights[bias].reshape(-1)[begin:end]
-    return found
 
 
 RULES: Mapping[tuple[str, str], Rule] = {

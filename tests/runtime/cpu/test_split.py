@@ -51,6 +51,17 @@ def test_convolutions_in_blocked_or_plain_layout(
         assert cuts > 1
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("given", [{"x"}, {"w", "b"}], ids=lambda names: "+".join(sorted(names)))
+def test_convolutions_whose_image_or_filters_are_constant(groups: int, given: set[str]) -> None:
+    values = {"x": weight(1, 16, 5, 5), "w": weight(32, 16 // groups, 3, 3), "b": weight(32)}
+    shapes = {name: values[name].shape for name in sorted(given)}
+    constants = {name: array for name, array in values.items() if name not in given}
+    nodes = [node("Conv", ["x", "w", "b"], ["c"], group=groups), node("Sin", ["c"], ["y"])]
+    found = check_model(proto_of(nodes, shapes, ["y"], constants), 3)
+    assert max(pieces for (_, kind), pieces in found.items() if kind == "Conv") > 1
+
+
 @pytest.mark.parametrize("size", [6, 40])
 def test_a_convolution_that_adds_to_the_image_it_reads(size: int) -> None:
     """Of one tensor a part cannot read all and add to some."""
@@ -256,7 +267,7 @@ def test_swish_and_its_product_with_a_number_for_each_channel(channels: int, par
         (node("Concat", ["x", "x2"], ["y"], axis=-1), True),
         (node("Concat", ["x", "x2"], ["y"], axis=0), False),
         (node("Concat", ["x", "x2"], ["y"], axis=-3), False),
-        (node("Concat", ["x", "k"], ["y"], axis=1), False),
+        (node("Concat", ["x", "k"], ["y"], axis=1), True),
         (node("Flatten", ["x"], ["y"], axis=2), False),
         (node("Flatten", ["x"], ["y"], axis=0), False),
         (node("BatchNormalization", ["x", "s", "b", "s", "v"], ["y"]), True),
@@ -271,14 +282,19 @@ def test_swish_and_its_product_with_a_number_for_each_channel(channels: int, par
         (node("Mul", ["x", "row"], ["y"]), True),
         (node("Gemm", ["flat", "m"], ["y"]), True),
         (node("Gemm", ["flat2", "m"], ["y"], transA=1), False),
+        (node("Gemm", ["square", "square2", "column"], ["y"]), True),
+        (node("Gemm", ["square", "square"], ["y"]), False),
+        (node("Conv", ["i", "filters", "biases"], ["y"]), True),
+        (node("Conv", ["i", "i"], ["y"], pads=[2] * 4), False),
     ],
     ids=lambda value: f"{value.op_type} {' '.join(value.input)}" if isinstance(value, onnx.NodeProto) else "",
 )  # fmt: skip
 def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) -> None:
-    """Rows of the batch are cut apart exactly where the node keeps them apart and constants serve every part."""
+    """Rows of the batch are cut apart exactly where the node keeps them apart, not what happens to be as long."""
     shapes = {
         "x": (batch, 4, 6), "x2": (batch, 4, 6), "i": (batch, 4, 5, 5), "flat": (batch, 6), "flat2": (6, batch),
-        "row": (batch, 1, 6),
+        "row": (batch, 1, 6), "square": (batch, batch), "square2": (batch, batch), "column": (batch, 1),
+        "filters": (batch, 4, 3, 3), "biases": (batch,),
     }  # fmt: skip
     constants = {
         "s": np.abs(weight(4)) + 1, "b": weight(4), "v": np.abs(weight(4)) + 1, "k": weight(batch, 4, 6), "low": ONE,

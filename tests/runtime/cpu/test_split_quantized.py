@@ -169,3 +169,15 @@ def test_convolutions_of_numbers_made_whole_in_the_run() -> None:
     weights = {"w": np.random.default_rng(0).integers(0, 90, (40, 3, 3, 3), np.uint8)}
     found = check_model(proto_of(nodes, {"x": (1, 3, 6, 6)}, ["y"], weights), 2)
     assert found["", "ConvInteger"] == 2
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(("axis", "options"), [(None, {}), (1, {}), (1, {"block_size": 2})], ids=str)
+def test_what_is_dequantized_may_be_constant(batch: int, axis: int | None, options: dict[str, int]) -> None:
+    """And the scales, of which there may be one for each block, come from elsewhere."""
+    scales = () if axis is None else (batch, 4, 6) if options else (8,)
+    attributes = {} if axis is None else {"axis": axis, **options}
+    numbers = np.random.default_rng(0).integers(-100, 100, (batch, 8, 6)).astype(np.int8)
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["y"], **attributes)]
+    found = check_model(proto_of(nodes, {"s": scales}, ["y"], {"q": numbers}, opset=21), 3)
+    assert found["", "DequantizeLinear"] == (0 if options and batch == 1 else 3)
