@@ -80,6 +80,9 @@ def sparse_tensors(node: onnx.NodeProto) -> Iterator[onnx.SparseTensorProto]:
 def padding(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
     """How a convolution or a pool pads its input, auto_pad resolved: the begins of all axes, then their ends.
 
+    As onnxruntime's kernels do: for the SAME size a pool takes no notice of its dilations, and cuts off pixels, which
+    is a negative padding, where its windows leave some out.
+
     Args:
         sizes: of the input along the axes of the kernel; () where they are not known, and SAME cannot be resolved.
         kernel: the kernel's extent along each axis.
@@ -89,12 +92,14 @@ def padding(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -
         return none if mode == "VALID" else integers(node, "pads", none)
     ones = (1,) * len(kernel)
     strides, dilations = integers(node, "strides", ones), integers(node, "dilations", ones)
+    is_pool = node.op_type.endswith("Pool")
     totals = [
-        max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
+        (-(-size // stride) - 1) * stride + (extent if is_pool else (extent - 1) * dilation + 1) - size
         for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
     ]
-    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
-    return (*small, *large) if mode == "SAME_UPPER" else (*large, *small)
+    totals = totals if is_pool else [max(total, 0) for total in totals]
+    begins = tuple(int((total if mode == "SAME_UPPER" else total + 1) / 2) for total in totals)
+    return (*begins, *(total - begin for total, begin in zip(totals, begins, strict=True)))
 
 
 def values(node: onnx.NodeProto) -> dict[str, object]:

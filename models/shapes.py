@@ -13,8 +13,9 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
+from iosched.models.kernel_shapes import inferred_as_run
 from iosched.models.node_attributes import subgraphs
-from iosched.models.wiring import is_standard, nodes_within, writes
+from iosched.models.wiring import is_standard, nodes_within, replace_nodes, writes
 
 MAX_FOLLOWED = 2**20
 """Elements of vectors whose values are followed when shapes are inferred; each takes 70 bytes. Shapes have a few."""
@@ -23,7 +24,7 @@ _OPERATOR = re.compile(r"op_type:\s*(\w+)")
 
 
 def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
-    """A copy of `proto` with types and shapes of its tensors in value_info.
+    """A copy of `proto` with types and shapes of its tensors in value_info, as onnxruntime's kernels compute them.
 
     Sizes that are known only at run time stay without a name. Inference names them where tensors have them in common,
     and onnxruntime 1.32 then makes a Reshape of no rows to (0, -1) of one to (rows, 4), which fails.
@@ -35,6 +36,16 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     Raises:
         InvalidModelError: the tensors' types or shapes contradict each other.
     """
+    made, inferred = inferred_as_run(proto, _completed, lambda found: tensor_specs(found.graph))
+    if strict:
+        inferred = _completed(made, strict=True)
+    if made is not proto:
+        replace_nodes(inferred.graph, proto.graph.node)
+        del inferred.graph.initializer[len(proto.graph.initializer) :]
+    return inferred
+
+
+def _completed(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
     inferred = _inferred(proto, strict=strict, values=False)
     specs = tensor_specs(inferred.graph)
     names = (name for node in inferred.graph.node for name in writes(node))

@@ -6,7 +6,7 @@ It gets every optimization that onnxruntime has, the true shapes, and the cheape
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from iosched.models.errors import UsageError
+from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.models.source import read_proto
 from iosched.runtime.element_types import run_on_any_types
@@ -98,6 +99,8 @@ class Reference:
         self._session = open_session(source, options, bound=model if isinstance(model, Model) else None)
         self._inputs = {value.name: value.type for value in self._session.get_inputs()}
         self._outputs = {value.name: value.type for value in self._session.get_outputs()}
+        known = model.graph.tensor if isinstance(model, Model) else {}
+        self._rebinds = any(_is_misjudged(value, known.get(value.name)) for value in self._session.get_outputs())
 
     def __enter__(self) -> Reference:
         return self
@@ -157,7 +160,7 @@ class Reference:
                 binding.bind_cpu_input(name, array)
             for name in self._outputs:
                 binding.bind_output(name)
-        return partial(_run_bound, self._session, binding, arrays)
+        return partial(_run_bound, self._session, binding, arrays, tuple(self._outputs) if self._rebinds else ())
 
     @property
     def _types(self) -> tuple[str, ...]:
@@ -168,9 +171,20 @@ class Reference:
         return _NUMPY_TYPES.issuperset(self._types)
 
 
-def _run_bound(session: Any, binding: Any, kept_alive: object) -> None:
-    """One run on what is bound; `kept_alive` is the memory of it."""
+def _is_misjudged(value: Any, spec: TensorSpec | None) -> bool:
+    """Whether onnxruntime computes an output in another size than it expects, and then refuses that as a buffer."""
+    if spec is None or spec.shape is None or len(spec.shape) != len(value.shape or ()):
+        return False
+    return any(isinstance(size, int) and size != own for size, own in zip(value.shape, spec.shape, strict=True))
+
+
+def _run_bound(session: Any, binding: Any, kept_alive: object, rebound: Iterable[str]) -> None:
+    """One run on what is bound, and new memory for the outputs `rebound`; `kept_alive` is the memory of the inputs."""
     del kept_alive
+    if rebound:
+        binding.clear_binding_outputs()
+        for name in rebound:
+            binding.bind_output(name)
     session.run_with_iobinding(binding)
 
 

@@ -21,6 +21,7 @@ import onnx
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.initializers import is_packed
+from iosched.models.kernel_shapes import inferred_as_run
 from iosched.models.model import Model
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.affine_chains import join_affine
@@ -257,21 +258,24 @@ def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, Tenso
     Some of its fused operators have none; where such a tensor kept the name it has in the model, the shape it
     had before (`known`) goes in as a hint.
     """
+    inputs = [value.name for value in proto.graph.input]
+    computed = [name for node in proto.graph.node for name in node.output if name]
+
+    def specs(exposed: onnx.ModelProto) -> dict[str, TensorSpec]:
+        onnx.save(exposed, str(path.with_name("exposed.onnx")))
+        options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
+        session = open_session(path.with_name("exposed.onnx"), options)
+        found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
+        return {name: _spec(found[name], known) for name in (*inputs, *computed)}
+
     exposed = onnx.ModelProto()
     exposed.CopyFrom(proto)
-    public = {value.name for value in (*proto.graph.output, *proto.graph.input)}
-    computed = [name for node in proto.graph.node for name in node.output if name]
-    exposed.graph.output.extend(_hint(name, known.get(name)) for name in computed if name not in public)
-    for value in exposed.graph.output:
-        value.CopyFrom(_hint(value.name, known.get(value.name)))
-    onnx.save(exposed, str(path.with_name("exposed.onnx")))
-    options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
+    del exposed.graph.output[:]
+    exposed.graph.output.extend(_hint(name, known.get(name)) for name in computed)
     try:
-        session = open_session(path.with_name("exposed.onnx"), options)
+        return inferred_as_run(exposed, specs, lambda found: found)[1]
     except InvalidModelError:  # it took the model itself before
-        inputs = [value.name for value in proto.graph.input]
         return {name: TensorSpec(name, "", None) for name in (*inputs, *computed)}
-    return {value.name: _spec(value, known) for value in (*session.get_inputs(), *session.get_outputs())}
 
 
 def _hint(name: str, spec: TensorSpec | None) -> onnx.ValueInfoProto:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 
 from iosched.models.initializers import is_packed
+from iosched.models.kernel_shapes import may_be_misjudged
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -121,6 +122,8 @@ def _model(
     weights: Mapping[str, np.ndarray],
 ) -> bytes:
     graph = onnx.GraphProto(name="program", node=nodes)
+    if any(map(may_be_misjudged, nodes)):  # without shapes onnxruntime infers no wrong ones, which it would insist on
+        inputs = [(name, replace(view, shape=None)) for name, view in inputs]
     graph.input.extend(onnx.ValueInfoProto(name=name, type=_type(view)) for name, view in inputs)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     graph.initializer.extend(_initializer(name, array) for name, array in weights.items())

@@ -100,9 +100,11 @@ def _window_of_kernel(kernels: KernelGraph, node: onnx.NodeProto) -> dict[str, W
     extents = integers(node, "kernel_shape") or (() if weight is None else weight.shape[2:])
     if len(extents) != 2:
         return None
-    above = padding(node, shape_of(kernels, node.input[0])[2:], extents)[0]
+    pads = padding(node, shape_of(kernels, node.input[0])[2:], extents)
+    if min(pads) < 0:
+        return None
     extent = (extents[0] - 1) * integers(node, "dilations", (1, 1))[0] + 1
-    found = {node.input[0]: Window(extent, integers(node, "strides", (1, 1))[0], above)}
+    found = {node.input[0]: Window(extent, integers(node, "strides", (1, 1))[0], pads[0])}
     summed = [name for name in node.input[3:4] if name]
     return None if node.input[0] in summed else {**found, **dict.fromkeys(summed, Window())}
 

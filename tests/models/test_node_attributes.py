@@ -36,10 +36,22 @@ def test_assigning_changes_adds_and_takes_away():
 def test_same_padding_is_the_least_that_gives_every_stride_a_result(
     mode: str, size: int, extent: int, stride: int, dilation: int
 ):
-    node = helper.make_node("MaxPool", ["x"], ["y"], auto_pad=mode, strides=[stride], dilations=[dilation])
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad=mode, strides=[stride], dilations=[dilation])
     begin, end = padding(node, [size], [extent])
     wanted = int(np.ceil(size / stride))
     results = [(size + total - (extent - 1) * dilation - 1) // stride + 1 for total in range(40)]
     least = next(total for total, count in enumerate(results) if count >= wanted)
     assert begin + end == least
     assert (end - begin if mode == "SAME_UPPER" else begin - end) == least % 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "extent", "stride", "expected"),
+    [("SAME_UPPER", 8, 2, 1, (0, 1)), ("SAME_LOWER", 8, 2, 1, (1, 0)),
+     ("SAME_UPPER", 7, 1, 4, (-1, -1)), ("SAME_LOWER", 7, 1, 4, (0, -2))],
+)  # fmt: skip
+def test_a_pool_pads_as_if_it_had_no_dilation_and_cuts_off_what_it_leaves_out(
+    mode: str, size: int, extent: int, stride: int, expected: tuple[int, int]
+):
+    node = helper.make_node("AveragePool", ["x"], ["y"], auto_pad=mode, strides=[stride], dilations=[3])
+    assert padding(node, [size], [extent]) == expected

@@ -105,13 +105,17 @@ def channels_apart(shape: tuple[int, int, int, int]) -> int:
 
 
 def window_of(node: onnx.NodeProto, shape: Sequence[int], kernel: Sequence[int], most_axes: int = 2) -> Window | None:
-    """The window of a node that reads a tensor of `shape`; None where it has no axes, or more than `most_axes`."""
+    """The window of a node that reads a tensor of `shape`.
+
+    None where it has no axes, or more than `most_axes`, or cuts off pixels.
+    """
     rank = len(shape) - 2
     if not 1 <= rank <= most_axes or len(kernel) != rank:
         return None
     ones = (1,) * rank
     strides, dilations = integers(node, "strides", ones), integers(node, "dilations", ones)
-    return Window(tuple(kernel), strides, padding(node, shape[2:], kernel), dilations)
+    pads = padding(node, shape[2:], kernel)
+    return None if min(pads) < 0 else Window(tuple(kernel), strides, pads, dilations)
 
 
 def as_images(array: np.ndarray) -> np.ndarray:
