@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from lowering import FLOAT, check_everything, loaded, proto_of, weight
+from accepted_models import MODELS as ACCEPTED
+from accepted_models import recurrent
+from lowering import FLOAT, baselines, check_everything, check_schedules, loaded, proto_of, weight
 from onnx import TensorProto, helper
 
 from iosched.models.errors import InvalidModelError
@@ -282,7 +284,7 @@ ODD: tuple[Callable[[], onnx.ModelProto], ...] = (
     branch_with_captures, loop, size_known_late, many_types, quantized, several_inputs_and_outputs,
     outputs_from_outside, sequence_inside, single_node, lstm, gelu, folded_nodes, two_results, optional_results,
     same_bytes_twice, nothing_but_outputs_of_no_size, sums_of_nothing,
-    scalars,
+    scalars, *ACCEPTED,
 )  # fmt: skip
 
 
@@ -322,6 +324,20 @@ def test_operators_that_a_fusion_swallowed_cost_nothing_beside_what_feeds_it() -
         unit_of = backend.coarse.unit_of()
         assert unit_of["d"] == unit_of["e"] == unit_of["p"] == unit_of["q"] == unit_of["m"] != unit_of["g"]
         assert [len(backend.coarse.nodes[unit]) for unit in backend.coarse.members] == [1, 1, 1]
+
+
+CELLS = [
+    *((kind, outputs) for kind in ("LSTM", "GRU", "RNN") for outputs in (["", "h"], ["y"])),
+    *(("LSTM", outputs) for outputs in (["", "", "c"], ["y", "", "c"])),
+]
+
+
+@pytest.mark.parametrize(("kind", "outputs"), CELLS)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_recurrent_operators_may_lack_results(kind: str, outputs: list[str], direction: str) -> None:
+    model = loaded(recurrent(kind, outputs, direction=direction))
+    with CpuBackend(model, lanes=2) as backend:
+        check_schedules(model, backend, baselines(backend.graph), seeds=(0,))
 
 
 def text_input() -> onnx.ModelProto:
