@@ -98,12 +98,6 @@ def _padded(x: np.ndarray, window: Window, output: Sequence[int], value: float) 
     return np.pad(x, widths, constant_values=value)
 
 
-def _every_window_sees_something(window: Window, shape: Sequence[int], output: Sequence[int]) -> bool:
-    """Whether the last window begins in the tensor or before it; with ceil_mode, shape inference may say otherwise."""
-    extents = zip(shape[2:], output[2:], window.strides, window.pads, strict=False)
-    return all((last - 1) * stride - pad < extent for extent, last, stride, pad in extents)
-
-
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     """AveragePool, and MaxPool without indices."""
     spec = builder.tensors.get(node.input[0])
@@ -112,7 +106,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     if spec is None or spec.shape is None or spec.dtype not in FLOATS or has_indices:
         return False
     window = window_of(node, spec.shape, kernel)
-    if window is None or not _every_window_sees_something(window, spec.shape, builder.shape(node.output[0])):
+    if window is None:
         return False
     average = node.op_type == "AveragePool"
     counts_pads = average and integer(node, "count_include_pad") == 1
