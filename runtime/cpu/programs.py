@@ -50,7 +50,11 @@ def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str
     weights: dict[str, np.ndarray] = {}
     nodes = [node for call in calls for node in _nodes(kernels, call, names, weights)]
     model = _model(
-        kernels, nodes, [(name, view) for (_, view), name in inputs.items()], tuple(outputs.values()), weights
+        kernels,
+        nodes,
+        [(name, view) for (_, view), name in inputs.items()],
+        [(name, view) for (_, view), name in outputs.items()],
+        weights,
     )
     shared = tuple((name, array) for name, array in weights.items() if not _is_inline(array))
     program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared, calls[0].cores)
@@ -118,14 +122,18 @@ def _model(
     kernels: KernelGraph,
     nodes: list[onnx.NodeProto],
     inputs: list[tuple[str, View]],
-    outputs: Sequence[str],
+    outputs: list[tuple[str, View]],
     weights: Mapping[str, np.ndarray],
 ) -> bytes:
     graph = onnx.GraphProto(name="program", node=nodes)
-    if any(map(may_be_misjudged, nodes)):  # without shapes onnxruntime infers no wrong ones, which it would insist on
+    if any(map(may_be_misjudged, nodes)):
+        # onnxruntime insists on the shapes that it infers: it infers none without those of inputs, and gives up those
+        # that follow from constants where outputs are declared to have others.
         inputs = [(name, replace(view, shape=None)) for name, view in inputs]
+        graph.output.extend(onnx.ValueInfoProto(name=name, type=_type(view)) for name, view in outputs)
+    else:
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name, _ in outputs)
     graph.input.extend(onnx.ValueInfoProto(name=name, type=_type(view)) for name, view in inputs)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     graph.initializer.extend(_initializer(name, array) for name, array in weights.items())
     used = {""} | {node.domain for node in nodes} | {d for node in nodes if has_subgraphs(node) for d in kernels.opsets}
     opsets = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in kernels.opsets.items() if d in used]

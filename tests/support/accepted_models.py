@@ -95,8 +95,11 @@ def pools_of_the_same_size_with_dilations() -> onnx.ModelProto:
         node("Sigmoid", ["p"], ["s"]),
         node("Add", ["c", "s"], ["y"]),
         node("LpPool", ["x"], ["z"], auto_pad="SAME_LOWER", **window),
+        node("DequantizeLinear", ["numbers", "scale"], ["constant"]),
+        node("MaxPool", ["constant"], ["t"], auto_pad="SAME_UPPER", **window),
     ]
-    return proto_of(nodes, {"x": (1, 16, 55, 55)}, ["y", "z"], {"w": weight(16, 16, 1, 1)}, opset=19)
+    weights = {"w": weight(16, 16, 1, 1), "numbers": np.ones((1, 4, 9, 9), np.int8), "scale": np.float32(2).reshape(())}
+    return proto_of(nodes, {"x": (1, 16, 55, 55)}, ["y", "z", "t"], weights, opset=19)
 
 
 def resized_by_a_factor() -> onnx.ModelProto:

@@ -113,6 +113,14 @@ def test_several_callers_get_each_their_own_result() -> None:
             assert compare(result, reference.run(inputs)).passed
 
 
+def test_outputs_that_are_constant_come_with_every_request() -> None:
+    nodes = [onnx.helper.make_node("Mul", ["x", "k"], ["y"])]
+    model = loaded(proto_of(nodes, {"x": (1, 8)}, ["y", "k"], {"k": weight(1, 8)}))
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference, ready(model, Teams(2, 1, 1), 2) as found:
+        assert compare(found.run(inputs), reference.run(inputs)).passed
+
+
 def test_requests_that_go_on_at_the_same_time_are_timed_together() -> None:
     with ready(small(1), Teams(2, 1, 1), 2) as found:
         assert found.in_flight == 2
