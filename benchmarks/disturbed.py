@@ -87,7 +87,7 @@ def searched(
             result = search(backend.graph, cost, effort=CPU_EFFORT)
         number = candidate_of(candidates, result.schedule)
         predicted = result.schedule.predicted_us or 0.0
-        one = Searched(kind, number, cost.measurements, cost.anew, time.monotonic() - started, predicted)
+        one = Searched(kind, number, cost.measurements, cost.repeated, time.monotonic() - started, predicted)
     print(one, file=sys.stderr, flush=True)
     return one
 

@@ -174,7 +174,7 @@ def _searched(
     with ProfileDatabase(None) as database:
         cost = CpuStageCost(backend, database)
         result = search(graph, cost, effort=effort)
-        taken, anew = cost.measurements, cost.anew
+        taken, anew = cost.measurements, cost.repeated
     predicted = result.schedule.predicted_us or 0.0
     number = candidate_of(candidates, result.schedule)
     return Searched(

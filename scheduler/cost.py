@@ -136,16 +136,16 @@ class Dividing(Protocol):
 class Disturbable(Protocol):
     """Optional part of a `CostModel` that measures, and notices when something else disturbed a measurement.
 
-    Such a latency decides nothing: at the end of a block the search forgets it, goes on with what it knows of the stage
-    otherwise, and asks again where that leaves the stage a chance.
+    Such a latency has a wide interval. At the end of a block the search goes on with the low ends of such intervals in
+    place of the latencies, and asks again for a stage only if it may be on the best schedule then.
     """
 
-    def was_disturbed(self, stage: Stage) -> bool:
-        """Whether the last answer for this stage is not to be trusted; False where that was tried often enough."""
+    def disturbed_low_us(self, stage: Stage) -> float | None:
+        """The least that a stage may take whose last answer was disturbed; None if it is not to be asked again."""
         ...
 
     def try_again(self) -> None:
-        """From now on, what is not to be trusted is measured anew when it is asked for, each once."""
+        """From now on, what was disturbed is measured again when it is asked for, each once."""
         ...
 
 

@@ -20,7 +20,7 @@ from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
-_ANEW = 2  # how often a search goes on without what was measured while the machine was disturbed
+_REPEATS = 2  # how often a search goes on without what was measured while the machine was disturbed
 _NEAR_TIES = 8  # stages of the next best schedules that are measured again in one round
 
 
@@ -82,6 +82,7 @@ class Exploration:
     best_us: float = math.inf
     _n_alone: int = 0
     _only_settled: bool = False  # rounds ran out, and the best schedule has stages that were measured only once
+    _ended: bool = False  # and not by a deadline
     _rounds: Iterator[Round] | None = field(default=None, repr=False)
 
     @property
@@ -141,6 +142,7 @@ class Exploration:
             yield from self._beyond_operators()
             yield from self._undisturbed(is_over)
             yield from self._measured_again()
+        self._ended = True
 
     def _beyond_operators(self) -> Iterator[Round]:
         limit = self.effort.max_measurements
@@ -154,19 +156,23 @@ class Exploration:
             yield Round(self._greedy_if_promising())
 
     def _undisturbed(self, is_over: Callable[[], bool]) -> Iterator[Round]:
-        """Searches on without the latencies that were measured while the machine was disturbed.
+        """Searches on with the low ends of latencies that were measured while the machine was disturbed.
 
         A stage that looked too slow then would be lost for good, as no schedule that has it would be measured again.
+        Where there is only one schedule, nothing can change.
         """
-        for _ in range(_ANEW):
-            if not any(flags.any() for flags in self.latencies.disturbed.values()):
+        for _ in range(_REPEATS if len(self.lattice.stages) > 1 else 0):
+            if not any(flags.any() for flags in self.latencies.disturbed().values()):
                 return
             yield Round([], later=True)
-            self._n_alone += self.latencies.forget_disturbed()
+            best = shortest_path(self.lattice, self.latencies.known_us()) if math.isfinite(self._best_us()) else []
+            self.latencies.forget_disturbed()
             self.proven = False
-            yield Round(self.latencies.missing(self.latencies.single_operators()), bounds=True)
+            yield Round(self.latencies.missing([*self.latencies.single_operators(), *best]), bounds=True)
             self.latencies.refill_bounds(is_over)
             yield from self._beyond_operators()
+            if not self.proven:  # the bounds rule nothing out
+                self.latencies.recall_forgotten()
 
     def _measured_again(self) -> Iterator[Round]:
         """Goes on until the stages of the best schedule, and of those that come close, were all measured twice.
@@ -250,7 +256,7 @@ class Exploration:
 
     def _is_spent(self) -> bool:
         limit = self.effort.max_measurements
-        return limit is not None and self.latencies.n_measured - self._n_alone >= limit
+        return limit is not None and self.latencies.n_measured - self.latencies.n_repeated - self._n_alone >= limit
 
     def _greedy_if_promising(self) -> list[int]:
         """The unmeasured stages of the block's greedy schedule; none where bounds say that it is not the best one."""
@@ -267,6 +273,8 @@ class Exploration:
 
     def best_known(self) -> BestKnown | None:
         """The best schedule known; None where it is proven that the device can run none at all."""
+        if not self._ended:
+            self.latencies.recall_forgotten()
         weights = self.latencies.known_us()
         if self._only_settled:
             weights, self.proven = np.where(self.latencies.is_settled(), weights, np.inf), False

@@ -35,11 +35,13 @@ class KnownLatencies:
         value: for each strategy measured latencies in microseconds: NaN while a stage was not measured, and infinite
             where it cannot run by that strategy.
         settled: for each strategy, which stages were measured a second time.
-        disturbed: for each strategy, which stages have a latency that is not to be trusted (`Disturbable`).
+        low: for each strategy, the least that a stage may take that was disturbed (`Disturbable`); 0 for others.
+        forgotten: for each strategy, latencies that are asked for again because they were disturbed; else NaN.
         classes: for each stage the number of its class; all stages of a class take equally long.
         rounds: the k-th of these has for each stage the position of its k-th group as a stage of its own, or -1 where
             the stage has fewer groups. Empty unless the cost model has `OperatorBounds`.
         n_measured: how many latencies were asked for.
+        n_repeated: how many of them because they were disturbed.
         n_remeasured: how many were asked for a second time.
     """
 
@@ -50,10 +52,12 @@ class KnownLatencies:
     bound: dict[Strategy, Latencies]
     value: dict[Strategy, Latencies]
     settled: dict[Strategy, Flags]
-    disturbed: dict[Strategy, Flags]
+    low: dict[Strategy, Latencies]
+    forgotten: dict[Strategy, Latencies]
     classes: Indices
     rounds: list[Indices] = field(default_factory=list)
     n_measured: int = 0
+    n_repeated: int = 0
     n_remeasured: int = 0
     _alone_us: list[float] = field(default_factory=list)
     _work_us: list[float] = field(default_factory=list)
@@ -87,9 +91,11 @@ class KnownLatencies:
                 runs[strategy] = can
         value = {strategy: np.where(can, np.nan, np.inf) for strategy, can in runs.items()}
         bound = {strategy: np.where(can, 0.0, np.inf) for strategy, can in runs.items()}
-        settled, disturbed = ({each: np.zeros(n_stages, dtype=np.bool_) for each in runs} for _ in range(2))
+        settled = {each: np.zeros(n_stages, dtype=np.bool_) for each in runs}
+        low = {each: np.zeros(n_stages) for each in runs}
+        forgotten = {each: np.full(n_stages, np.nan) for each in runs}
         alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
-        return cls(cost, names, lattice, tuple(runs), bound, value, settled, disturbed, alike)
+        return cls(cost, names, lattice, tuple(runs), bound, value, settled, low, forgotten, alike)
 
     def copied(self, cost: Callable[[KnownLatencies], CostModel]) -> KnownLatencies:
         """The same knowledge apart, with the cost model that `cost` makes for it."""
@@ -98,7 +104,8 @@ class KnownLatencies:
             bound=deepcopy(self.bound),
             value=deepcopy(self.value),
             settled=deepcopy(self.settled),
-            disturbed=deepcopy(self.disturbed),
+            low=deepcopy(self.low),
+            forgotten=deepcopy(self.forgotten),
             _alone_us=list(self._alone_us),
             _work_us=list(self._work_us),
         )
@@ -177,7 +184,7 @@ class KnownLatencies:
         return _least([self._least_by(strategy, slack) for strategy in self.strategies])
 
     def _least_by(self, strategy: Strategy, slack: float) -> Latencies:
-        bound = self.bound[strategy] * slack
+        bound = np.maximum(self.bound[strategy] * slack, self.low[strategy])
         if strategy is Strategy.CONCURRENT and self.rounds:
             measured = np.append(np.nan_to_num(self.value[strategy], nan=0.0, posinf=np.inf) * slack, 0.0)
             for positions in self.rounds:
@@ -245,7 +252,7 @@ class KnownLatencies:
         """Strategies not measured yet whose bounds do not rule out that they are the best, the lowest bound first."""
         best = self._best_us(position)
         least_us = {
-            strategy: float(bound[position]) * slack
+            strategy: max(float(bound[position]) * slack, float(self.low[strategy][position]))
             for strategy, bound in self.bound.items()
             if np.isnan(self.value[strategy][position])
         }
@@ -263,27 +270,35 @@ class KnownLatencies:
         latency = _checked(ask(self.cost, question), question.stage)
         alike = (self.classes == self.classes[position]) & np.isnan(self.value[strategy])
         self.value[strategy][alike] = latency
-        was_disturbed = isinstance(self.cost, Disturbable) and self.cost.was_disturbed(question.stage)
-        self.disturbed[strategy][alike] = was_disturbed
+        low_us = self.cost.disturbed_low_us(question.stage) if isinstance(self.cost, Disturbable) else None
+        self.low[strategy][alike] = low_us or 0.0
+        self.n_repeated += not math.isnan(self.forgotten[strategy][position])
+        self.forgotten[strategy][alike] = np.nan
         self.n_measured += 1
 
     def _question(self, position: int, strategy: Strategy, worse_than_us: float) -> Question:
         limit_us = min(worse_than_us, self._best_us(position)) if isinstance(self.cost, Curtailable) else math.inf
         return Question(self.stage_by(position, strategy), worse_than_us=limit_us)
 
-    def forget_disturbed(self) -> int:
-        """Forgets the latencies that are not to be trusted, so that they are asked for again; returns how many.
+    def disturbed(self) -> dict[Strategy, Flags]:
+        """For each strategy, which stages have a latency that was disturbed."""
+        return {strategy: (low > 0) & ~np.isnan(self.value[strategy]) for strategy, low in self.low.items()}
+
+    def forget_disturbed(self) -> None:
+        """Forgets the latencies that were disturbed but for their low ends, so that they may be asked for again.
 
         Bounds stay what they are until `refill_bounds`.
         """
         if isinstance(self.cost, Disturbable):
             self.cost.try_again()
-        forgotten = 0
-        for strategy, flags in self.disturbed.items():
-            forgotten += len(np.unique(self.classes[flags]))
+        for strategy, flags in self.disturbed().items():
+            self.forgotten[strategy][flags] = self.value[strategy][flags]
             self.value[strategy][flags] = np.nan
-            flags[:] = False
-        return forgotten
+
+    def recall_forgotten(self) -> None:
+        """Takes the latencies back that were forgotten and not asked for again."""
+        for strategy, value in self.value.items():
+            self.value[strategy] = np.where(np.isnan(value), self.forgotten[strategy], value)
 
     def refill_bounds(self, deadline: Callable[[], bool]) -> None:
         """Asks once more for what bounds stages by their operators; bounds stay where the deadline comes first."""

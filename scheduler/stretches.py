@@ -149,16 +149,19 @@ class _Trial:
         """Measures the stretch, or if it was, measures it once more."""
         stage = self.stage(stretch)
         if stretch not in self.first_us:
-            self.first_us[stretch] = self._undisturbed_us(stage)
+            self.first_us[stretch] = self._first_us(stage, sum(self.own_us[slice(*stretch)]))
         elif self.doubted is not None:
             self.again_us[stretch] = self.doubted.remeasure(stage)
 
-    def _undisturbed_us(self, stage: Stage) -> float:
+    def _first_us(self, stage: Stage, own_us: float) -> float:
+        """The latency of a session, asked once more if it was disturbed and may take less than its blocks' stages."""
         found_us = self.cost.stage_latency_us(stage)
-        if not isinstance(self.cost, Disturbable) or not self.cost.was_disturbed(stage):
-            return found_us
-        self.cost.try_again()
-        return self.cost.stage_latency_us(stage)
+        if isinstance(self.cost, Disturbable):
+            low_us = self.cost.disturbed_low_us(stage)
+            if low_us is not None and low_us < own_us:
+                self.cost.try_again()
+                return self.cost.stage_latency_us(stage)
+        return found_us
 
     def stage(self, stretch: Stretch) -> Stage:
         """The session of the stretch."""

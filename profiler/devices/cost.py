@@ -44,6 +44,21 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
         """How many stages with different signatures this object was asked for."""
         ...
 
+    @property
+    def repeated(self) -> int:
+        """How many of the measurements repeated one that something had disturbed."""
+        ...
+
+    @property
+    def disturbed(self) -> int:
+        """How many of `signatures` have only measurements that something disturbed."""
+        ...
+
+    @property
+    def repeatable(self) -> int:
+        """How many measurements of these stages may still be repeated because something disturbed them."""
+        ...
+
     def counted_apart(self) -> MeasuredCosts:
         """The same open model and database, for questions of somebody else: they are not counted here."""
         ...

@@ -11,8 +11,10 @@ import math
 import os
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from iosched.profiler.measuring.statistics import Measurement
 
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # none on Windows, which has no STAT
@@ -33,6 +35,9 @@ UNSTEADY = 1.5
 
 SCATTERED = 0.75
 """Part of a median that its interval may be wide: a stage of which every second run is disturbed has no median."""
+
+LEAST, MOST = 0.4, 2.5
+"""How many times its measured median a stage may really take that was measured while the machine was disturbed."""
 
 _IDLE, _WAITING, _STOLEN = 3, 4, 7  # columns of /proc/stat, see proc(5); the first two are no work
 
@@ -81,7 +86,7 @@ def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def doubts(slowness: Sequence[float], relative_width: float) -> tuple[str, ...]:
+def doubts(slowness: Sequence[float], relative_width: float = math.inf) -> tuple[str, ...]:
     """What the numbers themselves say against a latency, in words.
 
     Args:
@@ -97,6 +102,14 @@ def doubts(slowness: Sequence[float], relative_width: float) -> tuple[str, ...]:
     if SCATTERED < relative_width < math.inf:
         found.append(f"the interval is {relative_width:.0%} of the median wide")
     return tuple(found)
+
+
+def disturbed(found: Measurement, reasons: tuple[str, ...]) -> Measurement:
+    """The measurement with these reasons; if there are any, its interval is widened to `LEAST` and `MOST`."""
+    if not reasons:
+        return found
+    low_us, high_us = min(found.low_us, LEAST * found.median_us), max(found.high_us, MOST * found.median_us)
+    return replace(found, low_us=low_us, high_us=high_us, disturbed_by=reasons)
 
 
 def _ticks(cpus: Collection[int], stat: Path) -> tuple[int, int]:

@@ -236,6 +236,7 @@ def measure(
     *,
     worse_than_us: float | None = None,
     warm_up: Callable[[int], Sequence[float]] | None = None,
+    is_hopeless: Callable[[], bool] = lambda: False,
 ) -> Measurement:
     """Measures until the median is known well enough, or the candidate is clearly worse than the best known.
 
@@ -246,6 +247,7 @@ def measure(
         settings: how long to measure.
         worse_than_us: measuring stops as soon as the whole interval lies above this latency.
         warm_up: runs it where the latencies are not kept, and need not be as exact; by default `run_batch`.
+        is_hopeless: whether more samples make the latency no better known; not asked before there are `min_samples`.
 
     Raises:
         ValueError: `run_batch` returns another number of latencies than it was asked for, or impossible latencies.
@@ -261,6 +263,8 @@ def measure(
         last_us = quantile(batch, 0.5)
         found = summarize(samples)
         if _is_enough(found, spent_us, settings, worse_than_us):
+            return found
+        if len(samples) >= settings.min_samples and is_hopeless():
             return found
 
 

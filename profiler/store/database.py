@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -46,6 +47,9 @@ from iosched.profiler.store.tables import (
 LONGEST_TRIAL = timedelta(minutes=1)
 """A cuDNN plan is tried in milliseconds, or seconds where its code is loaded."""
 
+_LONGEST_STAGE = timedelta(seconds=2)  # between two measurements; what takes longer is a pause between two searches
+_FEWEST_TIMED = 10
+
 
 @dataclass(frozen=True)
 class DeviceStats:
@@ -55,6 +59,8 @@ class DeviceStats:
         measurements: of stages, and of the yardstick; a comparison of whole models counts as one of runs in a row, one
             of runs after a rest, and one of the setting that onnxruntime is fastest in, as far as it has them.
         samples: that these measurements have together.
+        stages: different stages that were measured, by all strategies and numbers of lanes.
+        disturbed: how many of them have only measurements that something disturbed.
     """
 
     device: str
@@ -62,6 +68,8 @@ class DeviceStats:
     samples: int
     oldest: datetime
     newest: datetime
+    stages: int
+    disturbed: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,16 @@ class DatabaseStats:
     def measurements(self) -> int:
         """Measurements of all devices."""
         return sum(device.measurements for device in self.devices)
+
+    @property
+    def stages(self) -> int:
+        """Stages of all devices."""
+        return sum(device.stages for device in self.devices)
+
+    @property
+    def disturbed(self) -> int:
+        """How many of them have only disturbed measurements."""
+        return sum(device.disturbed for device in self.devices)
 
 
 # One row for each thing that counts as a measurement.
@@ -195,6 +213,21 @@ class ProfileDatabase:
         thorough = sorted((row for row in rows if row.turn != "rough" and not row.disturbed_by), key=_is_again)
         return {row.signature: measurement_of(row.samples_us, None, "").median_us for row in thorough}
 
+    def seconds_per_stage(self, device: str) -> float | None:
+        """About how many seconds each stage took that was measured on `device`, with all of its measurements.
+
+        Pauses do not count. None with fewer than `_FEWEST_TIMED` measurements. O(rows of the device)
+        """
+        with explained(self.path):
+            rows = self._connection.execute(
+                "SELECT measured_at, signature FROM stage WHERE device = ? ORDER BY measured_at", (device,)
+            ).fetchall()
+            times = [datetime.fromisoformat(when) for when, _ in rows]
+        if len(rows) < _FEWEST_TIMED:
+            return None
+        between = (min(after - before, _LONGEST_STAGE) for before, after in pairwise(times))
+        return sum(between, timedelta()).total_seconds() / len({signature for _, signature in rows})
+
     def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
         """Keeps a measurement of a stage in place of an earlier one in the same turn."""
         row = StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))
@@ -311,8 +344,18 @@ class ProfileDatabase:
             ((nbytes,),) = self._connection.execute(
                 "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
             ).fetchall()
+            stages = {
+                device: (count, disturbed)
+                for device, count, disturbed in self._connection.execute(
+                    "SELECT device, COUNT(*), SUM(is_disturbed) FROM (SELECT device, MIN(disturbed_by != '') AS"
+                    " is_disturbed FROM stage GROUP BY device, signature) GROUP BY device"
+                )
+            }
             devices = tuple(
-                DeviceStats(device, count, samples, datetime.fromisoformat(oldest), datetime.fromisoformat(newest))
+                DeviceStats(
+                    *(device, count, samples, datetime.fromisoformat(oldest), datetime.fromisoformat(newest)),
+                    *stages.get(device, (0, 0)),
+                )
                 for device, count, samples, oldest, newest in rows
             )
         return DatabaseStats(self.path, nbytes, devices)

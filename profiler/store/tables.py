@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from iosched.models.prepared import prepare
+from iosched.profiler.measuring.disturbance import disturbed
 from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, summarize
 from iosched.scheduler.document_format import Shipped
 
@@ -53,7 +54,7 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
         samples_us: empty where the stage has nothing to run, None where the device cannot run it.
         clock_mhz: the clock of the device, read right after the last sample; None where it was not read.
         throttled_by: the reasons why that clock was lower than it could be, separated by commas.
-        disturbed_by: what disturbed the measurement, separated by commas; such a row decides nothing.
+        disturbed_by: what disturbed the measurement, separated by commas; its interval is wide.
     """
 
     device: str
@@ -192,7 +193,8 @@ def measurement_of(
     if samples_us is None:
         return UNRUNNABLE
     found = summarize(samples_us) if samples_us else NOTHING_TO_RUN
-    return replace(found, clock_mhz=clock_mhz, throttled_by=_reasons(throttled_by), disturbed_by=_reasons(disturbed_by))
+    found = replace(found, clock_mhz=clock_mhz, throttled_by=_reasons(throttled_by))
+    return disturbed(found, _reasons(disturbed_by))
 
 
 def _reasons(text: str) -> tuple[str, ...]:

@@ -187,8 +187,9 @@ def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
     first, last = ({str(index) for index in range(start, start + 8)} for start in (0, 8))
 
     class Watched(Distinct):
-        def was_disturbed(self, stage: Stage) -> bool:
-            return self.asked.count(Question(stage)) == 1 and first >= set(stage.operators)
+        def disturbed_low_us(self, stage: Stage) -> float | None:
+            is_first = self.asked.count(Question(stage)) == 1 and first >= set(stage.operators)
+            return 1.0 if is_first else None
 
         def try_again(self) -> None:
             pass

@@ -1,4 +1,5 @@
-"""What was measured while something else ran decides nothing: it is asked for again before a schedule hangs on it."""
+"""A latency that was measured while something else ran has a wide interval: it is asked for again if that may change
+the schedule."""
 
 from __future__ import annotations
 
@@ -53,11 +54,13 @@ class Trusting(KeyedLanes):
 
 
 class Noticing(Trusting):
-    """The same, and says so."""
+    """The same, and says so, and what part of its latency a stage may take at least."""
 
-    def was_disturbed(self, stage: Stage) -> bool:
+    low = 0.4
+
+    def disturbed_low_us(self, stage: Stage) -> float | None:
         key = self.signature(stage)
-        return key in self.doubted and self.measured.count(key) < TRIES
+        return self.low * self.known[key] if key in self.doubted and self.measured.count(key) < TRIES else None
 
     def try_again(self) -> None:
         self.tries = min(self.tries + 1, TRIES)
@@ -95,6 +98,40 @@ def test_a_machine_that_is_never_quiet_is_not_measured_for_ever(effort: Effort) 
     assert max(cost.measured.count(key) for key in cost.measured) == TRIES
 
 
+def test_a_stage_that_its_interval_keeps_off_the_best_schedule_is_not_measured_again() -> None:
+    asked = []
+    for low in (0.4, 0.95):
+        cost = Noticing(1, range(10**6))
+        cost.low = low
+        searched(cost, EFFORTS[0])
+        asked.append({key for key in cost.measured if cost.measured.count(key) > 1})
+    assert asked[1] < asked[0]
+
+
+def test_repeats_neither_use_up_the_limit_of_measurements_nor_raise_it() -> None:
+    limited = Effort(bound_slack=0.9, tolerance=0.01, max_measurements=8)
+    for seed in range(1, 9):
+        noticing, trusting = (kind(seed, range(10**6)) for kind in (Noticing, Trusting))
+        for cost in (noticing, trusting):
+            searched(cost, limited)
+        assert len(noticing.measured) > len(set(noticing.measured))
+        assert abs(len(set(noticing.measured)) - len(set(trusting.measured))) <= 2, "rounds end behind the limit"
+
+
+def test_a_deadline_amid_repeats_loses_no_latency() -> None:
+    whole = Noticing(1, range(10**6))
+    searched(whole, EFFORTS[0])
+    for last in range(20, len(whole.measured)):
+        cost = Noticing(1, range(10**6))
+        found = search(
+            *(GRAPH, cost),
+            strategy="concurrent",
+            effort=EFFORTS[0],
+            deadline=lambda cost=cost, last=last: len(cost.measured) >= last,  # type: ignore[misc]
+        )
+        assert found.schedule.predicted_us is not None
+
+
 def test_other_blocks_come_before_a_stage_is_measured_again() -> None:
     """The disturbance ends with the first block: what lied there is asked for again after the second block."""
     graph = cells(2, 4)
@@ -109,8 +146,9 @@ def test_other_blocks_come_before_a_stage_is_measured_again() -> None:
             asked.append(frozenset(stage.operators))
             return self.latency_us(stage)
 
-        def was_disturbed(self, stage: Stage) -> bool:
-            return asked.count(frozenset(stage.operators)) == 1 and first >= set(stage.operators)
+        def disturbed_low_us(self, stage: Stage) -> float | None:
+            is_first = asked.count(frozenset(stage.operators)) == 1 and first >= set(stage.operators)
+            return 0.4 * self.latency_us(stage) if is_first else None
 
         def try_again(self) -> None:
             pass

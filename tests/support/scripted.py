@@ -16,6 +16,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers import onnxruntime as plain
 from iosched.profiler.peers.openvino import PlainOpenvino
@@ -120,14 +121,24 @@ def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], Non
     return measured
 
 
-def latencies_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage takes the same whoever measures it and whatever was measured before, and keeps to what bounds promise."""
+def latencies_by_stage(
+    monkeypatch: pytest.MonkeyPatch, disturb: Callable[[int], bool] = lambda count: False
+) -> list[Stage]:
+    """A stage takes the same whoever measures it and whatever was measured before, and keeps to what bounds promise.
+
+    Returns the stages measured, one entry for each measurement; other processes interfere with those whose number
+    `disturb` picks.
+    """
+    measured: list[Stage] = []
 
     def made_up(cost: Any, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        return summarize([stage_us(cost, stage, lanes)] * 24)
+        others = ("others had 50% of the cores",) if disturb(len(measured)) else ()
+        measured.append(stage)
+        return disturbance.disturbed(summarize([stage_us(cost, stage, lanes)] * 24), others)
 
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", made_up)
     monkeypatch.setattr(cpu_cost.CpuStageCost, "runs_sessions", False)
+    return measured
 
 
 def stage_us(cost: Any, stage: Stage, lanes: int) -> float:

@@ -37,7 +37,7 @@ class DivisionChoice:
         """The stage with the division that it takes least by, and its latency with that.
 
         Another division than the guessed one is chosen only if the intervals of both lie apart, so that the least of
-        several noisy latencies is not taken for the latency of the stage.
+        several noisy latencies is not taken for the latency of the stage. Beside a disturbed latency, no other is.
 
         Args:
             stage: one that has a division keeps it; without one, it stands for the guessed one.
@@ -47,7 +47,7 @@ class DivisionChoice:
         chosen, found = stage, look(stage, worse_than_us)
         if found is None:
             return stage, UNRUNNABLE
-        for division, ratio in self._likely(stage) if math.isfinite(found.median_us) else ():
+        for division, ratio in self._likely(stage) if math.isfinite(found.median_us) and not found.disturbed_by else ():
             if found.low_us * ratio * _DOUBT > worse_than_us:
                 continue
             other = replace(stage, division=division)

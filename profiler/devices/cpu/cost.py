@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
@@ -84,9 +84,14 @@ class CpuStageCost:
         return self._stages.measurements
 
     @property
-    def anew(self) -> int:
-        """How many of them were measured because something had disturbed the measurement before."""
-        return self._stages.anew
+    def repeated(self) -> int:
+        """How many of these measurements repeated one that something had disturbed."""
+        return self._stages.repeated
+
+    @property
+    def disturbed(self) -> int:
+        """How many of `signatures` have only measurements that something disturbed."""
+        return self._stages.disturbed
 
     @property
     def cache_hits(self) -> int:
@@ -95,9 +100,13 @@ class CpuStageCost:
 
     @property
     def signatures(self) -> int:
-        """How many different stages this object was asked for so far; one that was measured again counts twice."""
-        met = self._stages.met
-        return len(met("first").keys() | met("rough").keys()) + len(met("again"))
+        """How many different stages this object was asked for so far, by all strategies and numbers of lanes."""
+        return self._stages.signatures
+
+    @property
+    def repeatable(self) -> int:
+        """How many measurements of the stages asked for may still be repeated because something disturbed them."""
+        return self._stages.repeatable
 
     def counted_apart(self) -> CpuStageCost:
         """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
@@ -133,7 +142,7 @@ class CpuStageCost:
         than not fast by chance in that one. `stage_latency_us` still answers the first latency, so that a later search
         asks for the same stages.
 
-        The choice hangs on it, so it is taken up to `MOST_TRIES` times while something disturbs the machine.
+        The choice hangs on it, so it is repeated while something disturbs the machine, as far as `StageMemory` allows.
         """
         chosen = self._choice.best(stage, self._first)[0]
         found = self._measured(chosen, self.lanes, "again")
@@ -142,13 +151,14 @@ class CpuStageCost:
         return found.median_us
 
     def try_again(self) -> None:
-        """From now on, what was measured while the machine was disturbed is measured anew when it is asked for."""
+        """From now on, what was measured while the machine was disturbed is measured again when it is asked for."""
         self._stages.try_again()
 
-    def was_disturbed(self, stage: Stage) -> bool:
-        """Whether the machine was disturbed while the stage was measured, and `try_again` may help."""
-        ways = {stage, self._choice.best(stage, self._known_first)[0]}
-        return any(self._is_doubted(way, turn) for way in ways for turn in ("first", "rough"))
+    def disturbed_low_us(self, stage: Stage) -> float | None:
+        """The low end of the stage's latency, if that was disturbed and may be measured again; else None."""
+        chosen, found = self._choice.best(stage, self._known_first)
+        is_doubted = any(self._is_doubted(chosen, turn) for turn in ("first", "rough"))
+        return found.low_us if found.disturbed_by and is_doubted else None
 
     def _is_doubted(self, stage: Stage, turn: Turn) -> bool:
         return not self._is_free(stage) and self._stages.is_doubted(self._signature(stage, self.lanes), turn)
@@ -156,12 +166,12 @@ class CpuStageCost:
     @property
     def remarks(self) -> tuple[str, ...]:
         """A sentence about stages that were measured while the machine was disturbed, and about what that took."""
-        disturbed, anew = self._stages.disturbed, self._stages.anew
-        if not disturbed:
+        if not self.disturbed:
             return ()
         return (
-            f"The machine was disturbed while {disturbed} of {self.signatures} stages were measured, "
-            f"{anew} of them again: search once more while nothing else runs.",
+            f"Other processes interfered with the measurements of {self.disturbed} of {self.signatures} stages, "
+            f"so their latencies have wide intervals; {self.repeated} measurements were repeated. "
+            "Search once more while nothing else runs.",
         )
 
     def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
@@ -274,17 +284,23 @@ class CpuStageCost:
         slowness: list[float] = []
         warm_up = self._amid(compiled)
         run = self._steadied(warm_up, slowness.append)
-        take = partial(measure, run, self.settings, worse_than_us=worse_than_us, warm_up=warm_up)
-        with closing(compiled.executor):
-            found, disturbed_by = self._watched(take)
-        return replace(found, disturbed_by=(*disturbed_by, *disturbance.doubts(slowness, found.relative_width)))
+        others = self._watching_others()
+        noticed: list[str] = []
 
-    def _watched(self, take: Callable[[], Measurement]) -> tuple[Measurement, tuple[str, ...]]:
-        """What `take` measures, and who else had the cores meanwhile."""
+        def is_disturbed() -> bool:
+            noticed.extend((*others(), *disturbance.doubts(slowness)))
+            return bool(noticed)
+
+        with closing(compiled.executor):
+            found = measure(run, self.settings, worse_than_us=worse_than_us, warm_up=warm_up, is_hopeless=is_disturbed)
+        reasons = noticed or (*others(), *disturbance.doubts(slowness, found.relative_width))
+        return disturbance.disturbed(found, tuple(reasons))
+
+    def _watching_others(self) -> Callable[[], tuple[str, ...]]:
+        """A function that says who else had the cores since now."""
         cpus = [cpu for cpu in self.backend.cpus.of(self.lanes) if cpu >= 0]  # others may have those that are not ours
         before = disturbance.read_load(cpus)
-        found = take()
-        return found, disturbance.disturbances(before, disturbance.read_load(cpus), max(len(cpus), 1))
+        return lambda: disturbance.disturbances(before, disturbance.read_load(cpus), max(len(cpus), 1))
 
     def _amid(self, compiled: CompiledStage) -> RunBatch:
         """A function that runs the stage as amid the model, and returns latencies."""
@@ -329,10 +345,10 @@ class CpuStageCost:
         """The yardstick's latency; the least of some measurements, if the machine is disturbed during each."""
         found = []
         for _ in range(MOST_TRIES):
-            measured, disturbed_by = self._watched(partial(measure_reference, self._yardstick.time))
-            found.append(measured)
-            if not disturbed_by:
-                return measured
+            others = self._watching_others()
+            found.append(measure_reference(self._yardstick.time))
+            if not others():
+                return found[-1]
         return min(found, key=lambda each: each.median_us)
 
     @cached_property

@@ -67,12 +67,27 @@ class CudaStageCost:
     @property
     def signatures(self) -> int:
         """How many different stages this object was asked for so far."""
-        return len(self._stages.met("first"))
+        return self._stages.signatures
+
+    @property
+    def disturbed(self) -> int:
+        """None: it is not watched what others do on a GPU."""
+        return self._stages.disturbed
+
+    @property
+    def repeated(self) -> int:
+        """None, for the same reason."""
+        return self._stages.repeated
 
     @property
     def throttled(self) -> Counter[str]:
         """How many of these stages were measured while the clock was lower than it could be, by the reason for that."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
+
+    @property
+    def repeatable(self) -> int:
+        """None, for the same reason."""
+        return self._stages.repeatable
 
     def counted_apart(self) -> CudaStageCost:
         """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
@@ -94,7 +109,7 @@ class CudaStageCost:
         in the database is that of the plans in the database; if these are missing, the stage is measured anew.
         """
         signature = self.backend.signature(stage)
-        if signature not in self._stages.met("again") and self.backend.cudnn_plans_in(stage) is None:
+        if not self._stages.was_kept(signature, "again") and self.backend.cudnn_plans_in(stage) is None:
             return self._stages.keep(signature, "again", self._tuned(stage)).median_us
         return self._stages.answer(signature, "again", lambda: self._tuned(stage)).median_us
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, cycle
 
 import pytest
 from hypothesis import given, settings
@@ -180,6 +180,14 @@ def test_a_candidate_that_is_clearly_worse_is_given_up_early() -> None:
 
     assert len(measure(noisy(), MeasureSettings(), worse_than_us=140.0).samples_us) == 7
     assert len(measure(noisy(), MeasureSettings(), worse_than_us=195.0).samples_us) == 60
+
+
+@pytest.mark.parametrize(("is_hopeless", "samples"), [(True, 6), (False, 24)])
+def test_no_more_samples_are_taken_than_needed_where_they_tell_nothing(is_hopeless: bool, samples: int) -> None:
+    noisy = MeasureSettings(warmup=0, min_samples=6, max_samples=24, relative_width=0.01)
+    latencies = cycle([100.0, 200.0])
+    found = measure(lambda count: [next(latencies) for _ in range(count)], noisy, is_hopeless=lambda: is_hopeless)
+    assert len(found.samples_us) == samples
 
 
 def test_time_spent_bounds_a_slow_candidate() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import MOST_TRIES, StageMemory
@@ -84,10 +83,14 @@ def test_without_resuming_a_measurement_supersedes_those_of_other_turns() -> Non
         assert [database.stage("another", "device", turn) for turn in TURNS] == [FOUND] * 3
 
 
-DISTURBED = replace(summarize([5.0]), disturbed_by=("others had 50% of the cores",))
+def disturbed(us: float) -> Measurement:
+    return disturbance.disturbed(summarize([us]), ("others had 50% of the cores",))
 
 
-def test_what_was_disturbed_is_kept_as_such_and_measured_anew_when_that_is_wanted() -> None:
+DISTURBED = disturbed(5.0)
+
+
+def test_what_was_disturbed_is_kept_as_such_and_repeated_when_that_is_wanted() -> None:
     answers = iter([DISTURBED, AGAIN])
     with ProfileDatabase(None) as database:
         memory = StageMemory(database, "device")
@@ -100,20 +103,52 @@ def test_what_was_disturbed_is_kept_as_such_and_measured_anew_when_that_is_wante
         assert memory.answer("stage", "first", lambda: next(answers)) == AGAIN
         assert not memory.is_doubted("stage", "first")
         assert database.stage("stage", "device") == AGAIN
-        assert (memory.measurements, memory.anew, memory.disturbed, memory.cache_hits) == (2, 1, 0, 0)
+        assert (memory.measurements, memory.repeated, memory.disturbed, memory.cache_hits) == (2, 1, 0, 0)
 
 
-def test_to_a_later_process_it_is_not_known() -> None:
+def test_to_a_later_process_it_is_known_with_a_wide_interval_and_is_repeated_when_that_is_wanted() -> None:
     with ProfileDatabase(None) as database:
         StageMemory(database, "device").keep("stage", "first", DISTURBED)
         later = StageMemory(database, "device")
-        assert later.latest("stage") is None
+        assert later.latest("stage") == later.answer("stage", "first", unasked) == DISTURBED
+        assert (DISTURBED.low_us, DISTURBED.high_us) == (2.0, 12.5)
+        assert (later.cache_hits, later.signatures, later.disturbed, later.repeatable) == (1, 1, 1, 2)
+        later.try_again()
         assert later.answer("stage", "first", lambda: AGAIN) == AGAIN
-        assert (later.measurements, later.anew, later.cache_hits) == (1, 0, 0)
+        assert (later.measurements, later.repeated, later.disturbed, later.repeatable) == (1, 1, 0, 0)
 
 
-def test_a_machine_that_is_never_quiet_is_tried_some_times_and_the_fastest_stays() -> None:
-    tries = [replace(DISTURBED, median_us=us) for us in (5.0, 9.0, 4.0)]
+def test_repeats_are_a_third_of_what_is_known_at_most_whoever_measured_it() -> None:
+    with ProfileDatabase(None) as database:
+        for _ in range(2):
+            memory = StageMemory(database, "device")
+            names = [str(number) for number in range(30)]
+            for name in names:
+                memory.answer(name, "first", lambda: DISTURBED)
+            for _ in range(MOST_TRIES):
+                memory.try_again()
+                for name in names:
+                    memory.answer(name, "first", lambda: DISTURBED)
+            assert (memory.repeated, memory.repeatable) == (10, 0)
+            assert memory.measurements + memory.cache_hits == 40
+            assert not any(memory.is_doubted(name, "first") for name in names)
+
+
+def test_a_stage_counts_once_and_as_disturbed_if_no_turn_has_anything_better() -> None:
+    with ProfileDatabase(None) as database:
+        memory = StageMemory(database, "device")
+        memory.keep("stage", "rough", DISTURBED)
+        memory.keep("stage", "again", DISTURBED)
+        memory.keep("other", "first", DISTURBED)
+        assert (memory.signatures, memory.disturbed) == (2, 2)
+        memory.keep("stage", "first", FOUND)
+        assert (memory.signatures, memory.disturbed) == (2, 1)
+        (stats,) = database.stats().devices
+        assert (stats.stages, stats.disturbed, stats.measurements) == (2, 1, 4)
+
+
+def test_on_a_machine_that_is_never_quiet_the_median_of_the_tries_stays() -> None:
+    tries = [disturbed(us) for us in (9.0, 5.0, 4.0)]
     answers = iter(tries)
     with ProfileDatabase(None) as database:
         memory = StageMemory(database, "device")
@@ -121,7 +156,7 @@ def test_a_machine_that_is_never_quiet_is_tried_some_times_and_the_fastest_stays
         for _ in range(MOST_TRIES + 2):
             found.append(memory.answer("stage", "first", lambda: next(answers)).median_us)
             memory.try_again()
-        assert found == [5.0, 5.0, 4.0, 4.0, 4.0]
+        assert found == [9.0, 5.0, 5.0, 5.0, 5.0]
         assert not memory.is_doubted("stage", "first")
         assert (memory.measurements, memory.disturbed) == (MOST_TRIES, 1)
 

@@ -298,19 +298,46 @@ def test_what_was_measured_while_others_had_the_cores_is_kept_as_such(
         assert isinstance(cost, Disturbable)
         assert cost.stage_latency_us(alone("f1")) == 200.0
         assert cost.stage_latency_us(alone("f1")) == 200.0
-        assert cost.was_disturbed(alone("f1"))
-        assert cost.known(alone("f1")) is None, "explain shall not take it for a latency"
+        assert cost.disturbed_low_us(alone("f1")) == 80.0
+        known = cost.known(alone("f1"))
+        assert known is not None
+        assert (known.low_us, known.high_us) == (80.0, 500.0)
         (row,) = (row for row in database.rows() if isinstance(row, StageRow))
         assert row.disturbed_by == "others had 50% of the cores"
         assert "1 of 1 stages" in cost.remarks[0]
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         later = CpuStageCost(backend, database)
-        assert later.stage_latency_us(alone("f1")) == 200.0, "measured anew, and disturbed once more"
+        assert later.stage_latency_us(alone("f1")) == 200.0, "known"
+        later.try_again()
+        assert later.stage_latency_us(alone("f1")) == 200.0, "measured again, and disturbed once more"
         later.try_again()
         assert later.stage_latency_us(alone("f1")) == 100.0
-        assert not later.was_disturbed(alone("f1"))
+        assert later.disturbed_low_us(alone("f1")) is None
         assert later.remarks == ()
     assert burst.measured == 3
+
+
+def test_more_stages_are_never_called_disturbed_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that was measured roughly, in full and again is one stage."""
+    Burst(monkeypatch, lasting=99)
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        for name in ("f1", "f3"):
+            cost.latency_unless_worse_us(alone(name), 10.0)
+            cost.remeasure(alone(name))
+        assert {row.turn for row in database.rows() if isinstance(row, StageRow)} == {"rough", "first", "again"}
+        assert "2 of 2 stages" in cost.remarks[0]
+
+
+def test_a_disturbed_stage_is_not_sampled_any_longer_than_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        cost.stage_latency_us(alone("f1"))
+        monkeypatch.setattr(disturbance, "disturbances", lambda *_: ("others had 50% of the cores",))
+        cost.stage_latency_us(alone("f3"))
+        assert slow.samples == [STAGE_SETTINGS.max_samples, STAGE_SETTINGS.min_samples]
+        assert cost.disturbed == 1
 
 
 def test_the_measurement_that_decides_is_taken_until_nobody_disturbs_it_or_often_enough(
@@ -332,6 +359,6 @@ def test_a_rough_measurement_that_was_disturbed_rules_nothing_out_for_good(monke
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         assert cost.latency_unless_worse_us(alone("f1"), 150.0) == 200.0
-        assert cost.was_disturbed(alone("f1"))
+        assert cost.disturbed_low_us(alone("f1")) == 80.0
         cost.try_again()
         assert cost.latency_unless_worse_us(alone("f1"), 150.0) == 100.0
