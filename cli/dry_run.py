@@ -44,12 +44,14 @@ def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict
         "pruning": asdict(settings.pruning),
         "measurements": found.measurements,
         "seconds": found.seconds,
+        "known": found.known,
+        "disturbed": found.disturbed,
         "blocks": [asdict(block) for block in found.blocks],
     }
 
 
 def _rows(found: Estimate) -> list[tuple[str, str]]:
-    known = sum(block.known for block in found.blocks)
+    known = found.known
     rows = [
         ("operators", f"{sum(block.operators for block in found.blocks):,} in {len(found.blocks)} blocks"),
         ("signatures", f"{sum(block.signatures for block in found.blocks):,}: stages that differ in what they cost"),
@@ -60,10 +62,22 @@ def _rows(found: Estimate) -> list[tuple[str, str]]:
         return [*rows, *measured, ("to measure", f"nothing: the cost is analytic, {source}")]
     return [
         *rows,
-        ("already known", f"{known:,} in the profile database"),
-        ("to measure", f"{found.measurements:,} at most; bounds often save more"),
-        ("time", f"{_time(found.seconds)} at most, at 0.1 s a stage as measured before, and comparing whole models"),
+        ("already known", f"{known:,} in the profile database, by all strategies{_disturbed(found)}"),
+        ("to measure", f"{found.measurements:,} at most{_repeats(found)}; bounds often save more"),
+        ("time", f"{_time(found.seconds)} at most: {_price(found)}, and comparing whole models"),
     ]
+
+
+def _disturbed(found: Estimate) -> str:
+    return f", {found.disturbed:,} of them disturbed" if found.disturbed else ""
+
+
+def _repeats(found: Estimate) -> str:
+    return f", {found.repeats:,} of them repeats" if found.repeats else ""
+
+
+def _price(found: Estimate) -> str:
+    return f"{found.measurement_s:.2g} s a stage{' as measured here' if found.stage_s else ''}"
 
 
 def _time(seconds: float) -> str:

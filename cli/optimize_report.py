@@ -63,7 +63,9 @@ def as_object(
             "transitions": result.transitions,
             "stages": result.stages,
             "signatures": result.signatures,
+            "disturbed": result.disturbed,
             "measurements": result.measurements,
+            "repeated": result.repeated,
             "cache_hits": result.cache_hits,
             "gap": result.gap,
             "gap_of": result.gap_of,
@@ -251,5 +253,8 @@ def _search_text(result: OptimizeResult) -> str:
         counted = f"{result.signatures} of {result.stages} stages {_PRICED[result.measured_share is not None]}"
     else:
         under = "under the measured stages"
-        counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
+        disturbed = f" ({result.disturbed} disturbed)" if result.disturbed else ""
+        repeated = f" ({result.repeated} repeated)" if result.repeated else ""
+        measured = f"{result.measurements} measurements{repeated}"
+        counted = f"{result.signatures} stages{disturbed}: {measured}, {result.cache_hits} from the profile database"
     return f"{gap_text(result.gap, result.gap_of, under, measured=result.cost == 'measured')}; {counted}"

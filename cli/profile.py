@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """The database of measured stages.
 
-    'optimize' keeps every measurement in it, so that a second run measures nothing and an interrupted one resumes.
+    'optimize' keeps every measurement in it, so that a second run measures no stage again
+    that is known well enough to decide, and an interrupted one resumes.
     """
 
 
@@ -51,20 +52,24 @@ def stats(profile_db: Path | None, as_json: bool) -> None:
                 "device": device.device,
                 "measurements": device.measurements,
                 "samples": device.samples,
+                "stages": device.stages,
+                "disturbed": device.disturbed,
                 "oldest": device.oldest.isoformat(),
                 "newest": device.newest.isoformat(),
             }
             for device in found.devices
         ]
         path = None if found.path is None else str(found.path)
-        emit_json({"path": path, "nbytes": found.nbytes, "measurements": found.measurements, "devices": devices})
+        counts = {key: getattr(found, key) for key in ("nbytes", "measurements", "stages", "disturbed")}
+        emit_json({"path": path, **counts, "devices": devices})
         return
+    counted = ("stages", "disturbed", "measurements", "samples")
     rows = [
-        [device_text(device.device), f"{device.measurements:,}", f"{device.samples:,}", f"{device.newest:%Y-%m-%d}"]
-        for device in found.devices
+        [device_text(each.device), *(f"{getattr(each, key):,}" for key in counted), f"{each.newest:%Y-%m-%d}"]
+        for each in found.devices
     ]
     title = f"{found.path or 'in memory'}: {found.measurements:,} measurements, {found.nbytes / 2**20:.1f} MiB"
-    print_columns(["device", "measurements", "samples", "newest"], rows, title=title)
+    print_columns(["device", *counted, "newest"], rows, title=title)
 
 
 def device_text(key: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from iosched.jobs.opening import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import known_us
+from iosched.profiler.devices.cost import MeasuredCosts, known_us
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Prices
@@ -21,10 +22,12 @@ from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.cost import RunsSessions
 from iosched.scheduler.counts import width
-from iosched.scheduler.lattice import bits
+from iosched.scheduler.latencies import KnownLatencies
+from iosched.scheduler.lattice import bits, in_order
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
+from iosched.scheduler.strategies import SEARCHES, masks_of
 from iosched.scheduler.strategy_names import is_searched
 from iosched.scheduler.stretches import MOST_FOR_A_BLOCK, session_of
 
@@ -41,8 +44,8 @@ class BlockEstimate:
         transitions: how many pairs there are of a state and an ending of it.
         stages: how many different stages these endings are.
         signatures: how many signatures these stages have that no stage of an earlier block has.
-        known: of how many of these signatures the profile database has the latency, measured here or, on a GPU that is
-            not attached, elsewhere.
+        known: of how many of these signatures the profile database has a latency, measured here or, on a GPU that is
+            not attached, elsewhere. A disturbed latency and a rough one count.
         measurements: how many of the other signatures the search will measure at most. The stages of the best schedules
             are measured once more, which is not counted.
     """
@@ -63,6 +66,11 @@ class Estimate:
     """The sizes of all blocks, and how long measuring takes: `prices` is None if latencies are computed.
 
     Attributes:
+        known: stages that the search may ask for and the profile database has, by all strategies and numbers of lanes:
+            counted as in `OptimizeResult.signatures`, while `BlockEstimate` counts each stage once, with all lanes.
+        disturbed: how many of them have only measurements that something disturbed.
+        repeats: how many measurements the search repeats at most for that reason.
+        stage_s: about how many seconds it takes to measure a stage, as the database has it of this device.
         notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
     """
 
@@ -71,19 +79,28 @@ class Estimate:
     cost: str
     blocks: tuple[BlockEstimate, ...]
     prices: Prices | None = None
+    known: int = 0
+    disturbed: int = 0
+    repeats: int = 0
+    stage_s: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def measurements(self) -> int:
-        """How many stages will be measured at most."""
-        return sum(block.measurements for block in self.blocks)
+        """How many stages will be measured at most, and measurements repeated."""
+        return sum(block.measurements for block in self.blocks) + self.repeats
 
     @property
     def seconds(self) -> float:
         """About how many seconds measuring will take at most."""
         if self.prices is None:
             return 0.0
-        return self.measurements * self.prices.measurement_s + self.prices.comparison_s
+        return self.measurements * self.measurement_s + self.prices.comparison_s
+
+    @property
+    def measurement_s(self) -> float:
+        """About how many seconds it takes to measure a stage: here until now, or on the device as it usually is."""
+        return self.stage_s or (0.0 if self.prices is None else self.prices.measurement_s)
 
 
 def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
@@ -101,13 +118,14 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     opening = replace(settings.opening, may_time=False)
     with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
         here = open_model.here
-        counted = partial(_known_elsewhere, open_model) if here is None else _Counter(here, settings).known_and_missing
-        is_searched = here is None or here.only_way is None
+        counter = None if here is None else _Counter(here, settings, here.cost.counted_apart())
+        counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
         graph, key_of = open_model.graph, open_model.cost.operator_key
         sessions = partial(_sessions_to_measure, open_model, settings)
-        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if is_searched else ()
-        prices = None if here is None else here.prices
-        return Estimate(device.kind, device.name, device.cost_kind, blocks, prices, open_model.elsewhere.notes)
+        has_blocks = here is None or here.only_way is None
+        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if has_blocks else ()
+        found = Estimate(device.kind, device.name, device.cost_kind, blocks, notes=open_model.elsewhere.notes)
+        return replace(found, known=sum(each.known for each in blocks)) if counter is None else counter.added_to(found)
 
 
 def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
@@ -126,15 +144,59 @@ def _sessions_to_measure(opened: OpenModel, settings: OptimizeSettings, block: S
 
 @dataclass(frozen=True, eq=False)
 class _Counter:
+    """Counts what the database knows.
+
+    Attributes:
+        asked: the cost model that is asked, which counts what it finds.
+    """
+
     here: OpenModelHere
     settings: OptimizeSettings
+    asked: MeasuredCosts
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
         """How many of the stages the database knows, and how many of the others the search measures at most."""
         if not self.settings.resume:
             return 0, self._most(stages, known=[])
-        known = [stage for stage in stages if known_us(self.here.cost, stage) is not None]
+        known = [stage for stage in stages if self._is_known(stage)]
         return len(known), self._most(stages, known)
+
+    def _is_known(self, stage: Stage) -> bool:
+        before = self.asked.signatures
+        self.asked.known(stage)
+        return self.asked.signatures > before
+
+    def added_to(self, found: Estimate) -> Estimate:
+        """The estimate with what is known in all, and how long measuring takes."""
+        if self.settings.resume and found.blocks:
+            self._ask_for_other_ways()
+        cost = self.here.cost
+        return replace(
+            found,
+            prices=self.here.prices,
+            known=self.asked.signatures,
+            disturbed=self.asked.disturbed,
+            repeats=self.asked.repeatable if is_searched(self.settings.strategy) else 0,
+            stage_s=cost.database.seconds_per_stage(cost.device),
+        )
+
+    def _ask_for_other_ways(self) -> None:
+        """Asks for each operator on one lane, for stages by other strategies than side by side, and for sessions."""
+        graph, strategy = self.here.graph, self.settings.strategy
+        parts = [part.operators for part in partition(graph)]
+        for names in parts:
+            for name in names:
+                self.asked.known_work_us(name)
+            masks = masks_of(graph, names, SEARCHES[strategy]) if is_searched(strategy) else {}
+            lattice = lattices.build(lattices.relation(graph, names), self.settings.pruning)
+            known = KnownLatencies.start(self.asked, names, lattice, masks)
+            for other in set(known.strategies) - {Strategy.CONCURRENT}:
+                for position in np.flatnonzero(np.isnan(known.value[other])).tolist():
+                    self.asked.known(known.stage_by(position, other))
+        if strategy != "both" or self.asked.known(session_of(graph, list(chain(*parts)))) is None:
+            return  # the session of the whole is measured before all others
+        for start, end in combinations(range(len(parts) + 1), 2):
+            self.asked.known(session_of(graph, in_order(graph, chain(*parts[start:end]))))
 
     def _most(self, stages: list[Stage], known: list[Stage]) -> int:
         missing = len(stages) - len(known)

@@ -72,8 +72,10 @@ class OptimizeResult:
         transitions: how many pairs of a state and an ending of it all blocks have.
         stages: how many different stages all blocks have.
         signatures: how many stages with different signatures were asked for.
-        measurements: how many of them were measured.
-        cache_hits: how many of them the profile database had.
+        disturbed: how many of them have only measurements that something disturbed.
+        measurements: how many measurements of them were made, second ones included.
+        repeated: how many of these repeated one that something had disturbed.
+        cache_hits: how many other measurements of them the profile database had.
         kernels_before: how many kernels one run launches without a schedule that was found.
         kernels_after: how many kernels one run launches as the model ships; None where OpenVINO runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
@@ -117,6 +119,8 @@ class OptimizeResult:
     cache_hits: int
     kernels_before: int | None
     kernels_after: int | None
+    disturbed: int = 0
+    repeated: int = 0
     gap: float | None = None
     gap_of: Scope | None = None
     ratio: Ratio | None = None
@@ -262,6 +266,8 @@ def result_of(
         signatures=found.measured if cost is None else cost.signatures,
         measurements=0 if cost is None else cost.measurements,
         cache_hits=0 if cost is None else cost.cache_hits,
+        disturbed=0 if cost is None else cost.disturbed,
+        repeated=0 if cost is None else cost.repeated,
         kernels_before=verdict.kernels_before,
         kernels_after=verdict.running.n_kernels,
         gap=found.gap if is_searched else None,

@@ -40,7 +40,8 @@ JSON_KEYS = {
     },
     "intervals": type(None), "layout": type(None), "barriers": type(None),
     "search": {
-        "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
+        "seconds", "states", "transitions", "stages", "signatures", "disturbed", "measurements", "repeated",
+        "cache_hits", "gap", "gap_of",
     },
     "kernels": {"before", "after"}, "check": {"max_abs", "max_rel", "passed", "first_difference"}, "notes": list,
 }  # fmt: skip
@@ -139,7 +140,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
     result = invoke("optimize", model)
     for text in (
         "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  1.980x (1.900 to 2.100)", "iosched: it is the fastest",
-        "sequential 150.0 µs", "greedy 120.0 µs", "4 before, 3 after", "5 stages measured, 2 from", "1.5 s",
+        "sequential 150.0 µs", "greedy 120.0 µs", "4 before, 3 after", "7 stages: 5 measurements, 2 from", "1.5 s",
         "off by 2e-07 of their scale",
         "iosched run branches.iosched.onnx --check",
     ):  # fmt: skip
