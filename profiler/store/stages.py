@@ -148,7 +148,8 @@ class StageMemory:
             return found
         if not self.resume and not any(signature in met for met in self._met.values()):
             self.database.forget_stage(signature, self.device)
-        self.repeated += signature in self._met[turn]
+        before = self._met[turn].get(signature)
+        self.repeated += before is not None and bool(before.disturbed_by)
         self.measurements += 1
         self._kept.add((turn, signature))
         counts = self._learn(signature, turn, found)
