@@ -11,24 +11,19 @@ import pytest
 from accepted_models import MODELS, recurrent_without_its_first_result
 from click.testing import Result
 
-WORDS = ("--threads", 2, "--strategy", "sequential", "--budget", 0.2)
+WORDS = ("--threads", 2, "--strategy", "sequential", "--budget", 0.2, "--strict")
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_optimize_and_run(invoke: Callable[..., Result], workdir: Path, make: Callable[[], onnx.ModelProto]) -> None:
-    path = workdir / "m.onnx"
-    onnx.save(make(), path)
-    done = invoke("optimize", path, *WORDS, "--json")
+    onnx.save(make(), workdir / "m.onnx")
+    done = invoke("optimize", "m.onnx", *WORDS, "--json")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["latency_us"]["sequential"] > 0
 
-    schedule = Path("m.schedule.json")
-    schedule.write_text(json.dumps({**json.loads(schedule.read_text()), "shipped": "iosched"}))
-    done = invoke("run", path, "--schedule", schedule, "--check", "--json", "--threads", 2)
+    done = invoke("run", "m.iosched.onnx", "--check-schedule", "--json", "--threads", 2)
     assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["schedule"]["shipped"] == "iosched"
-    assert found["check"]["passed"]
+    assert json.loads(done.stdout)["check"]["passed"]
 
 
 def test_rank(invoke: Callable[..., Result], workdir: Path) -> None:
