@@ -3,8 +3,8 @@
     python benchmarks/cpu_table.py [results/cpu_networks.json] [--write]
 
 Prints the README's table; with `--write` that table is put into the README, and `docs/cpu-networks.md` and its chart
-are written anew. Latencies are medians in milliseconds; a ratio is the median of the ratios within rounds, with its
-95 % confidence interval.
+are written anew. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
+`interleave.compare`.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ Each row of the first tables is a network:
 - *onnxruntime* is onnxruntime at its best setting, and *without settings* is onnxruntime as it is by default.
 - *One after another, on both cores* is our executor without a schedule, with each operator shared out over the cores.
 - *Schedule found* is our executor with the schedule that the search found.
-- Behind the latency of an alternative stands how many times as fast as onnxruntime at its best setting it is. That is
-  the median of the ratios within rounds, with its 95 % confidence interval.
+- The latency of an alternative is followed by its speedup over onnxruntime at its best setting: one latency divided by
+  the other, with a [95 % interval](measurement.md#what-ships).
 - *Ships* is what `optimize` decided to ship before, from runs of its own. Behind it stands how many times as fast that
   is as the better of onnxruntime and OpenVINO.
 - *Search* is how long the search took.

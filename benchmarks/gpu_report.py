@@ -3,7 +3,7 @@
     python benchmarks/gpu_report.py benchmarks/results/gpu.json [--plot gpu.svg] [--batch 1] [--precision fp32]
 
 Latencies are medians of runs in a row, in microseconds, and how many times as fast as one operator after another in
-one CUDA graph, measured in turn with it: the median of the ratios within rounds, with its 95 % interval. Prints
+one CUDA graph, measured in turn with it: the quotient of the medians, with its 95 % interval. Prints
 Markdown. Of what was begun and is not done, the last table says why.
 """
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import published
-
-from iosched.profiler.measuring.statistics import median_interval, quantile
+from cpu_table import ratio, ratio_text
 
 RESULTS = Path(__file__).parent / "results"
 TITLES = {
@@ -29,11 +28,8 @@ def results(name: str) -> dict[str, Any]:
 
 
 def cpu_ratio(network: str, baseline: str, candidate: str) -> str:
-    """How many times as fast the candidate is on the CPU, within rounds, with the interval of the median."""
-    samples = results("cpu_networks")["networks"][network]["samples_us"]
-    ratios = [slow / fast for slow, fast in zip(samples[baseline], samples[candidate], strict=True)]
-    low, high = median_interval(ratios)
-    return f"{quantile(ratios, 0.5):.2f} ({low:.2f} to {high:.2f})"
+    """The speedup of the candidate on the CPU, with its interval."""
+    return ratio_text(ratio(results("cpu_networks")["networks"][network]["samples_us"], baseline, candidate))
 
 
 def markdown(headers: Row, rows: Iterable[Row]) -> str:

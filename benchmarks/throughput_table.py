@@ -3,8 +3,8 @@
     python benchmarks/throughput_table.py [results/throughput-cpu.json] [--write]
 
 For each model and batch size: the best of our ways to divide the cores, the best of onnxruntime's and OpenVINO's, in
-images a second by the median sample. A ratio is the median of the ratios within rounds, with its 95 % confidence
-interval. The best of several ways that are equally good is the luckiest one; so is the rival's.
+images a second by the median sample. A ratio divides two medians; its 95 % interval is that of
+`interleave.compare`. The best of several ways that are equally good is the luckiest one; so is the rival's.
 """
 
 from __future__ import annotations

@@ -102,9 +102,9 @@ def command(
     Rows are measured in turn, so that a disturbance of the machine hits all of them. In its turn, each is run once
     after a rest (or on an idle GPU), which is a column of its own, and then several times in a row.
 
-    p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. Speed-up is against 'sequential': the
-    median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none. --baseline
-    adds the same against another row.
+    p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. Speed-up is against 'sequential': its
+    p50 divided by that of the row, with a 95 % interval. A difference inside the interval is none. --baseline adds the
+    same against another row.
 
     \b
     Examples:

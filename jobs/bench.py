@@ -59,10 +59,10 @@ class BenchRow:
     `in_flight` runs go on at the same time, each of which takes `median_us`; so many `images_per_s`, of which a run has
     the first dimension of the first input, come out of it.
 
-    `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative divided
-    by `in_flight`, and `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if
-    there are too few rounds for an interval. `speedup_over_baseline` is the same over another row; it and the ends of
-    its interval are also None if none was named. `rested_us` is the median of runs after a rest: on a GPU, of runs that
+    `speedup` is `median_us` of `sequential` over that of this alternative divided by `in_flight`, and `speedup_low` and
+    `speedup_high` are the ends of its confidence interval, see `Comparison`; all three are None if there are too few
+    rounds for an interval. `speedup_over_baseline` is the same over another row; it and the ends of its interval are also
+    None if none was named. `rested_us` is the median of runs after a rest: on a GPU, of runs that
     find it idle.
     """
 

@@ -16,8 +16,8 @@ class Ratio:
     Attributes:
         of: "BASELINE/CANDIDATE": the latency of the first is divided by that of the second, so that the candidate is
             faster if the ratio is above 1.
-        median: the median of the ratios within rounds.
-        low: lower end of the median's confidence interval.
+        median: the first one's median over that of the second.
+        low: lower end of its confidence interval, see `Comparison`.
         high: upper end of it.
     """
 

@@ -24,10 +24,11 @@ class RowDifference:
     Attributes:
         batch_size: of both results.
         name: of the row.
-        before: median in microseconds, or, relative to another row, the median of the ratios within rounds.
+        before: median in microseconds, or, relative to another row, that over the median of the other.
         after: the same of the second result.
         ratio: `after` over `before`; above 1 the second is slower.
-        low: lower end of the interval of that; None with fewer than `LEAST_SAMPLES` samples of either.
+        low: lower end of the interval of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to
+            another row it is that of the ratios within rounds, extended to `ratio` where that lies outside.
         high: upper end of it.
         samples: how many samples the two have.
     """
@@ -186,10 +187,17 @@ def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) 
     for name in one.names:
         if name in other.names and name != relative_to:
             first, second = _relative(one, name, relative_to), _relative(other, name, relative_to)
-            before, after = quantile(first, 0.5), quantile(second, 0.5)
-            low, high = ratio_interval(first, second, seed=seed) or (None, None)
+            before, after = _median(one, name, relative_to), _median(other, name, relative_to)
+            ratio, ends = after / before, ratio_interval(first, second, seed=seed)
+            low, high = (None, None) if ends is None else (min(ratio, *ends), max(ratio, *ends))
             counts = len(first), len(second)
-            yield RowDifference(one.batch_size, name, before, after, after / before, low, high, counts)
+            yield RowDifference(one.batch_size, name, before, after, ratio, low, high, counts)
+
+
+def _median(line: BenchLine, name: str, relative_to: str | None) -> float:
+    """The median of a row, over that of another row if one is named: as `bench` gives it."""
+    median_us = quantile(line.samples(name), 0.5)
+    return median_us if relative_to is None else median_us / quantile(line.samples(relative_to), 0.5)
 
 
 def _relative(line: BenchLine, name: str, relative_to: str | None) -> Sequence[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, median_interval, quantile, summarize
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, median_interval, summarize
 
 
 @dataclass(frozen=True)
@@ -13,9 +13,10 @@ class Comparison:
     """How much faster one alternative is than another, round by round.
 
     Attributes:
-        speedup: median over the rounds of (baseline latency / candidate latency); above 1 the candidate is faster.
-        low: lower end of that median's confidence interval.
-        high: upper end of it.
+        speedup: the baseline's median over the candidate's, so that it never contradicts these latencies; above 1 the
+            candidate is faster.
+        low: lower end of the confidence interval of the median of `ratios`, or `speedup` where that is lower.
+        high: upper end of it, or `speedup` where that is higher.
         ratios: baseline latency / candidate latency of every round.
     """
 
@@ -79,9 +80,10 @@ def interleave(
 def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
     """The speed-up of `candidate` over `baseline`, both measured by one call of `interleave`; None if it is not known.
 
-    Ratios are taken within rounds, in which both met the same speed of the machine. The median of the ratios has the
-    same distribution-free interval as any median. It is not known from fewer than `LEAST_SAMPLES` rounds, which have no
-    such interval, nor if the candidate takes no time.
+    The interval is that of the median of the ratios within rounds, in which both met the same speed of the machine: it
+    is distribution-free, as that of any median. On a drifting machine the quotient of the medians may lie outside; the
+    interval then extends to it, so one is called faster only where both say so. It is not known from fewer than
+    `LEAST_SAMPLES` rounds, which have no such interval, nor if the candidate takes no time.
 
     Raises:
         ValueError: the two do not have the same number of samples.
@@ -90,8 +92,8 @@ def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
     if len(pairs) < LEAST_SAMPLES or any(after <= 0 for _, after in pairs):
         return None
     ratios = tuple(before / after for before, after in pairs)
-    low, high = median_interval(ratios)
-    return Comparison(quantile(ratios, 0.5), low, high, ratios)
+    speedup, ends = baseline.median_us / candidate.median_us, median_interval(ratios)
+    return Comparison(speedup, min(speedup, *ends), max(speedup, *ends), ratios)
 
 
 def speedup_text(found: Comparison) -> str:
