@@ -20,7 +20,7 @@ from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, interference_notes
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
@@ -61,8 +61,8 @@ class BenchRow:
 
     `speedup` is `median_us` of `sequential` over that of this alternative divided by `in_flight`, and `speedup_low` and
     `speedup_high` are the ends of its confidence interval, see `Comparison`; all three are None if there are too few
-    rounds for an interval. `speedup_over_baseline` is the same over another row; it and the ends of its interval are also
-    None if none was named. `rested_us` is the median of runs after a rest: on a GPU, of runs that
+    rounds for an interval. `speedup_over_baseline` is the same over another row; it and the ends of its interval are
+    also None if none was named. `rested_us` is the median of runs after a rest: on a GPU, of runs that
     find it idle.
     """
 
@@ -211,8 +211,10 @@ class _Alternatives:
                     if name in ("sequential", baseline):
                         raise
                     missing.append((name, str(error)))
-            found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _progress(self.observer))
-            notes = dict.fromkeys(note for candidate in candidates.values() for note in candidate.notes())
+            budget = Budget(rounds, MAX_SECONDS, repeats=rounds // 2)
+            found = self.here.in_turn(candidates, budget, _progress(self.observer))
+            of_candidates = (note for candidate in candidates.values() for note in candidate.notes())
+            notes = dict.fromkeys((*interference_notes(found), *of_candidates))
             rates = _Rates(self.model.batch_size, {name: each.in_flight for name, each in candidates.items()})
             return _result(self.here.device.name, found, missing, rates, baseline, tuple(notes))
         finally:

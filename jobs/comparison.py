@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from iosched.jobs.decision import fastest
+from iosched.jobs.decision import Decision, decide, fastest
 from iosched.jobs.interrupt import compared_in_turn
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Candidate, close_all
+from iosched.profiler.measuring.in_turn import Candidate, close_all, interference_notes
+from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
@@ -59,6 +60,13 @@ class Compared:
     setting: ReferenceSettings | None
     notes: tuple[str, ...] = ()
 
+    def decision(self, others: Sequence[str] = (OPENVINO,)) -> Decision:
+        """Which of them ships: one of ours, plain onnxruntime where that was compared, or one of `others`."""
+        has_reference = REFERENCE in self.measured
+        ours = (*self.found, "sequential") if has_reference else self.found
+        plain = REFERENCE if has_reference else "sequential"
+        return decide(self.measured, plain, ours, [name for name in others if name in self.measured])
+
 
 def compare_models(
     latencies: ModelLatencies,
@@ -88,23 +96,38 @@ def compare_models(
         found |= {f"{name}{_OTHER} {number}": way for name, way in here.ways(other).items()}
     in_turn = here.one_after_another()
     ways = {**found, **in_turn, "greedy": Way(divided(greedy(here.graph), here.cost))}
-    comparison = _Comparison(latencies, here, pace, observer, faults)
+
+    def compared(measured: Mapping[str, Measurement]) -> Compared:
+        best = fastest(measured, [name for name in in_turn if name in measured])
+        names = tuple(name for name in found if name in measured)
+        return Compared(names, {**ways, "sequential": ways[best]}, {**measured, "sequential": measured[best]}, None)
+
+    def is_decided(measured: Mapping[str, Measurement]) -> bool:
+        return has_both(measured) and compared(measured).decision().is_decided
+
+    def has_both(measured: Mapping[str, Measurement]) -> bool:
+        return not (measured.keys().isdisjoint(found) or measured.keys().isdisjoint(in_turn))
+
+    comparison = _Comparison(latencies, here, pace, observer, faults, is_decided)
     known = None if here.openvino is None else comparison.known(ways, here.openvino)
     second, notes = (None, ()) if known else _openvino(here, pace)
     measured, setting = known or comparison.of(ways, second)
-    if measured.keys().isdisjoint(found) or measured.keys().isdisjoint(in_turn):
+    if not has_both(measured):
         raise faults.first
-    best = fastest(measured, [name for name in in_turn if name in measured])
-    ways, measured = {**ways, "sequential": ways[best]}, {**measured, "sequential": measured[best]}
-    of_found = tuple(name for name in found if name in measured)
-    return Compared(of_found, ways, measured, setting, (*notes, *faults.notes))
+    notes = (*interference_notes(measured), *notes, *faults.notes)
+    return replace(compared(measured), setting=setting, notes=notes)
 
 
 def compare_libraries(
     latencies: ModelLatencies, here: OpenModelHere, openvino: PlainOpenvino, pace: Pace, observer: Observer
 ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
     """The latencies of plain onnxruntime and OpenVINO, and onnxruntime's setting; raises as `compare_models` does."""
-    return _Comparison(latencies, here, pace, observer, Faults()).of({}, openvino)
+
+    def is_decided(measured: Mapping[str, Measurement]) -> bool:
+        found = compare(measured[REFERENCE], measured[OPENVINO])
+        return found is not None and found.is_decided
+
+    return _Comparison(latencies, here, pace, observer, Faults(), is_decided).of({}, openvino)
 
 
 def _openvino(here: OpenModelHere, pace: Pace) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
@@ -129,11 +152,12 @@ class _Comparison:
     pace: Pace
     observer: Observer
     faults: Faults
+    is_decided: Callable[[Mapping[str, Measurement]], bool]
 
     def known(
         self, ways: Mapping[str, Way], openvino: PlainOpenvino
     ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
-        """What an earlier comparison of `ways`, plain onnxruntime and OpenVINO found; None if there was none."""
+        """What an earlier comparison of `ways`, plain onnxruntime and OpenVINO found, see `_known`."""
         return self._known(self._texts(ways, openvino))
 
     def of(
@@ -166,14 +190,24 @@ class _Comparison:
         return texts
 
     def _known(self, texts: Mapping[str, str]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
-        """The latencies and onnxruntime's setting in an earlier comparison of the same ways; None if there was none."""
+        """The latencies and onnxruntime's setting in an earlier comparison of the same ways; None if there was none.
+
+        None as well if it left open what is faster, unless there is less time now than a whole comparison takes.
+        """
         found, plain = self.latencies.known(texts), self.here.plain
-        if found is None or plain is None:
-            return None if found is None else (found, None)
+        if found is None or not (self._is_short(len(texts)) or self.is_decided(found)):
+            return None
+        if plain is None:
+            return found, None
         setting = {each.description: each for each in plain.settings}.get(self.latencies.setting(texts) or "")
         return None if setting is None else (found, setting)
 
+    def _is_short(self, n_candidates: int) -> bool:
+        return self.pace.comparison(self.here.budget, n_candidates).rounds < self.here.budget.rounds
+
     def _is_thorough(self, measured: Mapping[str, Measurement]) -> bool:
+        if any(each.disturbed_by for each in measured.values()):
+            return False
         n_rounds = min(len(each.samples_us) for each in measured.values())
         return n_rounds >= self.here.budget.rounds or not (self.pace.is_hurried or self.pace.interrupt.accepted)
 

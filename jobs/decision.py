@@ -56,6 +56,11 @@ class Decision:
     among_plain: Comparison | None = None
 
     @property
+    def is_decided(self) -> bool:
+        """Whether measuring again is unlikely to change which candidate ships."""
+        return self.comparison is not None and self.comparison.is_decided
+
+    @property
     def _is_other(self) -> bool:
         """Whether a way without a schedule ships that is not the usual one."""
         return self.chosen == self.plain != self.usual
@@ -93,7 +98,9 @@ class Decision:
             return f"{ours} is {speedup_text(found)} as fast as {plain}"
         if found.is_slower:
             return f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
-        return f"no difference found: {ours} is {speedup_text(found)} as fast as {plain}"
+        if found.is_decided:
+            return f"no difference found: {ours} is {speedup_text(found)} as fast as {plain}"
+        return f"undecided: {ours} is {speedup_text(found)} as fast as {plain}, too noisy to tell"
 
 
 def decide(

@@ -154,7 +154,8 @@ class Pace:
         rounds = int(left_s / (n_candidates * self.turn_s(self.plain.opening_and_run_s[1]))) - WARMUP_ROUNDS
         least = LEAST_SAMPLES if self.can_decide else 1
         most = min(max(rounds, least), usual.rounds)
-        return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least)
+        repeats = min(max(rounds - most, 0), usual.repeats)
+        return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least, repeats)
 
     def notes(self, n_rounds: int) -> tuple[str, ...]:
         """Says what to do if whole models were run too seldom to find out which is faster; else empty."""

@@ -10,6 +10,7 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.verdict import Verdict
 from iosched.models.errors import MismatchError
 from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.measuring.in_turn import interference_notes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
@@ -65,7 +66,12 @@ def reduced_verdict(
         alternatives=(),
         latency_us={name: measured[name].median_us for name in (REFERENCE, OPENVINO)},
         kernels_before=running.n_kernels,
-        running=replace(running, n_kernels=None, runtime=runtime, notes=(*pace.notes(n_rounds), *slow, *running.notes)),
+        running=replace(
+            running,
+            n_kernels=None,
+            runtime=runtime,
+            notes=(*pace.notes(n_rounds), *interference_notes(measured), *slow, *running.notes),
+        ),
         rested_us={name: each.rested.median_us for name, each in measured.items() if each.rested},
         wholes=measured,
     )

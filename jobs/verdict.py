@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
 from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared
-from iosched.jobs.decision import Ratio, decide
+from iosched.jobs.decision import Ratio
 from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
 from iosched.jobs.schedules import priced
@@ -76,12 +76,10 @@ class Verdict:
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
-    measured, plain = compared.measured, "sequential" if here.plain is None else REFERENCE
-    ours = compared.found if here.plain is None else (*compared.found, "sequential")
-    decided = decide(measured, plain, ours, [OPENVINO] if OPENVINO in measured else [])
+    measured, decided = compared.measured, compared.decision()
     found_name = decided.weighed if decided.weighed in compared.found else compared.found[0]
     # Where OpenVINO is missing, the file runs as it would have shipped without.
-    without = decide(measured, plain, ours).chosen if decided.chosen == OPENVINO else decided.chosen
+    without = compared.decision(()).chosen if decided.chosen == OPENVINO else decided.chosen
     in_file = found_name if without == REFERENCE else without
     labels = dict.fromkeys(compared.found, "iosched")
     shipped = cast(Shipped, labels.get(decided.chosen, decided.chosen))

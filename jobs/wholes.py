@@ -43,7 +43,7 @@ def keep_whole(
     shipped, total_us = verdict.wholes.get(_NAMES.get(verdict.shipped, verdict.shipped)), found.schedule.predicted_us
     if settings.schedule_from is not None or shipped is None or total_us is None or not math.isfinite(total_us):
         return
-    if len(shipped.samples_us) < LEAST_SAMPLES:
+    if len(shipped.samples_us) < LEAST_SAMPLES or shipped.disturbed_by:
         return
     here.cost.database.keep_whole(
         WholeRow(

@@ -12,7 +12,7 @@ from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.interrupt import compared_in_turn
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.in_turn import Candidate, close_all
+from iosched.profiler.measuring.in_turn import Candidate, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, known_interval
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
@@ -86,7 +86,7 @@ def compare_rivals(
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
         budget = pace.comparison(here.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
-        return replace(_decided(best, measured), notes=notes)
+        return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
     finally:
         close_all(ready.values())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,6 +84,24 @@ def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
     if stolen_s >= max(STOLEN_SECONDS, STOLEN_SHARE * wall_s * cores):
         found.append(f"the host took {stolen_s / (wall_s * cores):.0%} of the cores")
     return tuple(found)
+
+
+def since_now(cpus: Collection[int]) -> Callable[[], tuple[str, ...]]:
+    """A function that returns what else had these processors since it was made, in words."""
+    before = read_load(cpus)
+    return lambda: disturbances(before, read_load(cpus), max(len(cpus), 1))
+
+
+def watch(cpus: Collection[int]) -> Callable[[], bool]:
+    """A function that returns whether nothing else had these processors since it was made, or called before."""
+    others = since_now(cpus)
+
+    def is_quiet() -> bool:
+        nonlocal others
+        found, others = others(), since_now(cpus)
+        return not found
+
+    return is_quiet
 
 
 def doubts(slowness: Sequence[float], relative_width: float = math.inf) -> tuple[str, ...]:

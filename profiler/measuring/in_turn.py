@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from iosched.models.log import logger
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import interleave
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile, summarize
 
 _log = logger(__name__)
 
@@ -50,11 +50,14 @@ class Budget:
         rounds: the number of rounds whose samples are kept, if there is time for them.
         max_seconds: no further round begins after the runs have taken this long together.
         least_rounds: the number of rounds that are kept in any case; by default enough to find out what is faster.
+        repeats: how many rounds more are taken for those with which other processes interfered, but at most half of
+            those wanted.
     """
 
     rounds: int = 15
     max_seconds: float = 20.0
     least_rounds: int = LEAST_SAMPLES
+    repeats: int = 0
 
 
 def measure_in_turn(
@@ -62,20 +65,31 @@ def measure_in_turn(
     budget: Budget,
     observer: Callable[[int, int], None] | None = None,
     rest: Callable[[], None] | None = None,
+    is_quiet: Callable[[], bool] = lambda: True,
 ) -> Mapping[str, Measurement]:
     """Measures the latency of every candidate in a row and after a rest; sample k of each is taken in round k.
 
     In its turn a candidate rests, is run once, and is then run several times in a row. A sample is the median of the
     runs in a row, all of which are kept in `Measurement.runs_us`; the run after the rest is in `Measurement.rested_us`.
 
+    Rounds with which other processes interfered are left out. Where fewer than `budget.least_rounds` others remain, all
+    rounds are kept, and `Measurement.disturbed_by` counts them.
+
     Args:
         candidates: whole models, ready to be timed, by name.
         budget: how long to measure.
         observer: is called after each round with the rounds done and the rounds in all.
         rest: waits until the device is at rest; by default until this process is quiet.
+        is_quiet: returns whether nothing else ran since it was called before, see `disturbance.watch`.
     """
+    quiet: list[bool] = []
+
+    def was_quiet() -> bool:
+        quiet.append(is_quiet())
+        return quiet[-1]
+
     turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
-    found = interleave(
+    interleave(
         {name: each.take for name, each in turns.items()},
         budget.rounds,
         warmup=WARMUP_ROUNDS,
@@ -83,11 +97,28 @@ def measure_in_turn(
         least_rounds=budget.least_rounds,
         rest=rest or wait_until_idle,
         observer=observer,
+        is_quiet=was_quiet,
+        repeats=budget.repeats,
     )
+    rounds = range(WARMUP_ROUNDS, len(quiet))
+    kept = [index for index in rounds if quiet[index]]
+    disturbed_by: tuple[str, ...] = ()
+    if len(kept) < min(budget.least_rounds, budget.rounds):
+        disturbed_by = (f"other processes interfered with {len(rounds) - len(kept)} of {len(rounds)} rounds",)
+        kept = [*rounds]
+    found = {name: replace(each.of(kept), disturbed_by=disturbed_by) for name, each in turns.items()}
     for name, each in found.items():
         interval = each.median_us, each.low_us, each.high_us, len(each.samples_us)
         _log.info("whole model, %s: %.1f us (%.1f to %.1f), %d rounds", name, *interval)
-    return {name: turns[name].added_to(each) for name, each in found.items()}
+    return found
+
+
+def interference_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
+    """A sentence if other processes interfered with too many rounds of whole models; else empty."""
+    return tuple(
+        f"{text[0].upper()}{text[1:]} of whole models: repeat this on a quiet machine."
+        for text in dict.fromkeys(text for each in measured.values() for text in each.disturbed_by)
+    )
 
 
 @dataclass(frozen=True)
@@ -105,11 +136,14 @@ class _Turns:
         self.runs_us.append(in_a_row_us)
         return quantile(in_a_row_us, 0.5)
 
-    def added_to(self, found: Measurement) -> Measurement:
-        """The measurement with the runs of the rounds that were kept; the rounds to warm up come before them."""
-        kept = slice(-len(found.samples_us), None)
-        runs_us = (run_us for turn in self.runs_us[kept] for run_us in turn)
-        return replace(found, rested_us=tuple(self.rested_us[kept]), runs_us=tuple(runs_us))
+    def of(self, rounds: Sequence[int]) -> Measurement:
+        """The measurement of these rounds, counted from the first one to warm up."""
+        runs_us = [self.runs_us[index] for index in rounds]
+        return replace(
+            summarize([quantile(in_a_row_us, 0.5) for in_a_row_us in runs_us]),
+            rested_us=tuple(self.rested_us[index] for index in rounds),
+            runs_us=tuple(run_us for in_a_row_us in runs_us for run_us in in_a_row_us),
+        )
 
     def _count(self) -> int:
         if not self.rested_us or self.rested_us[-1] <= 0:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, median_interval, summarize
 
+EQUAL = 0.03
+"""Alternatives whose speedup surely differs from 1 by less than this are equally fast."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -35,6 +38,12 @@ class Comparison:
         """Whether the candidate is slower beyond the noise."""
         return self.high < 1.0
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether the candidate is faster, slower, or as fast as the baseline, all beyond the noise."""
+        is_equal = self.low >= 1 - EQUAL and self.high <= 1 + EQUAL
+        return self.is_faster or self.is_slower or is_equal
+
 
 def interleave(
     runs: Mapping[str, Callable[[], float]],
@@ -45,6 +54,8 @@ def interleave(
     least_rounds: int = 1,
     rest: Callable[[], None] = lambda: None,
     observer: Callable[[int, int], None] | None = None,
+    is_quiet: Callable[[], bool] = lambda: True,
+    repeats: int = 0,
 ) -> Mapping[str, Measurement]:
     """Measures all alternatives in turn; sample k of each is taken in round k.
 
@@ -56,6 +67,8 @@ def interleave(
         least_rounds: the number of rounds that are kept in any case.
         rest: is called before each run, to wait until the run before has no more effect.
         observer: is called after each round with the rounds done and the rounds in all, warm-up included.
+        is_quiet: is called after each round; returns whether nothing else ran meanwhile.
+        repeats: how many rounds more are taken for those that were not quiet, but at most half of those wanted.
 
     Raises:
         ValueError: there is no alternative or no round.
@@ -64,17 +77,21 @@ def interleave(
         raise ValueError("interleave needs at least one alternative and one round")
     samples: dict[str, list[float]] = {name: [] for name in runs}
     spent_us = 0.0
-    for index in range(warmup + rounds):
+    n_quiet = 0
+    for index in range(warmup + rounds + repeats):
         for name, run in runs.items():
             rest()
             samples[name].append(run())
             spent_us += samples[name][-1]
         if observer is not None:
-            observer(index + 1, warmup + rounds)
-        kept = index + 1 - warmup
-        if max_seconds is not None and kept >= least_rounds and spent_us >= max_seconds * 1e6:
+            observer(min(index + 1, warmup + rounds), warmup + rounds)
+        taken = index + 1 - warmup
+        n_quiet += is_quiet() and taken > 0
+        is_late = max_seconds is not None and spent_us >= max_seconds * 1e6
+        wanted = min(least_rounds, rounds) if is_late else rounds
+        if taken >= wanted and (n_quiet >= wanted or taken >= wanted + min(repeats, wanted // 2)):
             break
-    return {name: summarize(taken[warmup:]) for name, taken in samples.items()}
+    return {name: summarize(each[warmup:]) for name, each in samples.items()}
 
 
 def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:

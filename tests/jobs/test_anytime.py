@@ -77,7 +77,7 @@ def test_an_interruption_while_whole_models_are_compared(
     interrupt = Asked(answer)
     rounds: list[int] = []
 
-    def slow(runnables: dict[str, object], budget: Budget, observer: Callable[[int, int], None]) -> object:
+    def slow(runnables: dict[str, object], budget: Budget, observer: Callable[[int, int], None], *_: object) -> object:
         def run(name: str) -> float:
             rounds.append(1)
             interrupt.came = interrupt.came or len(rounds) == 2

@@ -171,7 +171,7 @@ def test_an_interruption_ends_with_the_best_known_or_nothing(
     rounds: list[int] = []
 
     def in_turn(
-        candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None
+        candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None, *_: object
     ) -> Mapping[str, Measurement]:
         rounds.append(budget.rounds)
         interrupt.came = interrupt.came or (after is None and "serial" in candidates and not interrupt.times_asked)

@@ -88,8 +88,11 @@ def test_the_ratio_is_that_within_rounds_and_says_of_what() -> None:
 
 def test_the_reason_tells_slower_from_not_different() -> None:
     assert chosen(100.0, 140.0, 130.0).reason(WORDS).startswith("plain onnxruntime is faster: the schedule found is 0.")
+    equal = {"plain": summarize([100.0] * 9), "a": summarize([99.0, 101.0, 100.0] * 3)}
+    assert decide(equal, "plain", ("a",)).reason(WORDS).startswith("no difference found: the schedule found is 1.000x")
     same = chosen(100.0, 100.0, 99.0)
-    assert same.reason(WORDS).startswith("no difference found: the schedule found is ")
+    assert not same.is_decided
+    assert same.reason(WORDS).startswith("undecided: the schedule found is ")
     ratio = same.ratio()
     assert ratio is not None
     assert ratio.low < 1 < ratio.high

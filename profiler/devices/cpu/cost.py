@@ -284,7 +284,7 @@ class CpuStageCost:
         slowness: list[float] = []
         warm_up = self._amid(compiled)
         run = self._steadied(warm_up, slowness.append)
-        others = self._watching_others()
+        others = disturbance.since_now(self.watched_cpus)
         noticed: list[str] = []
 
         def is_disturbed() -> bool:
@@ -296,11 +296,10 @@ class CpuStageCost:
         reasons = noticed or (*others(), *disturbance.doubts(slowness, found.relative_width))
         return disturbance.disturbed(found, tuple(reasons))
 
-    def _watching_others(self) -> Callable[[], tuple[str, ...]]:
-        """A function that says who else had the cores since now."""
-        cpus = [cpu for cpu in self.backend.cpus.of(self.lanes) if cpu >= 0]  # others may have those that are not ours
-        before = disturbance.read_load(cpus)
-        return lambda: disturbance.disturbances(before, disturbance.read_load(cpus), max(len(cpus), 1))
+    @property
+    def watched_cpus(self) -> Sequence[int]:
+        """The processors of the lanes; without those that are not ours, which others may have."""
+        return [cpu for cpu in self.backend.cpus.of(self.lanes) if cpu >= 0]
 
     def _amid(self, compiled: CompiledStage) -> RunBatch:
         """A function that runs the stage as amid the model, and returns latencies."""
@@ -345,7 +344,7 @@ class CpuStageCost:
         """The yardstick's latency; the least of some measurements, if the machine is disturbed during each."""
         found = []
         for _ in range(MOST_TRIES):
-            others = self._watching_others()
+            others = disturbance.since_now(self.watched_cpus)
             found.append(measure_reference(self._yardstick.time))
             if not others():
                 return found[-1]

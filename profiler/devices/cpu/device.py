@@ -27,6 +27,8 @@ from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
+from iosched.profiler.measuring import disturbance
+from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
@@ -158,7 +160,7 @@ class OpenOnCpu:
     cost: CpuStageCost
     precision: str = DEFAULT_PRECISION
     effort: ClassVar[Effort] = CPU_EFFORT
-    budget: ClassVar[Budget] = Budget()
+    budget: ClassVar[Budget] = Budget(repeats=7)
     elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another, each over all cores,",
@@ -282,8 +284,8 @@ class OpenOnCpu:
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """Measures candidates in a row and after a rest, see `measure_in_turn`."""
-        return measure_in_turn(candidates, budget, observer)
+        """Measures candidates in a row and after a rest, without the rounds that others disturb."""
+        return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""

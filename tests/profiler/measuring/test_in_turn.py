@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,9 +14,11 @@ from iosched.profiler.measuring.in_turn import (
     WARMUP_ROUNDS,
     Budget,
     Candidate,
+    interference_notes,
     measure_in_turn,
     turn_seconds,
 )
+from iosched.profiler.measuring.statistics import Measurement
 
 
 @dataclass
@@ -74,3 +78,48 @@ def test_a_turn_is_planned_as_long_as_it_takes() -> None:
 def test_time_allowed_counts_the_runs_after_a_rest_too() -> None:
     found = measure_in_turn({"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1))
     assert len(found["a"].samples_us) == 4
+
+
+def in_rounds(disturbed: Collection[int], budget: Budget) -> Measurement:
+    """A model that takes its number of the round; other processes interfere with those of these numbers."""
+    numbers = itertools.count(1)
+    found = measure_in_turn(
+        {"a": Candidate(Waking(100_000.0, 0.0).time)},
+        budget,
+        is_quiet=lambda: next(numbers) - WARMUP_ROUNDS not in disturbed,
+    )["a"]
+    shifted = (sample_us - 100_000.0 - WARMUP_ROUNDS for sample_us in found.samples_us)
+    return replace(found, samples_us=tuple(shifted))
+
+
+def test_rounds_with_which_others_interfere_are_taken_again() -> None:
+    found = in_rounds({2, 3}, Budget(rounds=8, repeats=4))
+    assert found.samples_us == (1, 4, 5, 6, 7, 8, 9, 10)
+    assert (len(found.rested_us), found.disturbed_by) == (8, ())
+
+
+def test_they_are_left_out_where_there_is_no_time_for_more() -> None:
+    found = in_rounds({2, 3}, Budget(rounds=8))
+    assert (found.samples_us, found.disturbed_by) == ((1, 4, 5, 6, 7, 8), ())
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [
+        (Budget(rounds=8, repeats=99), 12),  # half of the rounds that are wanted
+        (Budget(rounds=8, repeats=3), 11),
+        (Budget(rounds=8, repeats=99, max_seconds=0.1), 9),  # late: 6 rounds are wanted
+    ],
+)
+def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(budget: Budget, most: int) -> None:
+    found = in_rounds(range(99), budget)
+    assert found.samples_us == tuple(range(1, most + 1))
+    assert found.disturbed_by == (f"other processes interfered with {most} of {most} rounds",)
+    assert interference_notes({"a": found, "b": found}) == (
+        f"Other processes interfered with {most} of {most} rounds of whole models: repeat this on a quiet machine.",
+    )
+
+
+def test_warm_up_may_be_disturbed() -> None:
+    assert in_rounds({0, -1}, Budget(rounds=8, repeats=4)).samples_us == tuple(range(1, 9))
+    assert interference_notes({"a": in_rounds((), Budget(rounds=1))}) == ()
