@@ -35,6 +35,8 @@ from iosched.cli.output import (
     emit_json,
     emit_result,
     note,
+    note_before,
+    notes_after,
     quiet,
     refuse_terminal,
     write,
@@ -212,6 +214,7 @@ def command(
     count = len(planned_clusters(loaded, settings))
     written = _destinations(_each(files, count))
     check_destinations(written, inputs=files_of(named), as_json=as_json)
+    note_before([settings.device], settings.threads)
     with progress_bar(settings.budget_s) as observer:
         result = batch(loaded, settings, observer, AskOnce(observer))
     outputs = _each(files, len(result.clusters))
@@ -274,5 +277,5 @@ def _report(result: BatchResult, outputs: list[Written], *, to_stderr: bool) -> 
         lines.append(f"Wrote {' and '.join(map(str, paths))}.")
     if outputs[0].model.path is not None:
         lines.append(f"Next:  iosched run {quote(str(outputs[0].model))} --check")
-    for line in dict.fromkeys(lines):
+    for line in notes_after(dict.fromkeys(lines)):
         note(line) if to_stderr else click.echo(line)

@@ -22,7 +22,16 @@ from iosched.cli.options import (
     profile_db_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, write
+from iosched.cli.output import (
+    INPUTS_SEED,
+    Destination,
+    check_destinations,
+    emit_result,
+    note,
+    note_before,
+    notes_after,
+    write,
+)
 from iosched.cli.pictures.bars import draw_bars
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
@@ -122,6 +131,7 @@ def command(
         taken = schedule_for(loaded, model, schedule, device)
         if taken is None and "iosched" in (*names, baseline):
             raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
+        note_before([device], threads)
         with progress_bar() as observer, catch_warnings(action="ignore", category=OtherDeviceWarning):
             result = bench(
                 loaded,
@@ -156,7 +166,7 @@ def _note_start(model: Model, rounds: int, names: Sequence[str]) -> None:
 def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: bool) -> None:
     for name, reason in result.missing:
         note(f"{name} is left out: {reason}")
-    for line in result.notes:
+    for line in notes_after(result.notes):
         note(line)
     if as_json:
         emit_result(as_object(model, result), INPUTS_SEED)

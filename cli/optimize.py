@@ -33,7 +33,7 @@ from iosched.cli.options import (
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
+from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note_before, refuse_terminal
 from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from_option, schedules_from
 from iosched.cli.source import input_file, read_model, stem
@@ -270,5 +270,6 @@ def _search(
             lambda fleet, view: optimize_there(fleet, model, settings, view, AskOnce(view), fill),
             settings.budget_s,
         )
+    note_before([settings.device], settings.threads)
     with progress_bar(settings.budget_s) as observer:
         return optimize(model, settings, observer, AskOnce(observer)), None

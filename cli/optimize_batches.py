@@ -13,7 +13,7 @@ from iosched.cli.interrupt import AskOnce
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles
 from iosched.cli.options import Binding
-from iosched.cli.output import INPUTS_SEED, emit_result, note
+from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import read_open_model
 from iosched.models.errors import UsageError
@@ -102,6 +102,7 @@ def _search(
     from iosched.jobs.optimize_batches import optimize_batches
 
     if cluster is None:
+        note_before([settings.device], settings.threads)
         with progress_bar(settings.budget_s) as observer:
             return optimize_batches(model, batch_sizes, settings, observer, AskOnce(observer), taken), None
     from iosched.jobs.fleet.optimize import optimize_there

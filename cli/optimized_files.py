@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.output import Destination, note, quiet, write
+from iosched.cli.output import Destination, note, notes_after, quiet, write
 from iosched.cli.tables import print_pairs
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class OptimizedFiles:
         lines = [f"Wrote {' and '.join(files)}."] if files else []
         if self.model.path is not None:
             lines.append(f"Next:  iosched run {quote(str(self.model))} {options}--check")
-        for line in notes:
+        for line in notes_after(notes):
             note(line)
         for line in lines:
             note(line) if to_stderr else click.echo(line)

@@ -40,6 +40,9 @@ class Destination:
         return STDOUT if self.path is None else str(self.path)
 
 
+_NOTED = "iosched.noted"
+"""Where the context of a command has the lines of `note_before`."""
+
 INPUTS_SEED = {"inputs": 0}
 """The seeds of commands that draw inputs alone, as `runtime.inputs.DEFAULT_SEED` has it."""
 
@@ -192,3 +195,19 @@ def note(text: str) -> None:
     _log.info("%s", text)
     if not quiet():
         click.echo(fitted(printable(text), width_of(sys.stderr)), err=True)
+
+
+def note_before(devices: Iterable[str], threads: int | None) -> None:
+    """Prints, before models are measured on these devices, what makes them slower; `notes_after` leaves it out."""
+    from iosched.profiler.devices.resolve import remarks_before
+
+    found = dict.fromkeys(line for device in devices for line in remarks_before(device, threads))
+    for line in found:
+        note(line)
+    click.get_current_context().meta[_NOTED] = frozenset(found)
+
+
+def notes_after(notes: Iterable[str]) -> list[str]:
+    """The notes of a result that were not printed before."""
+    noted = click.get_current_context().meta.get(_NOTED, ())
+    return [line for line in notes if line not in noted]

@@ -25,7 +25,7 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, emit_result, note, quiet
+from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
 from iosched.cli.progress import progress_bar
 from iosched.cli.rank_report import as_object, print_table
 from iosched.cli.source import STDIN, read_model
@@ -139,6 +139,8 @@ def _ranked(
             lambda fleet, view: _as_far_as_it_goes(lambda: rank_there(fleet, sources, settings, view)),
             settings.budget_s,
         )
+    if settings.measure != "none":
+        note_before(settings.devices, settings.threads)
     with progress_bar(settings.budget_s) as observer:
         return _as_far_as_it_goes(lambda: rank(sources, settings, observer)), None
 
@@ -158,7 +160,7 @@ def _print(result: RankResult, settings: RankSettings, used: ClusterUse | None, 
         emit_result(as_object(result, settings) | cluster_object(used), INPUTS_SEED)
     elif not quiet():
         print_table(result)
-    for line in result.notes:
+    for line in notes_after(result.notes):
         note(line)
 
 

@@ -11,6 +11,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.analytic.device import KIND as PAPER
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.device import KIND as CPU
+from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_before
 from iosched.profiler.devices.cuda.device import KIND as CUDA
 from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
 from iosched.profiler.devices.device import Device
@@ -60,6 +61,15 @@ def resolve(device: str, model: Model | None = None) -> Device:
 def remarks(device: str) -> tuple[str, ...]:
     """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
     return tuple(line for kind in KINDS for line in kind.remarks(device))
+
+
+def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:
+    """Sentences that a user should read before models are measured on a device with so many threads.
+
+    Raises:
+        UsageError: there is no such device; the text lists all, and those with a similar name.
+    """
+    return core_remarks_before(threads) if is_measured_on_cpu(device) else ()
 
 
 def is_measured_on_cpu(device: str) -> bool:

@@ -15,13 +15,16 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 PLACES = 4
 """How many processes can be told apart that have taken the same processor; there is a name for each."""
+
+_INODE = 6  # column of /proc/net/unix
 
 Siblings = Callable[[int], frozenset[int]]
 """The processors that share a physical core with one, itself included."""
@@ -36,12 +39,14 @@ class Claim:
         n_shared: how many of them are on a physical core of which another process has taken a processor too.
         n_free: how many of those that could be chosen are on none of these.
         release: gives them back, as far as no other claim of this process is on them; to be called once.
+        pids: the numbers of these other processes, as far as the system shows them.
     """
 
     cpus: tuple[int, ...]
     n_shared: int
     n_free: int
     release: Callable[[], None]
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -88,7 +93,9 @@ class Claims:
                     chosen.append(cpu)
             crowded = {cpu for cpu in cpus if any(load.get(each, 0) for each in siblings(cpu))}
             release = partial(self._release, os.getpid(), tuple(chosen))
-            return Claim(tuple(chosen), len(crowded.intersection(chosen)), len(set(cpus) - crowded), release)
+            shared = crowded.intersection(chosen)
+            pids = self._pids({each for cpu in shared for each in siblings(cpu)}) if shared else ()
+            return Claim(tuple(chosen), len(shared), len(set(cpus) - crowded), release, pids)
 
     def others(self, cpus: Iterable[int]) -> dict[int, int]:
         """How many other processes have taken each of these processors, up to `PLACES`."""
@@ -99,6 +106,16 @@ class Claims:
                 return {cpu: sum(self._is_others(probe, cpu, place) for place in range(PLACES)) for cpu in cpus}
         except OSError:  # no socket can be made here
             return dict.fromkeys(cpus, 0)
+
+    def _pids(self, cpus: Iterable[int]) -> tuple[int, ...]:
+        """The other processes that have taken one of these processors; O(open files of all processes)."""
+        names = {self._address(cpu, place).replace("\0", "@") for cpu in cpus for place in range(PLACES)}
+        with suppress(OSError):  # no Linux, or no /proc
+            rows = map(str.split, Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines())
+            sockets = {f"socket:[{row[_INODE]}]" for row in rows if len(row) > _INODE and row[-1] in names}
+            pids = {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {os.getpid()}
+            return tuple(sorted(pid for pid in pids if not sockets.isdisjoint(_open_files(pid))))
+        return ()
 
     def forget(self) -> None:
         """In a forked child: what the parent has taken is the parent's alone."""
@@ -168,6 +185,14 @@ class Claims:
 
     def _address(self, cpu: int, place: int) -> str:
         return f"\0{self._name}.{cpu}.{place}"
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    """What the file descriptors of a process are; nothing if they are not ours to see."""
+    with suppress(OSError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it was closed meanwhile
+                yield str(each.readlink())
 
 
 PROCESS = Claims()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from iosched.runtime.cores import allowed_cpus
+from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import Claim
 from iosched.runtime.cpu.lane_cpus import LaneCpus
@@ -15,6 +15,14 @@ def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
     """Remarks on the processors that a backend's lanes run on, none before they were needed, and on its executor."""
     shared = () if cpus.taken is None else _shared(cpus.taken, cpus.lanes)
     return (*_executor_remarks(), *shared, *thread_remarks(cpus.lanes))
+
+
+def remarks_before(threads: int | None) -> tuple[str, ...]:
+    """The remarks on a model that is about to run on so many threads, by default one for each core."""
+    cpus = LaneCpus(threads or cpu_count())
+    cpus.of(cpus.lanes)
+    cpus.close()
+    return core_remarks(cpus)
 
 
 def _executor_remarks() -> tuple[str, ...]:
@@ -51,13 +59,14 @@ def _over_quota(threads: int) -> tuple[str, ...]:
 def _shared(taken: Claim, lanes: int) -> tuple[str, ...]:
     if taken.n_shared == 0:
         return ()
+    others = "processes of iosched" + (f" (PID {', '.join(map(str, taken.pids))})" if taken.pids else "")
     slower = "both are slower while both run, and what is measured here is too slow"
     if taken.n_free == 0:
         return (
-            f"Other processes of iosched have taken all cores, {taken.n_shared} of which this one uses too: {slower}."
+            f"Other {others} have taken all cores, {taken.n_shared} of which this one uses too: {slower}."
             " Give each process fewer --threads.",
         )
     return (
-        f"Of the {lanes} cores that this runs on, other processes of iosched have taken {taken.n_shared} too: {slower}."
+        f"Of the {lanes} cores that this runs on, other {others} have taken {taken.n_shared} too: {slower}."
         f" --threads {taken.n_free} leaves them alone.",
     )
