@@ -47,8 +47,11 @@ def _told(endings: Mapping[str, children.Ending]) -> dict[str, Any]:
 
 
 def memory(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Lets a search and a run have so many bytes of memory more than they begin with, and no more."""
-    mib = (40, 120) if quick else (*range(0, 64, 4), *range(64, 320, 16), *range(320, 1024, 64))
+    """Lets a search and a run have so many bytes of memory more than they begin with, and no more.
+
+    Just below what a command needs, the C library itself may end it: with SIGABRT or code 127, and without a word.
+    """
+    mib = (24, 120) if quick else (*range(0, 64, 4), *range(64, 320, 16), *range(320, 1024, 64))
     return _told({f"{name}, {size} MiB": _limited(words, size) for name, words in _LARGER.items() for size in mib})
 
 

@@ -74,9 +74,10 @@ class _LocalNames:
     def of(self, tensor: str, view: View) -> str:
         key = (tensor, view)
         if key not in self._names:
-            count = self._taken.get(tensor, 0)
-            self._taken[tensor] = count + 1
-            self._names[key] = f"{tensor}@{count}" if count else tensor
+            name = tensor.replace("\0", "?")  # the compiled executor takes names as C strings, which end there
+            count = self._taken.get(name, 0)
+            self._taken[name] = count + 1
+            self._names[key] = f"{name}@{count}" if count else name
         return self._names[key]
 
 

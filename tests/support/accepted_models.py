@@ -111,7 +111,14 @@ def recurrent_without_its_first_result() -> onnx.ModelProto:
     return recurrent("GRU", ["", "h"])
 
 
+def names_with_nul() -> onnx.ModelProto:
+    nodes = [node("Conv", ["a\0b", "w"], ["a\0c"], pads=[1] * 4), node("Relu", ["a\0b"], ["a?c"])]
+    nodes += [node("Concat", ["a\0c", "a?c"], ["y"], axis=1)]
+    return proto_of(nodes, {"a\0b": (1, 16, 32, 32)}, ["y"], {"w": weight(16, 16, 3, 3)})
+
+
 MODELS: tuple[Callable[[], onnx.ModelProto], ...] = (
     recurrent_without_its_first_result, filters_as_an_input, computed_filters, returned_constants,
     dequantized_constants, pools_that_round_up, pools_of_the_same_size_with_dilations, resized_by_a_factor,
+    names_with_nul,
 )  # fmt: skip
