@@ -82,10 +82,15 @@ def test_every_function_takes_a_path_of_any_kind(kind: str, tmp_path: Path, monk
 def test_settings_take_texts_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = iosched.load_model(branches().SerializeToString(), name="m")
+    iosched.rank({"m": model}, iosched.RankSettings(measure="none", profile_db="no.db"))
+    iosched.batch({"m": model}, iosched.BatchSettings(device="v100", profile_db="no.db"))
+    iosched.optimize(model, iosched.OptimizeSettings(device="v100", profile_db="no.db"))
+
+
+def test_the_place_of_a_study_is_taken_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna", reason="the extra [explore] is not installed")
+    monkeypatch.chdir(tmp_path)
     study = iosched.ExploreSettings("study.db", trials=1, objectives=("params",), top=0)
     found = iosched.explore(None, iosched.find_space("builtin:inception:32"), study)
     assert found.found.storage == Path("study.db")
     assert Path("study.db").exists()
-    iosched.rank({"m": model}, iosched.RankSettings(measure="none", profile_db="no.db"))
-    iosched.batch({"m": model}, iosched.BatchSettings(device="v100", profile_db="no.db"))
-    iosched.optimize(model, iosched.OptimizeSettings(device="v100", profile_db="no.db"))
