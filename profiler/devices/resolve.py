@@ -19,7 +19,7 @@ from iosched.profiler.devices.facts import DeviceFacts
 from iosched.profiler.devices.gpus import gpu_keys
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.devices.system import check_system
+from iosched.profiler.devices.system import check_system, not_linux
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.scheduler.document import ScheduleDocument
 
@@ -69,7 +69,7 @@ def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such device; the text lists all, and those with a similar name.
     """
-    return core_remarks_before(threads) if is_measured_on_cpu(device) else ()
+    return core_remarks_before(threads) if is_measured_on_cpu(device) and not_linux() is None else ()
 
 
 def is_measured_on_cpu(device: str) -> bool:

@@ -88,9 +88,10 @@ def _nodes(
     node = kernels.nodes[call.node]
     if node.name not in kernels.inside:
         return (_renamed(kernels, call, names, weights),)
-    # It stands alone in its session, so that all tensors keep their own names.
+    # It stands alone in its session, so that all tensors keep their own names, as far as C strings can be of them.
     weights.update({name: kernels.weights[name] for name in kernels.constants[call.node]})
-    return kernels.inside[node.name]
+    local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes) if "\0" in name}
+    return [_with_names(each, local) for each in kernels.inside[node.name]] if local else kernels.inside[node.name]
 
 
 def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]) -> onnx.NodeProto:
@@ -105,6 +106,10 @@ def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict
         array = sliced.get(name, kernels.weights[name])
         local[name] = _slice_name(name, array, kernels.weights[name])
         weights[local[name]] = array
+    return _with_names(source, local)
+
+
+def _with_names(source: onnx.NodeProto, local: Mapping[str, str]) -> onnx.NodeProto:
     node = onnx.NodeProto()
     node.CopyFrom(source)
     node.input[:] = [local.get(name, name) for name in source.input]

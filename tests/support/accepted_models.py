@@ -112,8 +112,8 @@ def recurrent_without_its_first_result() -> onnx.ModelProto:
 
 
 def names_with_nul() -> onnx.ModelProto:
-    nodes = [node("Conv", ["a\0b", "w"], ["a\0c"], pads=[1] * 4), node("Relu", ["a\0b"], ["a?c"])]
-    nodes += [node("Concat", ["a\0c", "a?c"], ["y"], axis=1)]
+    nodes = [node("Conv", ["a\0b", "w"], ["a\0c"], pads=[1] * 4), node("Relu", ["a\0b"], ["d"])]
+    nodes += [node("Concat", ["a\0c", "d"], ["y"], axis=1)]
     return proto_of(nodes, {"a\0b": (1, 16, 32, 32)}, ["y"], {"w": weight(16, 16, 3, 3)})
 
 
