@@ -67,7 +67,7 @@ class ClusterView:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=description)
 
     def begin(self, budget_s: float | None) -> None:
-        """Shows that the cluster is reached, and from now on the time left of so many seconds; None for no limit."""
+        """Shows that the cluster is reached, and from now on the time left of this budget; None for no limit."""
         self.progress(0, None, "the cluster is reached")
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], ends=end_of(budget_s))

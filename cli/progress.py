@@ -111,7 +111,7 @@ def _time_left() -> ProgressColumn:
 
 
 def end_of(budget_s: float | None) -> float | None:
-    """When work ends that begins now and may take so many seconds, by `time.monotonic`; None without a limit."""
+    """The end of a budget that starts now, by `time.monotonic`; None without a budget."""
     return None if budget_s is None else time.monotonic() + budget_s
 
 
