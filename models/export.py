@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from onnx import TensorProto, numpy_helper
 
 from iosched.models.dynamic_batch import DynamicBatchModel
@@ -27,6 +28,7 @@ _METADATA_IR_VERSION = 10  # nodes have metadata since this version
 _INLINE_LIMIT_NBYTES = 1_900_000_000  # a protobuf message cannot have more than 2 GiB
 _ALIGNMENT = 4096  # bytes of a memory page, so that runtimes can map single tensors
 _CHUNK_NBYTES = 2**24
+_NOTHING = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,10 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
     outside = sum(weights[tensor.name].nbytes for tensor in proto.graph.initializer if _outside(tensor))
     total = outside + proto.ByteSize()
     if total <= _INLINE_LIMIT_NBYTES:
-        payload: bytes = _inlined(proto, weights).SerializeToString()
         if destination is None:
-            return payload
+            return b"".join(_encoded(proto, weights))
         with whole_file(Path(destination)) as file:
-            file.write(payload)
+            file.writelines(_encoded(proto, weights))
         return None
     if destination is None:
         raise UsageError(
@@ -203,15 +204,49 @@ def _outside(tensor: TensorProto) -> bool:
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
-def _inlined(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    whole = onnx.ModelProto()
-    whole.CopyFrom(proto)
-    for tensor in whole.graph.initializer:
-        if _outside(tensor):
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
-            tensor.raw_data = b"".join(_chunks(weights[tensor.name]))
-    return whole
+def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """The model with its weights inside, in protobuf's wire format, part by part: no message holds the weights."""
+    model, graph = onnx.ModelProto(), onnx.GraphProto()
+    model.CopyFrom(proto)
+    model.ClearField("graph")
+    graph.CopyFrom(proto.graph)
+    del graph.initializer[:]
+    prefixes = [_initializer_prefix(tensor, weights) for tensor in proto.graph.initializer]
+    payloads = [weights[each.name] if _outside(each) else _NOTHING for each in proto.graph.initializer]
+    start = graph.SerializeToString()
+    nbytes = len(start) + sum(map(len, prefixes)) + sum(array.nbytes for array in payloads)
+    yield model.SerializeToString() + _field_prefix(onnx.ModelProto, "graph", nbytes) + start
+    for prefix, array in zip(prefixes, payloads, strict=True):
+        yield prefix
+        yield from _chunks(array)
+
+
+def _initializer_prefix(tensor: TensorProto, weights: Mapping[str, np.ndarray]) -> bytes:
+    """An initializer of a graph in wire format, up to its payload where that is in `weights`."""
+    encoded: bytes = tensor.SerializeToString()
+    nbytes = 0
+    if _outside(tensor):
+        inside = TensorProto.FromString(encoded)
+        del inside.external_data[:]
+        inside.ClearField("data_location")
+        nbytes = weights[tensor.name].nbytes
+        encoded = inside.SerializeToString() + _field_prefix(TensorProto, "raw_data", nbytes)
+    return _field_prefix(onnx.GraphProto, "initializer", len(encoded) + nbytes) + encoded
+
+
+def _field_prefix(message: type[Message], field: str, nbytes: int) -> bytes:
+    """The bytes before a field of variable length: its number, its wire type and its length."""
+    length_delimited = 2
+    return _varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | length_delimited) + _varint(nbytes)
+
+
+def _varint(value: int) -> bytes:
+    """A number in groups of seven bits, the lowest first; all but the last have the highest bit set."""
+    groups = bytearray()
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*groups, value])
 
 
 def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path) -> None:

@@ -16,7 +16,7 @@ from math import prod, sqrt
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 OPSET = 17
 IR_VERSION = 10
@@ -46,13 +46,12 @@ class Network:
     Attributes:
         name: of the graph, and what its weights are seeded from.
         blank: leaves random weights zero, which is faster where only the layers are looked at.
+        model: layers and weights so far; large weights are stored once.
     """
 
     name: str
     blank: bool = False
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
-    initializers: list[TensorProto] = field(default_factory=list)
+    model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
 
     def __post_init__(self) -> None:
         # crc32 and not hash(): the same weights in every process.
@@ -61,7 +60,7 @@ class Network:
     def input(self, channels: int, size: int) -> Value:
         """The image, (1, channels, size, size) float32."""
         shape = (channels, size, size)
-        self.inputs.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, (1, *shape)))
+        self.model.graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, (1, *shape)))
         return Value("input", shape, 1.0)
 
     def conv(
@@ -176,11 +175,16 @@ class Network:
 
     def finish(self, output: Value) -> onnx.ModelProto:
         """The network as an ONNX model with one output."""
-        result = helper.make_tensor_value_info(output.name, TensorProto.FLOAT, (1, *output.shape))
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, [result], self.initializers)
-        return helper.make_model(
-            graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="iosched"
-        )
+        return self.complete(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, (1, *output.shape)))
+
+    def complete(self, *outputs: onnx.ValueInfoProto) -> onnx.ModelProto:
+        """The network as an ONNX model with these outputs."""
+        self.model.graph.name = self.name
+        self.model.graph.output.extend(outputs)
+        self.model.ir_version = IR_VERSION
+        self.model.opset_import.append(helper.make_opsetid("", OPSET))
+        self.model.producer_name = "iosched"
+        return self.model
 
     def _pool(self, op: str, x: Value, kernel: int, name: str, stride: int, padding: int, **attributes: int) -> Value:
         window, step, pad = _pair(kernel), _pair(stride), _pair(padding)
@@ -192,7 +196,7 @@ class Network:
         """A node of any type, named by its output."""
         node = helper.make_node(op, inputs, [output], name=output)
         node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
-        self.nodes.append(node)
+        self.model.graph.node.append(node)
 
     def bias(self, name: str, channels: int) -> str:
         """A small number for each channel."""
@@ -209,7 +213,9 @@ class Network:
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """Weights that are given."""
-        self.initializers.append(numpy_helper.from_array(array, name))
+        tensor = self.model.graph.initializer.add(name=name, dims=array.shape)
+        tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor.raw_data = array.tobytes()
         return name
 
 

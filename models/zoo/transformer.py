@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from iosched.models.zoo.network import IR_VERSION, OPSET, Network
+from iosched.models.zoo.network import Network
 
 MASKED = -1e4
 """What is added to the score of a word that must not be seen."""
@@ -121,12 +121,10 @@ class Text:
     ) -> onnx.ModelProto:
         """The network as an ONNX model of these inputs, (batch, length) int64, and one output of so many features."""
         net = self.net
-        given = [helper.make_tensor_value_info(name, TensorProto.INT64, (batch, length)) for name in inputs]
-        result = helper.make_tensor_value_info(output, TensorProto.FLOAT, (batch, length, features))
-        graph = helper.make_graph(net.nodes, net.name, given, [result], net.initializers)
-        return helper.make_model(
-            graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="iosched"
+        net.model.graph.input.extend(
+            helper.make_tensor_value_info(name, TensorProto.INT64, (batch, length)) for name in inputs
         )
+        return net.complete(helper.make_tensor_value_info(output, TensorProto.FLOAT, (batch, length, features)))
 
     def _numbers(self, name: str, *numbers: int) -> str:
         return self.net.constant(name, np.array(numbers, np.int64))

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from iosched.models import export, zoo
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
+from iosched.models.initializers import store_weights
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.merge_record import MERGED_KEY
@@ -53,6 +54,33 @@ def test_annotated_model_is_valid_and_computes_the_same_bits(squeezenet: Model) 
     payload = write_model(_annotated(squeezenet), squeezenet.weights, None)
     onnx.checker.check_model(payload, full_check=True)
     assert (_run(payload) == _run(squeezenet.original)).all()
+
+
+def test_a_written_file_is_the_message_that_protobuf_writes(tmp_path: Path) -> None:
+    """Lengths of one to five bytes, types of one to eight bytes, payloads inside and outside, arrays in any order."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"w{nbytes}{dtype}{order}": rng.integers(0, 9, (nbytes // dtype.itemsize // 2, 2)).astype(dtype, order)
+        for nbytes in (16, 120, 128, 1024, 1040, 16_384, 2_097_152)
+        for dtype in map(np.dtype, ("uint8", "float16", "float32", "int64"))
+        for order in "CF"
+    }
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])],
+        "written",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2,))],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2,))],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    whole = onnx.helper.make_model(graph)
+    whole.metadata_props.add(key="k", value="v" * 200)
+    outside = onnx.ModelProto.FromString(whole.SerializeToString())
+    store_weights(outside.graph, arrays)
+    assert any(each.data_location == onnx.TensorProto.EXTERNAL for each in outside.graph.initializer)
+    write_model(outside, arrays, tmp_path / "m.onnx")
+    assert onnx.load(tmp_path / "m.onnx") == whole
+    assert (tmp_path / "m.onnx").read_bytes() == write_model(outside, arrays, None)
+    assert len(whole.SerializeToString()) == (tmp_path / "m.onnx").stat().st_size
 
 
 def test_old_models_keep_their_opset_and_outputs(tmp_path: Path) -> None:

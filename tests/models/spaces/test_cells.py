@@ -27,7 +27,7 @@ def test_an_operation_keeps_channels_and_halves_at_a_stride(
     net = Network("one")
     made = operation(net, net.input(4, size), stride, "operation")
     assert made.shape == (4, left, left)
-    if net.nodes:
+    if net.model.graph.node:
         assert load_model(data(net.finish(made))).graph.tensor[made.name].shape == (1, *made.shape)
 
 
