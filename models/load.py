@@ -30,6 +30,7 @@ from iosched.models.normalize import (
     keep_weights,
     name_nodes,
     sort_nodes,
+    squeeze_range_operands,
 )
 from iosched.models.operators import computation_graph
 from iosched.models.reshapes import check_reshapes, rebatch
@@ -199,6 +200,7 @@ def _infer(proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Bind
     proto = fold_constants(proto, weights)
     ranks = {spec.name: len(spec.shape) for spec in tensor_specs(proto.graph).values() if spec.shape is not None}
     flatten_concats(proto.graph, ranks)
+    squeeze_range_operands(proto.graph, ranks)
     drop_dead_nodes(proto.graph)
     keep_weights(proto.graph, weights)
     name_nodes(proto.graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -170,6 +170,25 @@ def drop_copies(graph: onnx.GraphProto, weights: dict[str, np.ndarray], opset: i
         else:
             continue
         graph.node.remove(node)
+
+
+def squeeze_range_operands(graph: onnx.GraphProto, ranks: Mapping[str, int]) -> None:
+    """Make scalars of the operands of Range, which onnxruntime also runs if they have one element and an axis.
+
+    Its shape inference refuses them as soon as one becomes a constant, as when it inlines an If.
+    """
+    known = set(use_counts(graph)) | {name for node in graph.node for name in writes(node)}
+    for place, node in reversed([*enumerate(graph.node)]):
+        if node.op_type != "Range" or not is_standard(node):
+            continue
+        for index, name in enumerate(node.input):
+            if ranks.get(name):
+                scalar = f"{node.output[0]}/{index}"
+                while scalar in known:
+                    scalar += "_"
+                known.add(scalar)
+                graph.node.insert(place, onnx.helper.make_node("Squeeze", [name], [scalar]))
+                node.input[index] = scalar
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:

@@ -117,8 +117,29 @@ def names_with_nul() -> onnx.ModelProto:
     return proto_of(nodes, {"a\0b": (1, 16, 32, 32)}, ["y"], {"w": weight(16, 16, 3, 3)})
 
 
+def range_up_to_a_tensor_of_one_element() -> onnx.ModelProto:
+    """Which onnxruntime runs until it inlines the If, once a Size that we fold is a constant."""
+    value = helper.make_tensor_value_info("n", TensorProto.INT64, [1])
+    branches = {
+        f"{name}_branch": helper.make_graph([node("Identity", [size], ["n"])], name, [], [value])
+        for name, size in (("then", "eight"), ("else", "four"))
+    }
+    nodes = [
+        node("Size", ["x"], ["size"]),
+        node("Equal", ["size", "number"], ["is_full"]),
+        node("If", ["is_full"], ["limit"], **branches),
+        node("Range", ["zero", "limit", "one"], ["steps"]),
+        node("Cast", ["steps"], ["floats"], to=FLOAT),
+        node("Add", ["x", "floats"], ["y"]),
+    ]
+    numbers = {"number": 128, "zero": 0, "one": 1}
+    weights = {name: np.int64(number).reshape(()) for name, number in numbers.items()}
+    weights |= {"eight": np.array([8], np.int64), "four": np.array([4], np.int64)}
+    return proto_of(nodes, {"x": (1, 16, 8)}, ["y"], weights)
+
+
 MODELS: tuple[Callable[[], onnx.ModelProto], ...] = (
     recurrent_without_its_first_result, filters_as_an_input, computed_filters, returned_constants,
     dequantized_constants, pools_that_round_up, pools_of_the_same_size_with_dilations, resized_by_a_factor,
-    names_with_nul,
+    names_with_nul, range_up_to_a_tensor_of_one_element,
 )  # fmt: skip
