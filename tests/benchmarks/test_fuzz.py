@@ -27,6 +27,7 @@ def results(tmp_path: Path, name: str, *words: str) -> Any:
     return json.loads(path.read_text())["kinds"]
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused_or_run(tmp_path: Path) -> None:
     found = results(tmp_path, "fuzz.py", "--portion", "0.03")
     assert {kind: each["done"] for kind, each in found.items()} == {"models": 300, "schedules": 60, "stores": 15}
@@ -36,6 +37,7 @@ def test_damaged_files_are_refused_or_run(tmp_path: Path) -> None:
         assert set(each["codes"]) <= {"0", "1", "2", "3", "4"}
 
 
+@pytest.mark.slow
 def test_faults_end_with_a_line_and_leave_nothing_half_done(tmp_path: Path) -> None:
     found = results(tmp_path, "faults.py", "--quick")
     for kind in ("memory", "disk", "threads", "clocks"):

@@ -13,6 +13,7 @@ COMMANDS = (
     "diff", "doctor", "devices", "zoo", "zoo list", "zoo export", "profile", "profile stats", "profile export",
     "profile import", "profile clear", "completion",
 )  # fmt: skip
+FROZEN = "frozen profile"
 FORMATS = ("text", "svg", "html", "netron", "trace")
 
 
@@ -51,6 +52,7 @@ def scenarios() -> Mapping[str, Sequence[str]]:
         ],
         "pipeline": ["optimize model.onnx --device v100 -o -", "zoo export squeezenet -o -"],
         "failures": FAILURES,
+        FROZEN: _frozen(),
         "machine": ["devices --json", "zoo list --json", "profile stats --profile-db new.db --json"],
     }
 
@@ -68,6 +70,24 @@ def _simulated(model: str, name: str) -> list[str]:
         "run v100.onnx --device cpu --threads 2 --output outputs.npz",
         f"run {model} --schedule k80.json --device cpu --threads 1 --output outputs1.npz",
     ]
+
+
+def _frozen() -> list[str]:
+    """Decisions on a CPU from a profile that answers all: nothing is measured, so the bytes of schedules are equal."""
+    database = "--profile-db frozen.db"
+    calls = [f"profile import frozen.jsonl {database}"]
+    for model, operator in (("model", "d"), ("small", "d"), ("light_squeezenet", "r11")):
+        files = f"-o {model}.cpu.onnx --schedule {model}.cpu.json"
+        calls += [
+            f"optimize {model}.onnx --threads 2 --dry-run {database} --json",
+            f"optimize {model}.onnx --threads 2 --strict {database} --json {files}",
+            f"optimize {model}.onnx --threads 2 --strict {database} {files}",
+            f"optimize {model}.onnx --threads 2 --strategy concurrent --dry-run {database}",
+            f"run {model}.cpu.onnx --threads 2 --check-schedule --output {model}.npz",
+            f"show {model}.cpu.json --model {model}.onnx",
+            f"explain {model}.cpu.onnx {operator} --measurements 0 {database} --json",
+        ]
+    return [*calls, f"profile stats {database} --json", f"profile export exported.jsonl {database}"]
 
 
 def _settings() -> list[str]:

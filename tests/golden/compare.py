@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from calls import scenarios
+from calls import FROZEN, scenarios
 
 HERE = Path(__file__).parent
 MASKED_KEYS = {"provenance", "seconds", "versions", "search_seconds", "pid", "memory", "free_bytes", "load", "uptime_s"}
@@ -49,6 +49,8 @@ def main() -> None:
         files = room / "files"
         files.mkdir()
         subprocess.run([options.before, HERE / "models.py", files, str(options.seeds)], check=True)
+        if options.only in FROZEN:
+            subprocess.run([options.before.absolute(), HERE / "frozen_profile.py", files], check=True)
         before, after = (
             everything(python.absolute(), files, room / side, options.seeds, options.only)
             for side, python in (("before", options.before), ("after", options.after))

@@ -10,30 +10,57 @@ import inspect
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 import iosched
+from iosched.models import zoo
+from iosched.models.load import load_model
+
+ZOO = ("squeezenet", "googlenet", "resnet50", "inception_v3", "randwire", "nasnet_a", "bert_mini", "decoder_mini")
 
 
 def main() -> None:
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     found: dict[str, str] = {f"api {name}": signature(getattr(iosched, name)) for name in sorted(iosched.__all__)}
-    x = np.load(folder / "x.npy")
     recorded = record_lowering()
-    for seed in range(count):
-        recorded.clear()
-        path = folder / f"seed{seed}.onnx"
-        result = iosched.optimize(str(path), device="v100")
-        found[f"seed {seed} schedule"] = digest(stages(result.document.to_json()).encode())
-        with iosched.load(str(path), schedule=result.document, device="cpu", threads=2) as model:
-            outputs = model.run({"x": x})
-        found[f"seed {seed} outputs"] = digest(*(outputs[name].tobytes() for name in sorted(outputs)))
-        found[f"seed {seed} lowering"] = digest(*sorted(recorded))
-        assert recorded, f"seed {seed} did not run by its plan"
+    paths = [*sorted(folder.glob("light_*.onnx")), *(folder / f"seed{seed}.onnx" for seed in range(count))]
+    for path in paths:
+        found |= {f"{path.stem} {what}": text for what, text in probed(str(path), recorded).items()}
+    for name in ZOO:
+        data = zoo.build(name).SerializeToString()
+        found |= {f"zoo:{name} {what}": text for what, text in probed(data, recorded).items()}
     json.dump(found, sys.stdout)
+
+
+def probed(source: str | bytes, recorded: list[bytes]) -> dict[str, str]:
+    """What becomes of one model: its digests, its schedule for a V100, and its plan and outputs on two cores."""
+    recorded.clear()
+    loaded = load_model(source)
+    result = iosched.optimize(source, device="v100")
+    with iosched.load(source, schedule=result.document, device="cpu", threads=2) as model:
+        outputs = model.run(random_inputs(model.inputs))
+    assert recorded, "the model did not run by its plan"
+    return {
+        "graph": digest(repr(loaded.graph.operators).encode()),
+        "digests": f"{loaded.digest} {loaded.structure}",
+        "schedule": digest(stages(result.document.to_json()).encode()),
+        "outputs": digest(*(outputs[name].tobytes() for name in sorted(outputs))),
+        "lowering": digest(*sorted(recorded)),
+    }
+
+
+def random_inputs(specs: Iterable[iosched.TensorSpec]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        spec.name: rng.standard_normal(spec.shape, np.float32)
+        if spec.dtype == "float32"
+        else rng.integers(0, 9, spec.shape).astype(spec.dtype)
+        for spec in specs
+    }
 
 
 def record_lowering() -> list[bytes]:

@@ -128,6 +128,7 @@ def drawn_plans(draw: st.DrawFn) -> ExecutionPlan:
     return ExecutionPlan(tuple(map(tuple, lanes)), buffers, 12)
 
 
+@pytest.mark.slow
 def test_drawn_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
     seen: Counter[bool] = Counter()
 

@@ -36,6 +36,7 @@ def test_another_seed_makes_another_study(tmp_path: Path) -> None:
     assert choices(one) != choices(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "evolution"])
 def test_a_study_whose_process_is_killed_goes_on_with_the_same_trials(tmp_path: Path, sampler: str) -> None:
     """At any moment: in the middle of making the file, of asking, of evaluating, or of telling."""
@@ -55,6 +56,7 @@ def test_a_study_whose_process_is_killed_goes_on_with_the_same_trials(tmp_path: 
     assert choices(go_on(path, sampler, 8)) == whole
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_study(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     script = [sys.executable, str(Path(toy_study.__file__)), str(path), "evolution", "12", "0.02"]
@@ -81,6 +83,7 @@ def test_a_trial_of_a_process_that_lives_is_left_to_it(tmp_path: Path) -> None:
     assert second.has_ended
 
 
+@pytest.mark.slow
 def test_a_variant_that_ends_its_process_again_and_again_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     for _ in range(3):

@@ -45,6 +45,7 @@ def test_what_may_pass_is_tried_again_and_what_comes_after_waits() -> None:
     assert done.is_set()
 
 
+@pytest.mark.slow
 def test_at_the_end_it_is_given_up() -> None:
     with pytest.raises(DeviceError, match="locked") as raised:
         kept(failing(DeviceError("locked"), 10**9), last_s=0.01)

@@ -29,12 +29,14 @@ node = helper.make_node
 keeps = st.integers(0, 2**12 - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(models(), models(), keeps, st.booleans(), st.integers(1, 2))
 def test_two_random_models(a: onnx.ModelProto, b: onnx.ModelProto, keep: int, shares: bool, batch_size: int) -> None:
     batch([a, retrained(b, 1)], ["x"] if shares else (), lambda index: bool(keep >> index & 1), batch_size)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(models(), keeps, st.booleans(), st.integers(1, 2))
 def test_a_random_model_and_others_of_its_structure(
@@ -47,6 +49,7 @@ def test_a_random_model_and_others_of_its_structure(
     batch([model, *others], ["x"] if shares else (), lambda index: bool(keep >> index & 1), batch_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "batch_size", "operators"),
     [("squeezenet", 1, 38 + 26), ("squeezenet", 2, 38 + 26), ("shufflenet", 1, None), ("shufflenet", 2, None)],

@@ -52,6 +52,7 @@ def refused(error: InvalidModelError) -> None:
     assert re.match(r"mutator 'm\d' at '.+' after m\d\[", str(error))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(models(), mutators(), st.integers(0, 99))
 def test_variants_of_small_models(proto: onnx.ModelProto, made_by: list[Mutator], seed: int) -> None:

@@ -42,6 +42,7 @@ def test_separable_cell(batch: int) -> None:
     check_everything(loaded(separable_cell(), batch), lanes=(1, 2, 3, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
 def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:

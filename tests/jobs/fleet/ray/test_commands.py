@@ -79,6 +79,7 @@ def fleet(folder: Path, watcher: Watcher) -> Iterator[Fleet]:
             yield found
 
 
+@pytest.mark.slow
 def test_what_a_search_measured_is_in_the_database_and_never_measured_again(fleet: Fleet, folder: Path) -> None:
     settings = OptimizeSettings(budget_s=20.0)
     first = optimize_there(fleet, fire(), settings)

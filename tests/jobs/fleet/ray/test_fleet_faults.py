@@ -78,6 +78,7 @@ def kill(fleet: Fleet, pid: int | None = None) -> None:
     session.kill(pid or transport.pid, transport.pid)
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_while_it_measures(fleet: Fleet, path: Path) -> None:
     future = fleet.submit(slept_errand("one", LENGTHS_S))
     soon(lambda: len(known(path, "one")) >= 2 and holders(fleet, "one"))
@@ -115,6 +116,7 @@ def test_questions_of_a_search_are_shared_while_a_worker_is_killed(fleet: Fleet,
     assert len(known(path, "search")) == 2 * len(LENGTHS_S)
 
 
+@pytest.mark.slow
 def test_the_process_that_talks_to_ray_is_killed(fleet: Fleet, path: Path) -> None:
     future = fleet.submit(slept_errand("cluster", LENGTHS_S))
     soon(lambda: len(known(path, "cluster")) >= 2)

@@ -42,6 +42,7 @@ def is_gone(leader: int) -> bool:
     return session.members(leader) == ()
 
 
+@pytest.mark.slow
 def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
     with driver(LOCAL) as first:
         worker, _ = first.up(first.places()[0])
@@ -56,6 +57,7 @@ def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
         assert second.returned(second.begin(worker)) == {"heard": []}
 
 
+@pytest.mark.slow
 def test_nothing_is_left_where_the_driver_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

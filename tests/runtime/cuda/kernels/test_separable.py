@@ -100,6 +100,7 @@ def test_source_of_the_usual_sizes(size: int, stride: int, precision: Precision,
     check_source(kernel, put(normal(2, 136, 5, 6).astype(precision.dtype)), 72)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("precision", "gpu"), KINDS)
 def test_source_of_every_form(precision: Precision, gpu: Gpu) -> None:

@@ -54,6 +54,7 @@ def networks() -> list[object]:
     return [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in zoo.names()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", networks())
 def test_every_network_under_random_schedules(name: str) -> None:
     model = zoo_model(name)
@@ -90,6 +91,7 @@ def test_light_models_in_every_layout_and_precision(
         assert relative_error(interpreted(lowering, inputs, seed=6), expected) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch"), [("squeezenet", 3), ("randwire", 2)])
 def test_batches_and_half_precision(name: str, batch: int) -> None:
     model = zoo_model(name, batch)
