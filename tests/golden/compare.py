@@ -69,7 +69,9 @@ def everything(python: Path, files: Path, room: Path, seeds: int, only: str) -> 
 
 
 def probe(python: Path, files: Path, seeds: int) -> dict[str, str]:
-    done = subprocess.run([python, HERE / "probe.py", files, str(seeds)], check=True, stdout=subprocess.PIPE, cwd=files)
+    done = subprocess.run(
+        [python, "-W", "ignore", HERE / "probe.py", files, str(seeds)], check=True, stdout=subprocess.PIPE, cwd=files
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -131,18 +133,23 @@ def masked(data: bytes, room: Path, keys: Set[str] = frozenset()) -> str:
         text = data.decode()
     except UnicodeDecodeError:
         return f"{len(data)} bytes, {digest(data)}" if not data.startswith(b"\x08") else model_text(data, room)
-    lines = [json_text(line, MASKED_KEYS | keys) for line in text.splitlines()] if text.startswith("{") else [text]
-    text = "\n".join(lines).replace(str(room), "<folder>").replace(str(room.resolve()), "<folder>")
+    if text.startswith("{"):
+        text = json_text(text, MASKED_KEYS | keys)
+    text = text.replace(str(room), "<folder>").replace(str(room.resolve()), "<folder>")
     for pattern, word in MASKS:
         text = pattern.sub(word, text)
     return text
 
 
-def json_text(line: str, keys: Set[str]) -> str:
-    try:
-        return json.dumps(without(json.loads(line), keys), indent=1, sort_keys=True)
-    except ValueError:
-        return line
+def json_text(text: str, keys: Set[str]) -> str:
+    """One JSON document, or one on each line, with a line for each value."""
+    for parts in ([text], text.splitlines()):
+        try:
+            found = [json.loads(part) for part in parts]
+        except ValueError:
+            continue
+        return "\n".join(json.dumps(without(each, keys), indent=1, sort_keys=True) for each in found)
+    return text
 
 
 def without(value: object, keys: Set[str]) -> object:
