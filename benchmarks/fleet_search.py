@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 from clusters import surroundings
 from sleeping_worker import WARMING
 
-from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.asking import errand, read
 from iosched.jobs.fleet.fleet import Fleet
 from iosched.jobs.fleet.ray import transport as ray_transport
@@ -39,6 +38,7 @@ from iosched.jobs.fleet.ray.address import LocalCluster
 from iosched.jobs.fleet.ray.transport import RayTransport
 from iosched.jobs.fleet.status import FleetStatus
 from iosched.jobs.fleet.transport import Place
+from iosched.jobs.fleet.work.ahead import Ahead
 from iosched.jobs.fleet.work.matrix import Search, Searched
 from iosched.models.errors import ExecutionError
 from iosched.models.model import Model

@@ -39,13 +39,24 @@ ROOMS = {
     ),
     "iosched.profiler": ("measuring", "store", "peers", "devices"),
 }
+# Who may import a library, and what may not be imported at all; what is not named here is free.
+LIBRARIES = {
+    "click": ("iosched.cli",),
+    "rich": ("iosched.cli",),
+    "ray": ("iosched.jobs.fleet.ray.child", "iosched.jobs.fleet.ray.actor"),
+}
+NOT_IN_THE_SCHEDULER = ("onnx", "onnxruntime", "cupy", "click", "rich")
+
 KINDS_OF_DEVICE = [package for package in FOLDERS if package.rpartition(".")[0] == "iosched.profiler.devices"]
 RUNTIMES = [package.replace("profiler.devices", "runtime") for package in KINDS_OF_DEVICE]
 
 
 @dataclass(frozen=True)
 class Import:
-    """Module `importer` imports module `target` in line `line`; only for type checkers where `for_types`."""
+    """Module `importer` imports `target` in line `line`; only for type checkers where `for_types`.
+
+    The target is a module of the house, or a library by the first part of its name.
+    """
 
     importer: str
     target: str
@@ -72,11 +83,13 @@ def _imports(importer: str) -> Iterator[Import]:
 
 
 def _targets(node: ast.Import | ast.ImportFrom) -> set[str]:
-    """The modules of the house that a statement imports; `from package import name` may mean the module `name`."""
+    """The modules and libraries that a statement imports; `from package import name` may mean the module `name`."""
     if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names} & MODULES.keys()
-    paths = {f"{node.module}.{alias.name}" for alias in node.names}
-    return {path if path in MODULES else str(node.module) for path in paths} & MODULES.keys()
+        paths = {alias.name for alias in node.names}
+    else:
+        paths = {f"{node.module}.{alias.name}" for alias in node.names}
+        paths = {path if path in MODULES else str(node.module) for path in paths}
+    return {path if path in MODULES else path.partition(".")[0] for path in paths}
 
 
 @cache
@@ -94,20 +107,70 @@ def _refuse(wrong: Iterable[Import]) -> None:
     assert not lines, "\n".join(["these imports break the rule:", *lines])
 
 
-def test_modules_form_no_circle() -> None:
-    _refuse(_circle([found for found in imports() if not found.for_types]))
+@pytest.mark.parametrize("package", FOLDERS)
+def test_parts_of_a_folder_form_no_circle(package: str) -> None:
+    """So they have an order, in which each imports only those before it; then modules form no circle either."""
+    _refuse(_circle(package, [found for found in imports() if not found.for_types]))
 
 
-def _circle(imports: Sequence[Import]) -> list[Import]:
-    """The imports that close a circle, if there is one."""
-    graph = {module: {found.target for found in imports if found.importer == module} for module in MODULES}
+def _circle(package: str, imports: Sequence[Import]) -> list[Import]:
+    """The imports that close a circle between modules and folders of a folder, if there is one."""
+    between = [
+        (importer, target, found)
+        for found in imports
+        if (importer := _part(package, found.importer)) != (target := _part(package, found.target))
+    ]
+    graph = {importer: {target for other, target, _ in between if other == importer} for importer, _, _ in between}
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter({part: parts - {""} for part, parts in graph.items() if part}).prepare()
     except CycleError as error:
         imported_first = error.args[1]
         steps = {*zip(imported_first[1:], imported_first, strict=False)}
-        return [found for found in imports if (found.importer, found.target) in steps]
+        return [found for importer, target, found in between if (importer, target) in steps]
     return []
+
+
+def _part(package: str, module: str) -> str:
+    """The module or folder of a folder that a module is or is in; empty for one that lies elsewhere."""
+    return module.removeprefix(f"{package}.").partition(".")[0] if module.startswith(f"{package}.") else ""
+
+
+def test_libraries_are_imported_where_they_belong() -> None:
+    for library, importers in LIBRARIES.items():
+        using = [found for found in imports() if found.target == library]
+        assert using, f"nothing imports {library}"
+        _refuse(found for found in using if not _is_in(found.importer, importers))
+
+
+def test_the_scheduler_is_graph_algorithms_over_frozen_dataclasses() -> None:
+    scheduler = [found for found in imports() if _is_in(found.importer, ["iosched.scheduler"])]
+    _refuse(found for found in scheduler if found.target in NOT_IN_THE_SCHEDULER)
+
+
+@pytest.mark.parametrize(
+    ("package", "edges", "closing"),
+    [
+        ("iosched", [("cli.run", "jobs.run"), ("jobs.run", "models.load")], 0),
+        ("iosched", [("cli.run", "jobs.run"), ("jobs.bench", "cli.words")], 2),
+        ("iosched.jobs", [("jobs.run", "jobs.rank"), ("jobs.rank", "jobs.run")], 2),
+        ("iosched.jobs", [("jobs.fleet.a", "jobs.run"), ("jobs.run", "jobs.fleet.b")], 2),
+        ("iosched.jobs", [("jobs.fleet.a", "jobs.fleet.b"), ("jobs.fleet.b", "jobs.fleet.a")], 0),
+    ],
+)
+def test_a_circle_is_found_between_parts(package: str, edges: list[tuple[str, str]], closing: int) -> None:
+    made_up = [Import(f"iosched.{importer}", f"iosched.{target}", 1, for_types=False) for importer, target in edges]
+    assert len(_circle(package, made_up)) == closing
+
+
+def test_imports_of_libraries_are_seen_in_every_form() -> None:
+    text = "import click.shell_completion\nfrom rich.table import Table\ndef f():\n    import ray as r, onnx"
+    found = {
+        target
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for target in _targets(node)
+    }
+    assert found == {"click", "rich", "ray", "onnx"}
 
 
 @pytest.mark.parametrize("package", ROOMS)

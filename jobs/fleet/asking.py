@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.budget import Budget
 from iosched.jobs.fleet.errand import Errand, ignored
 from iosched.jobs.fleet.messages import Progress, Rows, Step, Stop
 from iosched.jobs.fleet.plain import broken, taken
 from iosched.jobs.fleet.rows import is_of_gpu
 from iosched.jobs.fleet.sending import packed
+from iosched.jobs.fleet.work.ahead import Ahead
 from iosched.jobs.fleet.work.cost import Cost
 from iosched.jobs.fleet.work.simulation import Simulation
 from iosched.jobs.interrupt import Interrupt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iosched.jobs.fleet.ahead import Ahead
+from iosched.jobs.fleet.work.ahead import Ahead
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.fleet.work.optimize import lent_to, within
 from iosched.jobs.ranking.cost import ModelCost, model_cost

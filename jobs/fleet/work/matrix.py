@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from iosched.jobs.costing import schedule_latency_us
-from iosched.jobs.fleet.ahead import Ahead, FleetAhead
+from iosched.jobs.fleet.work.ahead import Ahead, FleetAhead
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.opening import check_schedulable
 from iosched.jobs.schedules import schedule_by

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from iosched.jobs.fleet.ahead import Ahead, FleetAhead
 from iosched.jobs.fleet.messages import Opened
+from iosched.jobs.fleet.work.ahead import Ahead, FleetAhead
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.opening import Lent
 from iosched.jobs.optimize import optimize

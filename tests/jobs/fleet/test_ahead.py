@@ -10,7 +10,6 @@ import pytest
 from scripted import fire, latencies_by_stage
 from worker_talk import Talk, count_openings, result
 
-from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.messages import (
     Asked,
     Done,
@@ -23,6 +22,7 @@ from iosched.jobs.fleet.messages import (
     encoded,
     packet,
 )
+from iosched.jobs.fleet.work.ahead import Ahead
 from iosched.jobs.fleet.work.cost import Cost
 from iosched.jobs.fleet.worker import Worker
 from iosched.jobs.ranking.cost import ModelCost, model_cost

@@ -15,12 +15,12 @@ import pytest
 from fleet_threads import PATIENCE_S, ThreadTransport, cpu_places
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
-from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.errand import Errand
 from iosched.jobs.fleet.fleet import Fleet
 from iosched.jobs.fleet.messages import Facts, decoded, encoded
 from iosched.jobs.fleet.plain import taken
 from iosched.jobs.fleet.sending import packed
+from iosched.jobs.fleet.work.ahead import Ahead
 from iosched.jobs.fleet.work.optimize import Optimize
 from iosched.jobs.fleet.worker import Worker
 from iosched.jobs.optimize import OptimizeResult, optimize
