@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from iosched.jobs.batching.candidates import Candidates
-from iosched.jobs.batching.check import check_members
 from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
 from iosched.jobs.batching.desk import Desk
@@ -21,6 +20,7 @@ from iosched.jobs.batching.rivals import Rival, Site
 from iosched.jobs.batching.schedules import alone_us
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import profile_database
 from iosched.jobs.progress import Observer, Silence
 from iosched.models.batching.record import note_record

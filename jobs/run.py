@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.jobs.batching.check import member_checks
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.locating.locate import first_difference
 from iosched.jobs.locating.site import Original, Site
+from iosched.jobs.member_checks import member_checks
 from iosched.jobs.other_device import warn_of_other_device
 from iosched.models.composition.members import Member, members_of
 from iosched.models.composition.values import is_random

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.profiler.measuring.in_turn import Candidate
-from iosched.runtime.cuda.gpu.exchange import DeviceArray
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.traced import TracedRuns
+
+if TYPE_CHECKING:
+    from iosched.runtime.cuda.gpu.exchange import DeviceArray
 
 
 class Runnable(Protocol):

@@ -20,7 +20,7 @@ class Kind:
         key: the name of the kind in schedule files: "cpu" or "cuda".
         knows: whether the text of `--device` can mean a device of this kind; does not look at the machine.
         claims: whether the text of `--device` means a device of this kind on this machine, for the given model if there
-            is one. If several kinds claim a text, such as `auto`, the first of them in `resolve.KINDS` gets it.
+            is one. If several kinds claim a text, such as `auto`, the first of them in `resolve.py` gets it.
         device: opens the device that a claimed text means; raises `DeviceError` if the device cannot be used.
         name: the name of that device, which is not opened for it; "" if the device cannot be used.
         made: the device that a schedule was made for, and the settings with which the model was opened there; None if

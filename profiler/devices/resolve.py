@@ -1,20 +1,22 @@
-"""The device that the text of `--device` means on this machine: the only file that asks of which kind a device is."""
+"""The device that the text of `--device` means on this machine: the only file that asks of which kind a device is.
+
+A kind is loaded when it is asked for: on a CPU nothing of CUDA and of the analytic model is imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.device import KIND as PAPER
-from iosched.profiler.devices.analytic.device import PaperGpu
-from iosched.profiler.devices.cpu.device import KIND as CPU
 from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_before
-from iosched.profiler.devices.cuda.device import KIND as CUDA
-from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
 from iosched.profiler.devices.device import Device
+from iosched.profiler.devices.elsewhere import FoundElsewhere
 from iosched.profiler.devices.facts import DeviceFacts
 from iosched.profiler.devices.gpus import gpu_keys
 from iosched.profiler.devices.kind import Kind
@@ -23,13 +25,20 @@ from iosched.profiler.devices.system import check_system, not_linux
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.scheduler.document import ScheduleDocument
 
-KINDS: tuple[Kind, ...] = (CUDA, CPU, PAPER)
-"""All kinds of devices. An attached GPU comes before the specification of a GPU of the same name."""
+if TYPE_CHECKING:
+    from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.profiler.store.database import ProfileDatabase
+    from iosched.scheduler.precision import PrecisionName
+
+_CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
+_KEYS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
+"""`Kind.key` by the folder of a kind. An attached GPU comes before the specification of a GPU of the same name."""
 
 
 def facts_here() -> tuple[DeviceFacts, ...]:
     """Facts about each kind of device on this machine, usable or not; first about the CPU, which every machine has."""
-    return tuple(kind.facts() for kind in sorted(KINDS, key=lambda kind: kind is not CPU) if kind.facts is not None)
+    kinds = map(_kind, (_CPU, _CUDA, _ANALYTIC))
+    return tuple(kind.facts() for kind in kinds if kind.facts is not None)
 
 
 def check_name(device: str) -> None:
@@ -40,7 +49,7 @@ def check_name(device: str) -> None:
     """
     if not device.strip():
         raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
-    if not any(kind.knows(device) for kind in KINDS):
+    if not any(kind.knows(device) for kind in _kinds(device)):
         raise UsageError(_unknown(device))
 
 
@@ -60,7 +69,7 @@ def resolve(device: str, model: Model | None = None) -> Device:
 
 def remarks(device: str) -> tuple[str, ...]:
     """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
-    return tuple(line for kind in KINDS for line in kind.remarks(device))
+    return () if _is_cpu(device) else tuple(_kind(_CUDA).remarks(device))
 
 
 def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:
@@ -78,7 +87,7 @@ def is_measured_on_cpu(device: str) -> bool:
     Raises:
         UsageError: there is no such device; the text lists all, and those with a similar name.
     """
-    return _kind_of(device) is CPU
+    return _kind_of(device).key == _KEYS[_CPU]
 
 
 def speed_text(kind: str) -> str:
@@ -87,7 +96,7 @@ def speed_text(kind: str) -> str:
     Args:
         kind: see `Device.kind`.
     """
-    return next((each.speed for each in KINDS if each.key == kind), "")
+    return next((each.speed for each in _kinds_called(kind)), "")
 
 
 def runner(device: str, document: ScheduleDocument | None) -> Device:
@@ -123,8 +132,9 @@ def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
         DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have; or this is
             not Linux.
     """
-    made = (kind.made(document) for kind in KINDS)
-    device, settings = next((found for found in made if found is not None), (CPU.device("cpu"), OpenSettings()))
+    made = (kind.made(document) for kind in _kinds_called(document.device_kind))
+    found = next((each for each in made if each is not None), None)
+    device, settings = found or (_kind(_CPU).device("cpu"), OpenSettings())
     return _usable(device), settings
 
 
@@ -145,29 +155,62 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
 
 
+def _kind(folder: str) -> Kind:
+    return cast(Kind, import_module(f"iosched.profiler.devices.{folder}.device").KIND)
+
+
+def _kinds(device: str) -> Iterator[Kind]:
+    """The kinds that can claim a text of `--device`; attached GPUs only where the packages are that run them."""
+    if _has_gpu_packages() or device.strip().lower().startswith("cuda"):
+        yield _kind(_CUDA)
+    yield _kind(_CPU)
+    yield _kind(_ANALYTIC)
+
+
+def _kinds_called(key: str) -> Iterator[Kind]:
+    return (_kind(folder) for folder, each in _KEYS.items() if each == key)
+
+
+def _has_gpu_packages() -> bool:
+    return find_spec("cupy") is not None
+
+
+def _is_cpu(device: str) -> bool:
+    return device.strip().lower() == "cpu"
+
+
 def _kind_of(device: str, model: Model | None = None) -> Kind:
+    if _is_cpu(device):
+        return _kind(_CPU)
     check_name(device)
-    return next(kind for kind in KINDS if kind.claims(device, model))
+    return next(kind for kind in _kinds(device) if kind.claims(device, model))
 
 
 def _opened(kind: Kind, device: str) -> Device:
     found = _usable(kind.device(device))
-    return replace(found, remarks=remarks(device)) if isinstance(found, PaperGpu) else found
+    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.cost_kind == "analytic" else found
 
 
 def _usable(device: Device) -> Device:
     """The device; a GPU that is not attached takes what the runtime of attached ones measured elsewhere."""
-    if isinstance(device, PaperGpu):
-        return replace(device, find_elsewhere=measured_elsewhere)
+    if device.cost_kind == "analytic":
+        return replace(cast("PaperGpu", device), find_elsewhere=_measured_elsewhere)
     check_system()
     return device
+
+
+def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
+    from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
+
+    return measured_elsewhere(database, model, gpu, precision)
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
     if device != "auto":
         return _kind_of(device)
-    made_on = CPU.key if document is None else document.device_kind
-    return next((kind for kind in KINDS if kind.key == made_on and kind.claims(device, None)), CPU)
+    if document is None or document.device_kind == _KEYS[_CPU]:
+        return _kind(_CPU)
+    return next((kind for kind in _kinds_called(document.device_kind) if kind.claims(device, None)), _kind(_CPU))
 
 
 def _unknown(device: str) -> str:

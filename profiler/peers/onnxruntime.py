@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
-from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
-from iosched.profiler.peers.place import GpuPlace
-from iosched.runtime.cuda.gpu.driver import Driver
-from iosched.runtime.cuda.gpu.failures import how_to_install
-from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
 from iosched.runtime.inputs import Arrays, random_inputs
-from iosched.runtime.reference import Reference, ReferenceSettings, bound_source, candidates
-from iosched.runtime.session import load_onnxruntime, open_session, running
+from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 
 QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
 """Enough rounds to choose a setting of onnxruntime, but not to claim that it is the fastest one."""
@@ -82,49 +75,3 @@ def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
 def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
     """Opens plain onnxruntime in its own parallel mode."""
     return PlainOnnxruntime(model, threads).ready(ReferenceSettings("parallel", max(1, threads // 2), threads), inputs)
-
-
-def open_on_gpu(place: GpuPlace) -> Candidate:
-    """Opens plain onnxruntime on its CUDA provider; operators that this cannot run are run on the CPU.
-
-    Raises:
-        DeviceError: there is no CUDA provider, or it does not compute in this precision.
-        InvalidModelError: onnxruntime refuses the model.
-    """
-    if place.precision.name == "fp16":
-        raise DeviceError("runs the model in its own types, not in fp16")
-    provider, stream = place.provider, place.driver.new_stream()
-    if not provider.is_there():
-        raise DeviceError(f"has no CUDA provider here; {how_to_install(provider.index)}")
-    onnxruntime = load_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    source, kept = bound_source(place.model, options)
-    handle = int(getattr(stream, "ptr", 0))
-    providers = [(provider.name, provider.with_stream(handle))]
-    session = open_session(source, options, providers=providers)
-    if provider.name not in session.get_providers():
-        raise DeviceError(f"its CUDA provider does not load; {how_to_install(provider.index)}")
-    binding = session.io_binding()
-    make = onnxruntime.OrtValue.ortvalue_from_numpy
-    values = {name: make(array, provider.device, provider.index) for name, array in place.inputs.items()}
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for output in session.get_outputs():
-        binding.bind_output(output.name, provider.device, provider.index)
-    run, kept_alive = partial(_run_bound, session, binding), (stream, values, kept)
-    return Candidate(partial(_timed, place.driver, stream, run, kept_alive))
-
-
-def _run_bound(session: Any, binding: Any) -> None:
-    with running():
-        session.run_with_iobinding(binding)
-
-
-def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object, repeats: int) -> tuple[float, ...]:
-    """Microseconds of each run in a row, which works on `stream`; `kept_alive` are the objects that it needs.
-
-    onnxruntime waits for the GPU at the end of each run, so that every run finds it idle.
-    """
-    del kept_alive
-    return tuple(elapsed_in_a_row_us(driver, stream, run, repeats))

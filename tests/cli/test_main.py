@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
+import onnx
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +16,7 @@ from iosched.cli.errors import message_of
 from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors
+from iosched.models.light import light_model
 
 ALL = list(commands(cli, click.Context(cli, info_name="iosched")))
 IDS = [path for path, _, _ in ALL]
@@ -39,6 +42,24 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
         "print(sorted({'numpy', 'onnx', 'onnxruntime', 'rich'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "cpu")], ids=" ".join)
+def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path, device: tuple[str, ...]) -> None:
+    onnx.save(light_model("squeezenet"), tmp_path / "m.onnx")
+    code = (
+        "import sys, iosched.cli.main as m\n"
+        "try: m.main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print(*(name for name in sys.modules if name.startswith('iosched.')), file=sys.stderr)"
+    )
+    words = ("run", tmp_path / "m.onnx", "--threads", "2", "-q", *device)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    modules = set(done.stderr.splitlines()[-1].split())
+    others = ("cuda", "analytic", "batching", "exploring", "fleet", "spaces", "mutation")
+    assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
+    assert "iosched.runtime.cpu.native" in modules
+    assert len(modules) <= 245
 
 
 def test_python_m_iosched_is_the_same_command() -> None:

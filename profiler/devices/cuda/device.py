@@ -34,8 +34,8 @@ from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.peers.gpu_openers import GPU_OPENERS
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
-from iosched.profiler.peers.openers import GPU_OPENERS
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel

@@ -11,7 +11,7 @@ import pytest
 from host_gpu import host_place
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.peers.openers import GPU_OPENERS
+from iosched.profiler.peers.gpu_openers import GPU_OPENERS
 from iosched.runtime.cuda.kernel import Precision
 
 

@@ -1,0 +1,62 @@
+"""Plain onnxruntime on its CUDA provider, as a baseline on an attached GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from iosched.models.errors import DeviceError
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.peers.place import GpuPlace
+from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.gpu.failures import how_to_install
+from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
+from iosched.runtime.reference import bound_source
+from iosched.runtime.session import load_onnxruntime, open_session, running
+
+
+def open_on_gpu(place: GpuPlace) -> Candidate:
+    """Opens plain onnxruntime on its CUDA provider; operators that this cannot run are run on the CPU.
+
+    Raises:
+        DeviceError: there is no CUDA provider, or it does not compute in this precision.
+        InvalidModelError: onnxruntime refuses the model.
+    """
+    if place.precision.name == "fp16":
+        raise DeviceError("runs the model in its own types, not in fp16")
+    provider, stream = place.provider, place.driver.new_stream()
+    if not provider.is_there():
+        raise DeviceError(f"has no CUDA provider here; {how_to_install(provider.index)}")
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    source, kept = bound_source(place.model, options)
+    handle = int(getattr(stream, "ptr", 0))
+    providers = [(provider.name, provider.with_stream(handle))]
+    session = open_session(source, options, providers=providers)
+    if provider.name not in session.get_providers():
+        raise DeviceError(f"its CUDA provider does not load; {how_to_install(provider.index)}")
+    binding = session.io_binding()
+    make = onnxruntime.OrtValue.ortvalue_from_numpy
+    values = {name: make(array, provider.device, provider.index) for name, array in place.inputs.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, provider.device, provider.index)
+    run, kept_alive = partial(_run_bound, session, binding), (stream, values, kept)
+    return Candidate(partial(_timed, place.driver, stream, run, kept_alive))
+
+
+def _run_bound(session: Any, binding: Any) -> None:
+    with running():
+        session.run_with_iobinding(binding)
+
+
+def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object, repeats: int) -> tuple[float, ...]:
+    """Microseconds of each run in a row, which works on `stream`; `kept_alive` are the objects that it needs.
+
+    onnxruntime waits for the GPU at the end of each run, so that every run finds it idle.
+    """
+    del kept_alive
+    return tuple(elapsed_in_a_row_us(driver, stream, run, repeats))
