@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import click
 
@@ -17,6 +19,7 @@ from iosched.models.errors import (
     InvalidScheduleError,
     IoschedError,
     MismatchError,
+    SetAsideWarning,
     UsageError,
 )
 from iosched.models.log import logger
@@ -70,6 +73,23 @@ def _shortened(text: str) -> str:
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 1], "..."]
     return "\n".join(line if len(line) <= _MAX_COLUMNS else line[: _MAX_COLUMNS - 3] + "..." for line in lines)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Shows the warning that a file was set aside as a line on stderr, without the place in the code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, SetAsideWarning):
+                show(message, category, *place, **more)
+                return
+            _log.warning("%s", message)
+            click.echo(printable(str(message)), err=True)
+
+        warnings.showwarning = shown
+        yield
 
 
 @contextmanager

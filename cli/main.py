@@ -10,7 +10,7 @@ import click
 
 from iosched.cli.closed_streams import replace_closed_streams
 from iosched.cli.complete import VARIABLE, use_in_shells
-from iosched.cli.errors import guarded
+from iosched.cli.errors import guarded, warnings_as_notes
 from iosched.cli.log_file import WORDS, logged
 from iosched.cli.options import verbosity_options
 from iosched.cli.version import print_version
@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command, and turns whatever it raises into an exit code."""
-        with logged(ctx), guarded(ctx):
+        with warnings_as_notes(), logged(ctx), guarded(ctx):
             return super().invoke(ctx)
 
 

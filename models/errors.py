@@ -37,6 +37,10 @@ class OtherDeviceWarning(UserWarning):
     """A schedule runs on another device than it was made for; another schedule may be faster there."""
 
 
+class SetAsideWarning(UserWarning):
+    """A file of an earlier iosched was renamed, since this one does not read it."""
+
+
 class ResourceError(ExecutionError):
     """The machine lacks memory, threads or disk space; neither the model nor iosched is at fault (exit code 1)."""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.precision import PrecisionName
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
-_KEYS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
+KINDS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
 """`Kind.key` by the folder of a kind. An attached GPU comes before the specification of a GPU of the same name."""
 
 
@@ -87,7 +87,7 @@ def is_measured_on_cpu(device: str) -> bool:
     Raises:
         UsageError: there is no such device; the text lists all, and those with a similar name.
     """
-    return _kind_of(device).key == _KEYS[_CPU]
+    return _kind_of(device).key == KINDS[_CPU]
 
 
 def speed_text(kind: str) -> str:
@@ -168,7 +168,7 @@ def _kinds(device: str) -> Iterator[Kind]:
 
 
 def _kinds_called(key: str) -> Iterator[Kind]:
-    return (_kind(folder) for folder, each in _KEYS.items() if each == key)
+    return (_kind(folder) for folder, each in KINDS.items() if each == key)
 
 
 def _has_gpu_packages() -> bool:
@@ -208,7 +208,7 @@ def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, preci
 def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
     if device != "auto":
         return _kind_of(device)
-    if document is None or document.device_kind == _KEYS[_CPU]:
+    if document is None or document.device_kind == KINDS[_CPU]:
         return _kind(_CPU)
     return next((kind for kind in _kinds_called(document.device_kind) if kind.claims(device, None)), _kind(_CPU))
 

@@ -30,7 +30,6 @@ from iosched.profiler.store.tables import (
     Row,
     StageRow,
     Turn,
-    UndividedRow,
     WholeRow,
     YardstickRow,
     clock_of,
@@ -100,7 +99,6 @@ class DatabaseStats:
 _COUNTED = """(
     SELECT device, measured_at, LENGTH(samples_us) AS nbytes FROM stage
     UNION ALL SELECT device, measured_at, LENGTH(samples_us) FROM yardstick
-    UNION ALL SELECT device, measured_at, LENGTH(samples_us) FROM undivided
     UNION ALL SELECT device, measured_at, SUM(LENGTH(samples_us)) FROM comparison GROUP BY device, key
     UNION ALL SELECT device, measured_at, SUM(LENGTH(rested_us)) FROM comparison WHERE rested_us != x''
         GROUP BY device, key
@@ -257,11 +255,6 @@ class ProfileDatabase:
         """Keeps a comparison as a whole in place of an earlier one."""
         now = self._clock()
         self._keep([_comparison_row(device, key, name, now, each) for name, each in candidates.items()])
-
-    def undivided(self, key: str, device: str) -> UndividedRow | None:
-        """A row that an earlier iosched kept of a comparison, see `legacy.py`; None where that key has none."""
-        found = self._found(UndividedRow, device=device, key=key)
-        return found[0] if found else None
 
     def wholes(self, device: str) -> tuple[WholeRow, ...]:
         """All whole models that were measured on `device`, see `WholeRow`; O(rows of the device)."""

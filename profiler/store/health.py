@@ -11,7 +11,7 @@ from pathlib import Path
 from iosched.models.errors import IoschedError
 from iosched.profiler.store.database import is_there
 from iosched.profiler.store.explained import WAY_OUT, explained
-from iosched.profiler.store.schema import MIGRATIONS, version_of
+from iosched.profiler.store.schema import VERSION, version_of
 
 _BUSY_SECONDS = 2.0
 
@@ -27,7 +27,7 @@ class Health:
         readable: whether this process may read it; True where there is none.
         writable: whether this process may write it, and files beside it; where there is none, whether it may make it.
         schema: the version of its schema; None where that cannot be read.
-        newest_schema: the version that this iosched brings it to.
+        newest_schema: the version that this iosched reads; an earlier file is set aside when it is opened.
         intact: whether SQLite finds all of its pages sound; None where that could not be looked into.
         problem: why it cannot be used, with the way out on further lines; None where it can.
     """
@@ -38,7 +38,7 @@ class Health:
     readable: bool
     writable: bool
     schema: int | None = None
-    newest_schema: int = len(MIGRATIONS)
+    newest_schema: int = VERSION
     intact: bool | None = None
     problem: str | None = None
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from iosched.models.model import Model
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.legacy import undivided
 from iosched.profiler.store.tables import Compared
 from iosched.scheduler.schedule import Schedule, Stage
 
@@ -62,9 +61,7 @@ class ModelLatencies:
             return {}
         texts = sorted({*ways.values()})
         kept = self.database.comparison(self._key(*texts), self.device)
-        if kept.keys() == set(map(_digest, texts)):
-            return {text: kept[_digest(text)] for text in texts}
-        return undivided(texts, self._key, lambda key: self.database.undivided(key, self.device))
+        return {text: kept[_digest(text)] for text in texts} if kept.keys() == set(map(_digest, texts)) else {}
 
     def _key(self, *texts: str) -> str:
         shapes = sorted(self.model.bindings.items())

@@ -1,52 +1,30 @@
-"""The schema of the profile database, and how files of earlier versions are brought to it."""
+"""The schema of the profile database, and what is done about files that have another one."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import chain, count
 from pathlib import Path
 
-import msgspec
-
-from iosched.models.errors import UsageError
+from iosched.models.errors import SetAsideWarning, UsageError
 from iosched.profiler.store.explained import IN_MEMORY, WAY_OUT
-from iosched.profiler.store.legacy import OldMeasurement, named
-from iosched.profiler.store.tables import sqlite_value, unpacked
 
 APPLICATION_ID = 0x494F5364  # "IOSd": marks an SQLite file as ours
 BUSY_TIMEOUT_SECONDS = 30.0
+_IS_OLD = "was written by an earlier iosched"
 
 
-def _name_measurements(connection: sqlite3.Connection) -> None:
-    """Moves every row of `measurement` to the table that it belongs to."""
-    names = ("device", "signature", "median", "samples", "measured_at", "clock_mhz", "throttled_by")
-    for values in connection.execute(f"SELECT {', '.join(names)} FROM measurement"):
-        fields = dict(zip(names, values, strict=True))
-        row = named(msgspec.convert({**fields, "samples": unpacked(fields["samples"])}, OldMeasurement))
-        table = row.pop("table")
-        places = ", ".join("?" * len(row))
-        kept = tuple(map(sqlite_value, row.values()))
-        connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", kept)
+VERSION = 16
+"""Of the schema below. A file of an earlier one is set aside, since nothing was released that wrote one."""
 
-
-# Entry k brings a file of schema version k to version k + 1: a statement, or a function. Entries are only ever added.
-MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
-    # No samples and no latency: the device cannot run the thing.
-    """
-    CREATE TABLE measurement (
-        device TEXT NOT NULL,
-        signature TEXT NOT NULL,
-        median REAL,
-        low REAL,
-        high REAL,
-        samples BLOB NOT NULL CHECK (LENGTH(samples) % 8 = 0),
-        unit TEXT NOT NULL,
-        measured_at TEXT NOT NULL,
-        PRIMARY KEY (device, signature)
-    ) STRICT, WITHOUT ROWID
-    """,
+# `tables.py` says what the columns are of what is measured.
+_SCHEMA = (
     # What measurements were taken with, where a device offers several ways to do the same (plans of cuDNN, say).
     """
     CREATE TABLE choice (
@@ -56,20 +34,6 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
         PRIMARY KEY (device, key)
     ) STRICT, WITHOUT ROWID
     """,
-    # How fast a GPU was allowed to run: NULL where nobody looked.
-    "ALTER TABLE measurement ADD COLUMN clock_mhz INTEGER",
-    "ALTER TABLE measurement ADD COLUMN throttled_by TEXT",
-    # Plans of cuDNN as it serializes them, so that they need not be built again.
-    """
-    CREATE TABLE plan (
-        device TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        content BLOB NOT NULL,
-        PRIMARY KEY (device, key, name)
-    ) STRICT
-    """,
-    # From here on each kind of thing that is measured has a table of its own; `tables.py` says what its columns are.
     """
     CREATE TABLE yardstick (
         device TEXT NOT NULL PRIMARY KEY,
@@ -86,6 +50,7 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
         samples_us BLOB CHECK (LENGTH(samples_us) % 8 = 0),
         clock_mhz INTEGER,
         throttled_by TEXT NOT NULL,
+        disturbed_by TEXT NOT NULL,
         PRIMARY KEY (device, signature, turn)
     ) STRICT, WITHOUT ROWID
     """,
@@ -103,34 +68,6 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
         PRIMARY KEY (device, key, candidate)
     ) STRICT, WITHOUT ROWID
     """,
-    """
-    CREATE TABLE undivided (
-        device TEXT NOT NULL,
-        key TEXT NOT NULL,
-        measured_at TEXT NOT NULL,
-        samples_us BLOB NOT NULL CHECK (LENGTH(samples_us) % 8 = 0),
-        setting TEXT,
-        clock_mhz INTEGER,
-        throttled_by TEXT NOT NULL,
-        PRIMARY KEY (device, key)
-    ) STRICT, WITHOUT ROWID
-    """,
-    _name_measurements,
-    "DROP TABLE measurement",
-    "ALTER TABLE plan RENAME TO cudnn_plan",
-    # Plans of cuDNN that are being tried now, or were when their process ended; no process stands where that is known.
-    """
-    CREATE TABLE cudnn_trial (
-        device TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        process TEXT NOT NULL,
-        began_at TEXT NOT NULL,
-        PRIMARY KEY (device, key, name, process)
-    ) STRICT, WITHOUT ROWID
-    """,
-    # What else the machine did while a stage was measured; nobody looked until now.
-    "ALTER TABLE stage ADD COLUMN disturbed_by TEXT NOT NULL DEFAULT ''",
     # What whole models took, beside the sums of their stages: how well such sums tell what a model takes.
     """
     CREATE TABLE whole (
@@ -146,26 +83,51 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
         PRIMARY KEY (device, key)
     ) STRICT, WITHOUT ROWID
     """,
+    # Plans of cuDNN as it serializes them, so that they need not be built again.
+    """
+    CREATE TABLE cudnn_plan (
+        device TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (device, key, name)
+    ) STRICT
+    """,
+    # Plans of cuDNN that are being tried now, or were when their process ended; no process where that is known.
+    """
+    CREATE TABLE cudnn_trial (
+        device TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        process TEXT NOT NULL,
+        began_at TEXT NOT NULL,
+        PRIMARY KEY (device, key, name, process)
+    ) STRICT, WITHOUT ROWID
+    """,
 )
 
 
 def connected(path: Path | None) -> sqlite3.Connection:
     """Opens the database at `path`, or one in memory where it is None; a file is made with its folder where missing.
 
-    Whose file it is is checked before anything is written to it; then it is brought to the newest schema.
+    Its owner is checked before anything is written. A file of an earlier schema is renamed, with a warning.
 
     Raises:
-        UsageError: the file belongs to another program, or was written by a newer iosched.
+        UsageError: the file belongs to another program, was written by a newer iosched, or by an earlier one and
+            another process has it open.
         sqlite3.Error: it is damaged, locked or cannot be written.
         OSError: its folder cannot be made.
     """
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path or IN_MEMORY, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+    connection = _opened(path)
     try:
-        connection.execute("PRAGMA trusted_schema = OFF")
+        if path is not None and 0 < version_of(connection, path) < VERSION:
+            connection.close()
+            set_aside(path)
+            connection = _opened(path)
         _refuse_programs(connection, path)
-        _migrate(connection, path)
+        _create(connection, path)
         _switch_to_wal(connection)
         # Survives a killed process, if not the last moment before a power cut.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -173,6 +135,55 @@ def connected(path: Path | None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _opened(path: Path | None) -> sqlite3.Connection:
+    connection = sqlite3.connect(path or IN_MEMORY, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def set_aside(path: Path) -> None:
+    """Renames a database of an earlier schema, which is read no more, to NAME.schema-N, and warns of it.
+
+    Processes that set files aside in one folder take turns, and each looks again which file is there, so that none
+    renames what another has made in its place.
+
+    Raises:
+        UsageError: another process has the file open, or it cannot be renamed.
+    """
+    real = path.resolve()
+    folder = os.open(real.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with closing(_opened(path)) as connection:
+            version = version_of(connection, path)
+            if not 0 < version < VERSION:
+                return
+            _lock(connection, path)
+            ends = chain(("",), (f".{number}" for number in count(2)))
+            names = (real.with_name(f"{real.name}.schema-{version}{end}") for end in ends)
+            target = next(each for each in names if not each.exists())
+            real.rename(target)
+    except OSError as error:
+        raise UsageError(f"{path} {_IS_OLD}, and cannot be renamed: {error.strerror}.\n{WAY_OUT}.") from error
+    finally:
+        os.close(folder)
+    warnings.warn(
+        f"{path} {_IS_OLD}: it is {target} now, and stages are measured again.", SetAsideWarning, stacklevel=2
+    )
+
+
+def _lock(connection: sqlite3.Connection, path: Path) -> None:
+    """Takes a file for this connection alone, and its log into it: both fail while another has it open."""
+    try:
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        raise UsageError(f"{path} {_IS_OLD}, and another process has it open.\nEnd that process. {WAY_OUT}.") from error
 
 
 @contextmanager
@@ -202,18 +213,16 @@ def _refuse_programs(connection: sqlite3.Connection, path: Path | None) -> None:
         raise UsageError(f"{path} has {found[0]!r}, which no profile database of iosched's has.\n{WAY_OUT}.")
 
 
-def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
-    if version_of(connection, path) == len(MIGRATIONS):
+def _create(connection: sqlite3.Connection, path: Path | None) -> None:
+    if version_of(connection, path) == VERSION:
         return
     with transaction(connection):
-        # Another process may have been faster; what counts is the version under the lock.
-        for migration in MIGRATIONS[version_of(connection, path) :]:
-            if isinstance(migration, str):
-                connection.execute(migration)
-            else:
-                migration(connection)
+        if version_of(connection, path) == VERSION:  # another process was faster
+            return
+        for statement in _SCHEMA:
+            connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
@@ -245,9 +254,9 @@ def version_of(connection: sqlite3.Connection, path: Path | None) -> int:
     ).fetchall()
     if (application != APPLICATION_ID and (application, version, tables) != (0, 0, 0)) or version < 0:
         raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{WAY_OUT}.")
-    if version > len(MIGRATIONS):
+    if version > VERSION:
         raise UsageError(
-            f"{path} was written by a newer iosched (schema {version}, this one knows {len(MIGRATIONS)}).\n"
+            f"{path} was written by a newer iosched (schema {version}, this one knows {VERSION}).\n"
             f"Update iosched. {WAY_OUT}."
         )
     return int(version)

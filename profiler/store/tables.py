@@ -91,25 +91,6 @@ class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
     throttled_by: str = ""
 
 
-class UndividedRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="undivided"):
-    """A row that an earlier iosched kept of a comparison; `legacy.py` says how it is read.
-
-    Attributes:
-        key: a digest of the model, its shapes, what the row is about, and how each of the candidates is run.
-        samples_us: the samples of all candidates, round by round, and within a round in the order of the texts that say
-            how the candidates are run.
-        setting: the setting of onnxruntime in the comparison; it stands in a row of its own, without samples.
-    """
-
-    device: str
-    key: str
-    measured_at: datetime
-    samples_us: Samples
-    setting: str | None = None
-    clock_mhz: ClockMhz | None = None
-    throttled_by: str = ""
-
-
 class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
     """What a whole model took as `optimize` ships it, beside the sum of its stages, each measured alone.
 
@@ -134,8 +115,8 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
     sequential_sum_us: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
-Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | UndividedRow | WholeRow
-KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, UndividedRow, WholeRow)
+Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | WholeRow
+KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, WholeRow)
 prepare(Row)
 
 

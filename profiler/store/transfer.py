@@ -6,14 +6,12 @@ Each line says in "table" which table its row is of; the rest are the columns of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
 from iosched.models.errors import UsageError
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.legacy import OldChoice, OldMeasurement, named
-from iosched.profiler.store.tables import ChoiceRow, Row, values_of
+from iosched.profiler.store.tables import Row, values_of
 
 LONGEST_LINE = 2**24
 """Characters of a line at most; a row with a thousand samples has some twenty thousand."""
@@ -31,7 +29,7 @@ def export_lines(database: ProfileDatabase) -> Iterator[str]:
 
 
 def import_lines(database: ProfileDatabase, lines: Iterable[str]) -> int:
-    """Adds the rows that this or an earlier iosched exported, all of them or none.
+    """Adds the rows that `export_lines` wrote, all of them or none.
 
     Of two measurements of the same thing the newer one stays; of two choices the one that the database had.
 
@@ -48,7 +46,7 @@ def _parsed(number: int, line: str) -> Row:
     try:
         if len(line) > LONGEST_LINE:
             raise ValueError(f"it is longer than {LONGEST_LINE:,} characters")
-        row = _row(msgspec.json.decode(line, type=dict[str, Any]))
+        row: Row = msgspec.json.decode(line, type=Row)
         values_of(row)  # refuses what SQLite cannot keep, such as a time that is in no year of UTC
         return row
     except (ValueError, OverflowError, RecursionError) as error:
@@ -56,14 +54,3 @@ def _parsed(number: int, line: str) -> Row:
             f"line {number} is no measurement of an iosched profile ({error}); nothing was imported.\n"
             "Give a file that `iosched profile export` wrote."
         ) from error
-
-
-def _row(fields: dict[str, Any]) -> Row:
-    """The row that a line describes; what has no "table" was exported by an earlier iosched."""
-    if "table" not in fields:
-        if "choice" in fields:
-            old = msgspec.convert(fields, OldChoice)
-            return ChoiceRow(old.device, old.choice, old.value)
-        fields = named(msgspec.convert(fields, OldMeasurement))
-    row: Row = msgspec.convert(fields, Row)
-    return row

@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from old_profiles import CPU, OLD_EXPORT, compared_model
-from old_profiles import WAYS as OLD_WAYS
 from scripted import fire
 
 from iosched.profiler.measuring.interleave import compare
@@ -118,16 +116,6 @@ def test_a_comparison_that_is_not_whole_is_none() -> None:
         assert opened(here).known(WAYS) is None
         import_lines(here, map(json.dumps, rows))
         assert opened(here).known(WAYS) == rounds(5.0, 1.0)
-
-
-def test_what_an_earlier_iosched_compared_is_superseded_by_a_later_comparison() -> None:
-    later = {name: replace(summarize([2.0, 4.0]), rested_us=()) for name in OLD_WAYS}
-    with ProfileDatabase(":memory:") as database:
-        import_lines(database, OLD_EXPORT.read_text(encoding="utf-8").split("\n"))
-        kept = ModelLatencies(compared_model(), database, CPU)
-        assert kept.setting(OLD_WAYS) == "parallel mode, 2 x 1 threads"
-        kept.keep(OLD_WAYS, later, {"reference": "one thread"})
-        assert (kept.known(OLD_WAYS), kept.setting(OLD_WAYS)) == (later, "one thread")
 
 
 def test_without_resuming_no_comparison_is_known() -> None:

@@ -1,139 +1,145 @@
-"""Files of every earlier schema are brought to the newest one, and keep all that they had."""
+"""A file of the present schema is used, an older one of iosched's is set aside, and any other is refused."""
 
 from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-import struct
+import warnings
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from old_profiles import CPU, GPU, check_old_profile, old_database
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import SetAsideWarning, UsageError
 from iosched.profiler.measuring.statistics import summarize
-from iosched.profiler.store import schema
 from iosched.profiler.store.database import ProfileDatabase, device_key
-from iosched.profiler.store.legacy import OldMeasurement, named
-from iosched.profiler.store.schema import MIGRATIONS
-from iosched.runtime.reference import candidates
+from iosched.profiler.store.schema import APPLICATION_ID, VERSION
 
+CPU = device_key("cpu", "Some CPU", precision="mixed", threads=2, versions={"onnxruntime": "1.31.1"})
 FOUND = summarize([10.5, 9.25, 11.0, 10.0, 10.125, 9.5, 30.0])
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_rows_from_before_clocks_were_read_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "old.sqlite"
-    monkeypatch.setattr(schema, "MIGRATIONS", MIGRATIONS[:2])
-    ProfileDatabase(path).close()
-    columns = "device, signature, median, low, high, samples, unit, measured_at"
-    with sqlite3.connect(path) as raw:
-        row = (GPU, "s", 1.0, 1.0, 1.0, struct.pack("d", 1.0), "us", NOON.isoformat())
-        raw.execute(f"INSERT INTO measurement ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    monkeypatch.undo()
+def old_database(path: Path, version: int = VERSION - 1) -> None:
+    """A file that carries our mark and an earlier schema, whose row is still in its log alone."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.executescript(
+            f"PRAGMA journal_mode = WAL; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"
+            "CREATE TABLE measurement (signature TEXT); INSERT INTO measurement VALUES ('s')"
+        )
+
+
+def rows_of(path: Path) -> list[tuple[str]]:
+    with closing(sqlite3.connect(path)) as raw:
+        return raw.execute("SELECT signature FROM measurement").fetchall()
+
+
+@pytest.mark.parametrize("version", [1, VERSION - 1])
+def test_an_older_file_is_renamed_and_a_new_one_made(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "p.sqlite"
+    old_database(path, version)
+    with (
+        pytest.warns(SetAsideWarning, match=rf"p\.sqlite\.schema-{version} now"),
+        ProfileDatabase(path) as profile,
+    ):
+        profile.keep_stage("s", CPU, FOUND)
+    assert rows_of(tmp_path / f"p.sqlite.schema-{version}") == [("s",)]
     with ProfileDatabase(path) as profile:
-        assert profile.stage("s", GPU) == summarize([1.0])
+        assert profile.stage("s", CPU) == FOUND
 
 
-def test_rows_from_before_disturbances_were_noticed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "old.sqlite"
-    monkeypatch.setattr(schema, "MIGRATIONS", MIGRATIONS[:-1])
-    ProfileDatabase(path).close()
-    columns = "device, signature, turn, measured_at, samples_us, clock_mhz, throttled_by"
-    with sqlite3.connect(path) as raw:
-        row = (CPU, "s", "first", NOON.isoformat(), struct.pack("d", 1.0), None, "")
-        raw.execute(f"INSERT INTO stage ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-    monkeypatch.undo()
+def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path) -> None:
+    path, taken = tmp_path / "p.sqlite", tmp_path / f"p.sqlite.schema-{VERSION - 1}"
+    taken.write_text("mine")
+    for _ in range(2):
+        old_database(path)
+        with pytest.warns(SetAsideWarning):
+            ProfileDatabase(path).close()
+        path.unlink()
+    assert taken.read_text() == "mine"
+    assert [rows_of(tmp_path / f"{taken.name}.{number}") for number in (2, 3)] == [[("s",)]] * 2
+
+
+def test_rows_in_the_log_of_a_process_that_was_killed_are_renamed_too(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    old_database(path)
+    process = multiprocessing.get_context("fork").Process(target=_write_and_die, args=(path,))
+    process.start()
+    process.join(60)
+    assert path.with_name("p.sqlite-wal").stat().st_size > 0
+    with pytest.warns(SetAsideWarning):
+        ProfileDatabase(path).close()
+    assert rows_of(tmp_path / f"p.sqlite.schema-{VERSION - 1}") == [("s",), ("late",)]
+
+
+def _write_and_die(path: Path) -> None:
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("INSERT INTO measurement VALUES ('late')")
+    multiprocessing.current_process().kill()  # type: ignore[attr-defined]
+
+
+def test_a_link_leads_to_the_new_file(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "p.sqlite"
+    link.symlink_to(tmp_path / "there" / "q.sqlite")
+    old_database(link)
+    with pytest.warns(SetAsideWarning):
+        ProfileDatabase(link).close()
+    assert link.is_symlink()
+    assert rows_of(tmp_path / "there" / f"q.sqlite.schema-{VERSION - 1}") == [("s",)]
+
+
+def test_an_older_file_that_another_process_has_open_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    old_database(path)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("SELECT * FROM measurement").fetchall()
+        with pytest.raises(UsageError, match="earlier iosched, and another process has it open"):
+            ProfileDatabase(path)
+    assert rows_of(path) == [("s",)]
+    assert not list(tmp_path.glob("*.schema-*"))
+
+
+def _open(path: Path) -> None:
+    warnings.simplefilter("ignore", SetAsideWarning)
     with ProfileDatabase(path) as profile:
-        assert profile.stage("s", CPU) == summarize([1.0])
+        profile.keep_stage(multiprocessing.current_process().name, CPU, FOUND)
+
+
+def test_several_processes_set_one_file_aside_once(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / str(number) / "p.sqlite"
+        path.parent.mkdir()
+        old_database(path)
+        context = multiprocessing.get_context("fork")
+        workers = [context.Process(target=_open, args=(path,), name=f"w{index}") for index in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(60)
+        ended_well = [worker.name for worker in workers if worker.exitcode == 0]
+        assert ended_well, "at least one sets the file aside"  # the others may find it open, and refuse it
+        assert [each.name for each in path.parent.glob("*.schema-*")] == [f"p.sqlite.schema-{VERSION - 1}"]
+        with ProfileDatabase(path) as profile:
+            assert all(profile.stage(name, CPU) == FOUND for name in ended_well)
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     ProfileDatabase(path).close()
-    with sqlite3.connect(path) as newer:
-        newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    newer.close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute(f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(UsageError, match="written by a newer iosched"):
         ProfileDatabase(path)
 
 
-def test_an_older_schema_is_migrated_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_program_is_refused_whatever_its_version(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
-    with ProfileDatabase(path) as profile:
-        profile.keep_stage("s", CPU, FOUND)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE added (x INTEGER) STRICT"))
-    with ProfileDatabase(path) as profile:
-        assert profile.stage("s", CPU) == FOUND
-    with sqlite3.connect(path) as raw:
-        assert raw.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
-        assert raw.execute("SELECT COUNT(*) FROM added").fetchone() == (0,)
-    raw.close()
-
-
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_what_one_table_held_is_found_in_the_tables_that_it_belongs_to(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "old.sqlite"
-    old_database(path, version)
-    for _ in range(2):
-        with ProfileDatabase(path) as profile:
-            check_old_profile(profile, version)
-            assert profile.cudnn_plan("conv:1", "eng7", GPU) == (b"\0plan" if version >= 5 else None)
-    with sqlite3.connect(path) as raw:
-        names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    raw.close()
-    assert names == {"choice", "comparison", "cudnn_plan", "cudnn_trial", "stage", "undivided", "whole", "yardstick"}
-
-
-def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "old.sqlite"
-    old_database(path, 5)
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, "this is no SQL"))
-        with pytest.raises(UsageError, match="syntax error"):
-            ProfileDatabase(path)
-    with ProfileDatabase(path) as profile:
-        check_old_profile(profile)
-
-
-def _open(path: Path) -> None:
-    with ProfileDatabase(path) as profile:
-        check_old_profile(profile)
-
-
-def test_several_processes_migrate_one_file_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    old_database(path, 5)
-    context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=_open, args=(path,)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("threads", range(1, 10))
-def test_an_index_names_the_setting_of_onnxruntime_that_it_counted(threads: int) -> None:
-    device = device_key("cpu", "Some CPU", precision="mixed", threads=threads, versions={})
-    known = candidates(threads)
-    found = [named(_old_setting(device, index)) for index in range(len(known) + 1)]
-    assert [row["setting"] for row in found] == [*(setting.description for setting in known), None]
-    assert [row["samples_us"] for row in found] == [()] * len(known) + [(float(len(known)),)]
-
-
-@pytest.mark.parametrize(
-    "device", ["no JSON", "[]", "7", "{}", '{"threads": "2"}', '{"threads": -1}', '{"threads": null}']
-)
-def test_an_index_on_a_device_of_unknown_threads_stays_what_it_is(device: str) -> None:
-    row = named(_old_setting(device, 3))
-    assert (row["setting"], row["samples_us"]) == (None, (3.0,))
-
-
-def _old_setting(device: str, index: int) -> OldMeasurement:
-    return OldMeasurement(device, "model:key", float(index), (float(index),), NOON)
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript("PRAGMA user_version = 3; CREATE TABLE t (x)")
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="another program"):
+        ProfileDatabase(path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
