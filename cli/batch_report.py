@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import count_text, latency_text
 
@@ -14,6 +16,17 @@ if TYPE_CHECKING:
     from iosched.jobs.batching.estimate import ClusterEstimate, Estimate
     from iosched.jobs.batching.result import Row
     from iosched.models.composition.compose import WeightsMemory
+
+_DEVICE = "device.kind=device_kind device.name=device_name cost"
+_MEMORY = "memory_nbytes.alone=memory.alone_nbytes memory_nbytes.together=memory.together_nbytes"
+_OBJECT = f"outputs models {_DEVICE} clusters batched shared rows shipped {_MEMORY} left_out notes seconds"
+_CLUSTER = (
+    f"models output schedule batched shared rows shipped reason ratio {_MEMORY} estimated_nbytes plan_nbytes notes"
+)
+_ROW = "name latency_us per_second low=low_us high=high_us after_rest_us=rested_us how"
+_ESTIMATED = """
+models=names operators alike shared memory_nbytes.alone=alone_nbytes memory_nbytes.together=together_nbytes
+"""
 
 
 @dataclass(frozen=True)
@@ -25,61 +38,33 @@ class Written:
 
 
 def as_object(result: BatchResult, outputs: list[Written]) -> dict[str, object]:
-    """The object that `batch --json` prints; scripts rely on its keys."""
-    clusters = zip(result.clusters, outputs, strict=True)
-    return {
-        "outputs": [str(each.model) for each in outputs],
-        "models": [
-            {"name": member.name, "nodes": member.n_nodes, "latency_us": member.latency_us}
-            for cluster in result.clusters
-            for member in cluster.members
-        ],
-        "device": {"kind": result.device_kind, "name": result.device_name},
-        "cost": result.cost,
-        "clusters": [_cluster_object(cluster, files) for cluster, files in clusters],
-        "batched": sum(cluster.batched for cluster in result.clusters),
-        "shared": sum(cluster.shared for cluster in result.clusters),
-        "rows": [_row_object(row, result.n_models) for row in result.rows],
-        "shipped": result.shipped,
-        "memory_nbytes": _memory_object(result.memory),
-        "left_out": dict(result.left_out),
-        "notes": list(result.notes),
-        "seconds": result.seconds,
-    }
+    """The object that `batch --json` prints."""
+    members = [member for cluster in result.clusters for member in cluster.members]
+    return json_object(
+        result,
+        _OBJECT,
+        outputs=[str(each.model) for each in outputs],
+        models=[json_object(member, "name nodes=n_nodes latency_us") for member in members],
+        clusters=[_cluster_object(*pair) for pair in zip(result.clusters, outputs, strict=True)],
+        batched=sum(cluster.batched for cluster in result.clusters),
+        shared=sum(cluster.shared for cluster in result.clusters),
+        rows=_row_objects(result.rows, result.n_models),
+    )
 
 
 def _cluster_object(cluster: ClusterResult, files: Written) -> dict[str, object]:
-    return {
-        "models": [member.name for member in cluster.members],
-        "output": str(files.model),
-        "schedule": None if files.schedule is None else str(files.schedule),
-        "batched": cluster.batched,
-        "shared": cluster.shared,
-        "rows": [_row_object(row, len(cluster.members)) for row in cluster.rows],
-        "shipped": cluster.shipped,
-        "reason": cluster.reason,
-        "ratio": None if cluster.ratio is None else asdict(cluster.ratio),
-        "memory_nbytes": _memory_object(cluster.memory),
-        "estimated_nbytes": cluster.estimated_nbytes,
-        "plan_nbytes": cluster.plan_nbytes,
-        "notes": list(cluster.notes),
-    }
+    return json_object(
+        cluster,
+        _CLUSTER,
+        models=[member.name for member in cluster.members],
+        output=str(files.model),
+        schedule=files.schedule and str(files.schedule),
+        rows=_row_objects(cluster.rows, len(cluster.members)),
+    )
 
 
-def _row_object(row: Row, n_models: int) -> dict[str, object]:
-    return {
-        "name": row.name,
-        "latency_us": row.latency_us,
-        "per_second": per_second(row, n_models),
-        "low": row.low_us,
-        "high": row.high_us,
-        "after_rest_us": row.rested_us,
-        "how": row.how,
-    }
-
-
-def _memory_object(memory: WeightsMemory) -> dict[str, object]:
-    return {"alone": memory.alone_nbytes, "together": memory.together_nbytes}
+def _row_objects(rows: Sequence[Row], n_models: int) -> list[dict[str, object]]:
+    return [json_object(row, _ROW, per_second=per_second(row, n_models)) for row in rows]
 
 
 def per_second(row: Row, n_models: int) -> float | None:
@@ -147,23 +132,9 @@ def _memory_text(cluster: ClusterResult) -> str:
 
 
 def estimate_object(found: Estimate) -> dict[str, object]:
-    """The object that `batch --dry-run --json` prints; scripts rely on its keys."""
-    return {
-        "device": {"kind": found.device_kind, "name": found.device_name},
-        "cost": found.cost,
-        "policy": found.policy,
-        "memory_limit_nbytes": found.memory_limit_nbytes,
-        "clusters": [
-            {
-                "models": list(each.names),
-                "operators": each.operators,
-                "alike": each.alike,
-                "shared": each.shared,
-                "memory_nbytes": {"alone": each.alone_nbytes, "together": each.together_nbytes},
-            }
-            for each in found.clusters
-        ],
-    }
+    """The object that `batch --dry-run --json` prints."""
+    clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
+    return json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters)
 
 
 def print_estimate(found: Estimate) -> None:

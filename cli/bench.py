@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from warnings import catch_warnings
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
     device_options,
@@ -44,6 +44,8 @@ from iosched.scheduler.strategy_names import is_searched
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow
     from iosched.models.model import Model
+
+_OBJECT = "model device batch_size baseline rows samples_us runs_us missing notes"
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -178,18 +180,8 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
-    """The object that `bench --json` prints; scripts rely on its keys."""
-    return {
-        "model": model.name,
-        "device": result.device,
-        "batch_size": model.batch_size,
-        "baseline": result.baseline,
-        "rows": [asdict(row) for row in result.rows],
-        "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
-        "runs_us": {name: list(runs) for name, runs in result.runs_us.items()},
-        "missing": dict(result.missing),
-        "notes": list(result.notes),
-    }
+    """The object that `bench --json` prints."""
+    return json_object(result, _OBJECT, model=model.name, batch_size=model.batch_size, missing=dict(result.missing))
 
 
 def _title(model: Model, result: BenchResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.output import note
 from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
@@ -13,35 +14,23 @@ from iosched.profiler.measuring.statistics import CONFIDENCE
 if TYPE_CHECKING:
     from iosched.jobs.difference.results import Gate, ResultsDifference, RowDifference
 
+_ROW = "batch_size name a=before b=after ratio low high samples verdict"
+
 
 def as_object(
     found: ResultsDifference, judged: Gate | None, *, seed: int, relative_to: str | None
 ) -> dict[str, object]:
-    """The object that `diff --json` prints of two results; scripts rely on its keys."""
-    rows = [
-        {
-            "batch_size": row.batch_size,
-            "name": row.name,
-            "a": row.before,
-            "b": row.after,
-            "ratio": row.ratio,
-            "low": row.low,
-            "high": row.high,
-            "samples": list(row.samples),
-            "verdict": row.verdict,
-        }
-        for row in found.rows
-    ]
+    """The object that `diff --json` prints of two results."""
     return {
         "kind": "bench",
         "level": CONFIDENCE,
         "seed": seed,
         "relative_to": relative_to,
-        "rows": rows,
+        "rows": [json_object(row, _ROW) for row in found.rows],
         "only_in_a": _named(found.only_before),
         "only_in_b": _named(found.only_after),
         "gate": None if judged is None else _gate(judged),
-        "remarks": list(found.remarks),
+        "remarks": found.remarks,
     }
 
 
@@ -50,12 +39,8 @@ def _named(rows: Sequence[tuple[int | None, str]]) -> list[dict[str, object]]:
 
 
 def _gate(judged: Gate) -> dict[str, object]:
-    return {
-        "max_regression": judged.max_regression,
-        "passed": not judged.failed,
-        "rows": _named([(row.batch_size, row.name) for row in judged.rows]),
-        "failed": _named([(row.batch_size, row.name) for row in judged.failed]),
-    }
+    rows, failed = ([json_object(row, "batch_size name") for row in each] for each in (judged.rows, judged.failed))
+    return json_object(judged, "max_regression passed rows failed", passed=not failed, rows=rows, failed=failed)
 
 
 def print_difference(found: ResultsDifference, relative_to: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.tables import print_columns
 from iosched.cli.terminal import say
 from iosched.cli.words import count_text, latency_text
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from iosched.scheduler.difference import OperatorChange, Place, StagePair
     from iosched.scheduler.document import ScheduleDocument
 
+_PAIR = "a=before b=after a_us b_us alike"
+_DOCUMENT = "model device cost shipped stages latency_us predicted_us=schedule.predicted_us"
 _MOST_NAMES = 3
 _WORDS = {
     Change.STAGE: "in another stage",
@@ -28,62 +31,26 @@ _WORDS = {
 
 
 def as_object(found: SchedulesDifference) -> dict[str, object]:
-    """The object that `diff --json` prints of two schedules; scripts rely on its keys."""
+    """The object that `diff --json` prints of two schedules."""
     before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
-    operators = [
-        {
-            "operator": each.operator,
-            "changes": [change.value for change in each.changes],
-            "a": _place(each.before),
-            "b": _place(each.after),
-        }
-        for each in found.found.operators
-    ]
     stages = [
-        {
-            "a": pair.before,
-            "b": pair.after,
-            "a_us": _latency(before, pair.before),
-            "b_us": _latency(after, pair.after),
-            "alike": pair.alike,
-        }
+        json_object(pair, _PAIR, a_us=_latency(before, pair.before), b_us=_latency(after, pair.after))
         for pair in found.found.stages
     ]
     return {
         "kind": "schedule",
-        "equal": found.found.equal,
-        "count": found.found.count,
+        **json_object(found.found, "equal count"),
         "a": _document(found.before),
         "b": _document(found.after),
-        "operators": operators,
+        "operators": [json_object(each, "operator changes a=before b=after") for each in found.found.operators],
         "stages": stages,
-        "remarks": list(found.remarks),
+        "remarks": found.remarks,
     }
 
 
 def _document(document: ScheduleDocument) -> dict[str, object]:
-    return {
-        "model": document.model,
-        "device": dict(document.device),
-        "cost": document.cost,
-        "shipped": document.shipped,
-        "stages": sum(1 for _ in document.schedule.stages),
-        "latency_us": total_us(document.schedule.stages),
-        "predicted_us": document.schedule.predicted_us,
-    }
-
-
-def _place(place: Place | None) -> dict[str, object] | None:
-    if place is None:
-        return None
-    return {
-        "block": place.block,
-        "stage": place.stage,
-        "group": place.group,
-        "strategy": place.strategy.value,
-        "together": list(place.together),
-        "lanes": None if place.lanes is None else list(place.lanes),
-    }
+    stages = list(document.schedule.stages)
+    return json_object(document, _DOCUMENT, stages=len(stages), latency_us=total_us(stages))
 
 
 def _latency(stages: list[Stage], number: int | None) -> float | None:

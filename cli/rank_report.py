@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.output import note
 from iosched.cli.tables import print_columns
 from iosched.cli.words import count_text, latency_text, share_text
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from iosched.jobs.rank import RankResult, RankRow, RankSettings
     from iosched.jobs.ranking.cost import ModelCost
 
+_ROW = "model device flops params error"
+_COST = (
+    "cost latency_us low_us high_us level sequential_us shipped sum_us share_of_peak hit_rate measured_share"
+    " search_seconds comparison_seconds notes"
+)
 _HEADERS = (
     *("model", "device", "latency", "lies in", "one after another", "parameters", "FLOPs", "share of peak"),
     *("from", "in database"),
@@ -19,34 +25,10 @@ _HEADERS = (
 
 
 def as_object(result: RankResult, settings: RankSettings) -> dict[str, object]:
-    """The object that `rank --json` prints; scripts rely on its keys."""
-    return {
-        "rows": [_row_object(row) for row in result.rows],
-        "measure": settings.measure,
-        "hit_rate": result.hit_rate,
-        "interrupted": result.was_interrupted,
-        "seconds": result.seconds,
-        "notes": list(result.notes),
-    }
-
-
-def _row_object(row: RankRow) -> dict[str, object]:
-    return {
-        "model": row.model,
-        "device": row.device,
-        **_cost_object(row.cost),
-        "flops": row.flops,
-        "params": row.params,
-        "error": row.error,
-    }
-
-
-def _cost_object(cost: ModelCost | None) -> dict[str, object]:
-    keys = (
-        *("cost", "latency_us", "low_us", "high_us", "level", "sequential_us", "shipped", "sum_us", "share_of_peak"),
-        *("hit_rate", "measured_share", "search_seconds", "comparison_seconds", "notes"),
-    )
-    return {key: None if cost is None else getattr(cost, key) for key in keys}
+    """The object that `rank --json` prints."""
+    rows = [{**json_object(row, _ROW), **json_object(row.cost, _COST)} for row in result.rows]
+    keys = "rows measure hit_rate interrupted=was_interrupted seconds notes"
+    return json_object(result, keys, rows=rows, measure=settings.measure)
 
 
 def print_table(result: RankResult) -> None:
