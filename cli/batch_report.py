@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iosched.cli.objects import json_object
@@ -11,7 +10,7 @@ from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import count_text, latency_text
 
 if TYPE_CHECKING:
-    from iosched.cli.output import Destination
+    from iosched.cli.optimized_files import OptimizedFiles
     from iosched.jobs.batch import BatchResult, ClusterResult
     from iosched.jobs.batching.estimate import ClusterEstimate, Estimate
     from iosched.jobs.batching.result import Row
@@ -29,15 +28,7 @@ models=names operators alike shared memory_nbytes.alone=alone_nbytes memory_nbyt
 """
 
 
-@dataclass(frozen=True)
-class Written:
-    """Where a model and its schedule are written; the schedule is inside the model, too."""
-
-    model: Destination
-    schedule: Destination | None
-
-
-def as_object(result: BatchResult, outputs: list[Written]) -> dict[str, object]:
+def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:
     """The object that `batch --json` prints."""
     members = [member for cluster in result.clusters for member in cluster.members]
     return json_object(
@@ -52,7 +43,7 @@ def as_object(result: BatchResult, outputs: list[Written]) -> dict[str, object]:
     )
 
 
-def _cluster_object(cluster: ClusterResult, files: Written) -> dict[str, object]:
+def _cluster_object(cluster: ClusterResult, files: OptimizedFiles) -> dict[str, object]:
     return json_object(
         cluster,
         _CLUSTER,

@@ -226,7 +226,7 @@ def command(
 
     def files_for(loaded: Model | DynamicBatchModel) -> OptimizedFiles:
         files = files_of(stem(model, loaded.name), output, schedule)
-        check_destinations([files.model, files.schedule], inputs=inputs, as_json=as_json)
+        check_destinations(files.outputs, inputs=inputs, as_json=as_json)
         return files
 
     if len(batch_sizes) > 1:
