@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from iosched.cli.objects import json_object
-from iosched.cli.tables import print_columns, print_pairs
+from iosched.cli.tables import print_columns, print_items, print_pairs
 from iosched.cli.words import count_text, latency_text
 
 if TYPE_CHECKING:
@@ -76,22 +76,20 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
 
 def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
     count = len(cluster.members)
-    headers = ["", "all models", "95 % interval", "after a rest", "per model", "models a second", "by"]
-    if cluster.document.cost == "analytic":
-        headers[2] = "expected in"
-    rows = [
-        [
-            f"{row.name}{' *' if row.name == cluster.shipped else ''}",
-            latency_text(row.latency_us),
-            "" if row.low_us is None else f"{latency_text(row.low_us)} to {latency_text(row.high_us)}",
-            "" if row.rested_us is None else latency_text(row.rested_us),
-            latency_text(row.latency_us / count),
-            f"{per_second(row, count) or 0:,.0f}",
-            row.how,
-        ]
-        for row in cluster.rows
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("", lambda row: f"{row.name}{' *' if row.name == cluster.shipped else ''}"),
+        ("all models", lambda row: latency_text(row.latency_us)),
+        ("expected in" if cluster.document.cost == "analytic" else "95 % interval", _interval_text),
+        ("after a rest", lambda row: "" if row.rested_us is None else latency_text(row.rested_us)),
+        ("per model", lambda row: latency_text(row.latency_us / count)),
+        ("models a second", lambda row: f"{per_second(row, count) or 0:,.0f}"),
+        ("by", lambda row: row.how),
     ]
-    print_columns(headers, rows, title=title, to_stderr=to_stderr)
+    print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
+
+
+def _interval_text(row: Row) -> str:
+    return "" if row.low_us is None else f"{latency_text(row.low_us)} to {latency_text(row.high_us)}"
 
 
 def _print_models(cluster: ClusterResult, to_stderr: bool) -> None:
