@@ -167,7 +167,8 @@ class _Job:
         if here is None:
             runtime = {"precision": self.settings.precision, "launch": self.settings.launch}
             verdict = predicted_verdict(self.model, self.opened, runtime, found)
-            return verdict.noting(measured_stages_notes(self.opened, self.settings, verdict.measured_share))
+            share = verdict.running.runtime.get("measured_share")
+            return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
         if here.only_way is not None:
             return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)

@@ -62,9 +62,7 @@ def reduced_verdict(
         shipped="openvino",
         reason=f"nothing else runs in {precision} here; its outputs are off from those in fp32 by {off}",
         schedule=here.units.expanded(found.schedule),
-        proven=None,
-        alternatives=(),
-        latency_us={name: measured[name].median_us for name in (REFERENCE, OPENVINO)},
+        latencies=measured,
         kernels_before=running.n_kernels,
         running=replace(
             running,
@@ -72,6 +70,4 @@ def reduced_verdict(
             runtime=runtime,
             notes=(*pace.notes(n_rounds), *interference_notes(measured), *slow, *running.notes),
         ),
-        rested_us={name: each.rested.median_us for name, each in measured.items() if each.rested},
-        wholes=measured,
     )

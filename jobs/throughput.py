@@ -322,11 +322,10 @@ def _verdict(
         shipped=cast(Shipped, decided.chosen),
         reason=decided.reason(words),
         schedule=sequential(job.model.graph) if decided.chosen == "sequential" else choice.schedule,
-        proven=None,
         alternatives=(Alternative("sequential", sequential(job.model.graph), measured["sequential"].median_us),)
         if decided.chosen != "sequential"
         else (),
-        latency_us={{"iosched": "measured"}.get(name, name): each.median_us for name, each in measured.items()},
+        latencies=measured,
         kernels_before=running.n_kernels,
         running=with_setting(replace(running, notes=(*notes, *running.notes), n_kernels=n_kernels), setting),
         ratio=decided.ratio(),

@@ -37,41 +37,47 @@ class Verdict:
         shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
         reason: a text that says why.
         schedule: the schedule in the file, of the model's operators.
-        proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
-        alternatives: the other schedules that were considered, of the model's operators.
-        latency_us: the known medians of "predicted", "measured", "sequential", "greedy", "reference" and "openvino".
         kernels_before: how many kernels one run launches without a schedule that was found.
         running: facts about running the model as it ships.
+        latencies: of "iosched", "sequential", "greedy", "reference" and "openvino", where they are known. Those that
+            were measured have samples.
+        proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
+        alternatives: the other schedules that were considered, of the model's operators.
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
             nothing was measured, or too seldom.
-        rested_us: the same latencies after a rest, if they were measured.
-        measured_share: on a GPU that is not attached, the part of the latency of `schedule`, from 0 to 1, that was
-            measured on another machine; None if nothing was, or if the device is attached.
-        sequential_measured_share: the same of the sequential schedule.
+        sequential_measured_share: on a GPU that is not attached, the part of the latency of the sequential schedule,
+            from 0 to 1, that was measured on another machine; None if nothing was, or if the device is attached.
         intervals: how well latencies are known that are computed; None if they are measured.
         teams: how the cores share the work as the model ships; None if all of them do it together.
-        wholes: the whole models that were measured in turn, by the names of `latency_us`; empty if none was.
     """
 
     shipped: Shipped
     reason: str
     schedule: Schedule
-    proven: Scope | None
-    alternatives: tuple[Alternative, ...]
-    latency_us: Mapping[str, float]
     kernels_before: int | None
     running: Running
+    latencies: Mapping[str, Measurement] = field(default_factory=dict)
+    proven: Scope | None = None
+    alternatives: tuple[Alternative, ...] = ()
     ratio: Ratio | None = None
-    rested_us: Mapping[str, float] = field(default_factory=dict)
-    measured_share: float | None = None
     sequential_measured_share: float | None = None
     intervals: Intervals | None = None
     teams: Teams | None = None
-    wholes: Mapping[str, Measurement] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Mapping[str, Measurement]:
+        """`latencies` by the names that files and results have for them: "iosched" is "measured" or "predicted"."""
+        return {_shown_as(name, each): each for name, each in self.latencies.items()}
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
         """The same, with more sentences that a user should read."""
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
+
+
+def _shown_as(name: str, found: Measurement) -> str:
+    if name != "iosched":
+        return name
+    return "measured" if found.samples_us else "predicted"
 
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
@@ -96,8 +102,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     rest_notes = _rest_notes(measured, decided.baseline, decided.chosen, words)
     notes = (*pace.notes(n_rounds), *compared.notes, *rest_notes, *running.notes)
     runtime = {WITHOUT_OPENVINO: labels.get(without, without)} if shipped == OPENVINO else {}
-    known = {"measured": measured[found_name]}
-    known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured}
+    others = (name for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured)
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
     return Verdict(
         shipped=shipped,
@@ -109,12 +114,10 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
             for name in (found_name, "sequential", "greedy")
             if name != in_file and name in measured
         ),
-        latency_us={name: each.median_us for name, each in known.items()},
+        latencies={"iosched": measured[found_name], **{name: measured[name] for name in others}},
         kernels_before=here.running(None, measured).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=decided.ratio(labels),
-        rested_us={name: each.rested.median_us for name, each in known.items() if each.rested},
-        wholes=known,
     )
 
 
@@ -126,8 +129,6 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
         reason=_NOTHING_TO_SCHEDULE,
         schedule=here.units.expanded(found.schedule),
         proven=found.proven,
-        alternatives=(),
-        latency_us={},
         kernels_before=running.n_kernels,
         running=with_setting(running, None if plain is None else plain.settings[0]),
     )
@@ -167,14 +168,9 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         schedule=chosen,
         proven=proven,
         alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
-        latency_us={
-            "predicted": latency_us["iosched"],
-            "sequential": latency_us["sequential"],
-            "greedy": latency_us["greedy"],
-        },
+        latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
         kernels_before=len(model.graph.operators),
         running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, opened.elsewhere.notes),
-        measured_share=share,
         sequential_measured_share=of_sequential,
         intervals=intervals,
     )
