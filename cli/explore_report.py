@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from iosched.jobs.exploring.result import ExploreResult, Found
     from iosched.jobs.exploring.strategy import Individual
 
+_STUDY = """
+trials failed reused stopped running storage base=card.name space=card.space objectives constraints front others
+failures left interrupted notes seconds
+"""
 _TRIAL = """
 trial=number objectives params=choices values=feedback.values latencies=feedback.latencies seconds=feedback.seconds
 """
@@ -51,29 +55,22 @@ def as_object(
     ranked = found.ranked()
     front = [each for rank, each in ranked if rank == 0]
     others = [each for rank, each in ranked if rank and each.number in written]
-    return {
-        "trials": len(found.finished),
-        "failed": found.count("failed"),
-        "reused": found.reused,
-        "stopped": found.count("stopped"),
-        "running": found.count("running"),
-        "storage": found.storage,
-        "base": found.card.name,
-        "space": found.card.space,
-        "objectives": list(map(str, found.card.objectives)),
-        "constraints": list(map(str, found.card.constraints)),
-        "front": [_entry(each, found, written.get(each.number)) for each in front],
-        "others": [_entry(each, found, written.get(each.number)) for each in others],
-        "failures": [
-            json_object(each, "trial=number reason=feedback.reason")
-            for each in found.individuals
-            if each.state in ("failed", "stopped")
-        ],
-        "left": left,
-        "interrupted": result is not None and result.was_interrupted,
-        "notes": [] if result is None else list(result.notes),
-        "seconds": None if result is None else result.seconds,
-    }
+    failures = [each for each in found.individuals if each.state in ("failed", "stopped")]
+    return json_object(
+        found,
+        _STUDY,
+        trials=len(found.finished),
+        **{state: found.count(state) for state in ("failed", "stopped", "running")},
+        objectives=list(map(str, found.card.objectives)),
+        constraints=list(map(str, found.card.constraints)),
+        front=[_entry(each, found, written.get(each.number)) for each in front],
+        others=[_entry(each, found, written.get(each.number)) for each in others],
+        failures=[json_object(each, "trial=number reason=feedback.reason") for each in failures],
+        left=left,
+        interrupted=result is not None and result.was_interrupted,
+        notes=() if result is None else result.notes,
+        seconds=None if result is None else result.seconds,
+    )
 
 
 def _entry(each: Individual, found: Found, written: Written | None) -> dict[str, object]:

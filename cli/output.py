@@ -142,7 +142,7 @@ def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}) -> N
     from iosched.jobs.provenance import provenance
 
     command = tuple(_without_secrets(("iosched", *click.get_current_context().meta.get(WORDS, ()))))
-    emit_json({**value, "provenance": provenance(seeds, command).as_object()})
+    emit_json({**value, "provenance": provenance(seeds, command)})
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
