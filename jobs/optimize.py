@@ -13,12 +13,11 @@ from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import NOTHING_LENT, Lent, opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.reduced import reduced_verdict
 from iosched.jobs.result import OptimizeResult, document_of, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.throughput import best_throughput
-from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, unscheduled_verdict
+from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, reduced_verdict, unscheduled_verdict
 from iosched.jobs.wholes import keep_whole
 from iosched.models.errors import UsageError
 from iosched.models.log import logger

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from iosched.jobs.decision import Ratio
-from iosched.jobs.intervals import Intervals
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.schedule_file import document_from
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.verdict import Verdict
+from iosched.jobs.verdict import Intervals, Verdict
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath

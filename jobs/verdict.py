@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared
+from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, compare_libraries
 from iosched.jobs.decision import Ratio
-from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
+from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import priced
+from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.uncertainty import LEVEL, Interval, Uncertainty
 from iosched.profiler.devices.ways import Running
+from iosched.profiler.measuring.in_turn import interference_notes
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.peers.openvino import PlainOpenvino
+from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
@@ -27,6 +32,27 @@ from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
+
+
+_NOT_FASTER = (
+    "In {precision} the model was not found to be faster than on plain onnxruntime in fp32: without --precision it may"
+    " run faster, and more exactly."
+)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How well the latencies of a schedule that was found, and of the baselines, are known.
+
+    Attributes:
+        latency_us: of the schedules "iosched", "sequential" and "greedy", in microseconds.
+        speedup: by "sequential" and "greedy", how many times as fast the schedule found is.
+        level: the probability with which the intervals are meant to hold what would be measured.
+    """
+
+    latency_us: Mapping[str, Interval]
+    speedup: Mapping[str, Interval]
+    level: float = LEVEL
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,55 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     )
 
 
+def reduced_verdict(
+    here: OpenModelHere,
+    only_way: PlainOpenvino,
+    found: SearchResult,
+    latencies: ModelLatencies,
+    pace: Pace,
+    observer: Observer,
+) -> Verdict:
+    """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
+
+    There is nothing of the same precision to compare it with. Plain onnxruntime is measured in turn with it all the
+    same, in 32-bit floats, for the user to know what the precision buys.
+
+    Raises:
+        DeviceError: OpenVINO cannot run the model.
+        MismatchError: the outputs are further off from those in 32-bit floats than 16-bit floats explain.
+    """
+    precision = only_way.precision
+    try:
+        agreement = only_way.agreement
+    except MismatchError as error:
+        raise MismatchError(f"in {precision} {error}\nLeave --precision out") from error
+    measured, setting = compare_libraries(latencies, here, only_way, pace, observer)
+    running = with_setting(here.running(None, {}), setting)
+    runtime = {
+        **running.runtime,
+        "precision": precision,
+        "error": {"max_abs": agreement.max_abs, "max_rel": agreement.max_rel},
+        WITHOUT_OPENVINO: REFERENCE,
+    }
+    faster = compare(measured[REFERENCE], measured[OPENVINO])
+    slow = () if faster is not None and faster.is_faster else (_NOT_FASTER.format(precision=precision),)
+    off = f"{agreement.max_rel:.2g} of their scale, {agreement.max_abs:.2g} at most"
+    n_rounds = min(len(each.samples_us) for each in measured.values())
+    return Verdict(
+        shipped="openvino",
+        reason=f"nothing else runs in {precision} here; its outputs are off from those in fp32 by {off}",
+        schedule=here.units.expanded(found.schedule),
+        latencies=measured,
+        kernels_before=running.n_kernels,
+        running=replace(
+            running,
+            n_kernels=None,
+            runtime=runtime,
+            notes=(*pace.notes(n_rounds), *interference_notes(measured), *slow, *running.notes),
+        ),
+    )
+
+
 def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
     """The verdict on a model that no schedule can be run for: plain onnxruntime ships."""
     running, plain = here.running(None, {}), here.plain
@@ -173,6 +248,22 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, opened.elsewhere.notes),
         sequential_measured_share=of_sequential,
         intervals=intervals,
+    )
+
+
+def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedule]) -> Intervals | None:
+    """Intervals of computed latencies; None where latencies are measured.
+
+    Args:
+        schedules: by name; "iosched" is the one found, and compared with all others.
+    """
+    if uncertainty is None:
+        return None
+    stages = {name: tuple(schedule.stages) for name, schedule in schedules.items()}
+    found = stages["iosched"]
+    return Intervals(
+        {name: uncertainty.latency_us(each) for name, each in stages.items()},
+        {name: uncertainty.ratio(each, found) for name, each in stages.items() if name != "iosched"},
     )
 
 
