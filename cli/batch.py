@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,13 @@ from iosched.cli.output import (
     refuse_terminal,
 )
 from iosched.cli.progress import progress_bar
+from iosched.cli.source import input_file, read_alike, read_schedule_and_model
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
 
 if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult
+    from iosched.jobs.batching.replace import Replacement
     from iosched.jobs.batching.settings import BatchSettings
     from iosched.scheduler.batching.policy_names import PolicyName
 
@@ -224,13 +227,42 @@ def command(
 
 
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
-    from iosched.cli.batch_replace import replace
+    """Writes the file with the weights of the models that `--replace` names; nothing is searched."""
+    from iosched.jobs.annotate import annotated
+    from iosched.jobs.batching.replace import replace_members
+    from iosched.models.composition.members import members_of
 
     if len(models) > 1:
         raise UsageError("--replace takes one MODEL: the file that 'iosched batch' wrote")
     if others := given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
         raise UsageError(f"{others[0]} is for a search, and --replace makes none: leave one of them out")
-    replace(replacements, models[0], files, as_json=as_json)
+    named = parse_named(replacements)
+    sources = [input_file(models[0]), *(input_file(each.source) for each in named)]
+    check_destinations(files.outputs, inputs=sources, as_json=as_json)
+    refuse_terminal(files.model)
+    document, whole = read_schedule_and_model(models[0], None)
+    if whole is None:
+        raise UsageError(f"{models[0]} is a schedule: give the file that 'iosched batch' wrote")
+    members = {member.name: member for member in members_of(whole.proto)}
+    new = {}
+    for each in named:
+        inputs = members[each.name].inputs.items() if each.name in members else ()
+        shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
+        new[each.name] = read_alike(each.source, shapes)
+    found = replace_members(whole, document, new)
+    files.write(annotated(found.model, found.document), found.model.weights, found.document.to_json())
+    if as_json:
+        emit_json({"output": str(files.model), "replaced": list(new), "unshared": found.unshared})
+    _report_replaced(found, list(new), files, to_stderr=as_json or files.model.path is None)
+
+
+def _report_replaced(found: Replacement, names: Sequence[str], files: OptimizedFiles, *, to_stderr: bool) -> None:
+    lines = [
+        f"{name}: {len(weights)} weights that it had together with other models are its own now."
+        for name, weights in found.unshared.items()
+        if weights
+    ]
+    print_lines([*lines, f"Replaced {', '.join(names)}.", *wrote(files.outputs)], to_stderr=to_stderr)
 
 
 def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:

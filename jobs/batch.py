@@ -9,11 +9,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from iosched.jobs.batching.candidates import Candidates
+from iosched.jobs.batching.candidates import Candidates, Desk
 from iosched.jobs.batching.check import check_members
 from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
-from iosched.jobs.batching.desk import Desk
 from iosched.jobs.batching.pace import Pace
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResult, document_of
