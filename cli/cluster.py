@@ -179,7 +179,7 @@ def cluster_object(used: ClusterUse | None) -> dict[str, object]:
     if used is None:
         return {}
     workers = Counter(each.device for each in used.status.workers)
-    keys = "cluster.address=text cluster.workers=workers cluster.done=status.done cluster.lost=status.lost"
+    keys = "cluster.address=text cluster.workers cluster.done=status.done cluster.lost=status.lost"
     return json_object(used, keys, workers=workers)
 
 

@@ -14,9 +14,9 @@ def json_object(source: object, keys: str, **more: object) -> dict[str, object]:
 
     Args:
         source: the object.
-        keys: each is `key` or `key=attribute`. Dots in a key make objects inside the object. Dots in an attribute lead
-            through attributes and mappings; if one of these is None or missing, the value is None.
-        more: values that `keys` may name beside the attributes.
+        keys: each is `key` or `key=attribute`. `outer.key` is a key of an object inside the object. Dots in an
+            attribute lead through attributes and mappings; if one of these is None or missing, the value is None.
+        more: values that `keys` may name; they come before attributes of the same names.
     """
     found: dict[str, Any] = {}
     for word in keys.split():
@@ -25,7 +25,7 @@ def json_object(source: object, keys: str, **more: object) -> dict[str, object]:
         inside = found
         for name in outer:
             inside = inside.setdefault(name, {})
-        attribute = attribute or key
+        attribute = attribute or last
         inside[last] = more[attribute] if attribute in more else _reached(source, attribute)
     return found
 

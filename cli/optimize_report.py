@@ -15,18 +15,16 @@ if TYPE_CHECKING:
     from iosched.jobs.result import OptimizeResult, OutputsCheck
 
 _OBJECT = """
-model output schedule=schedule_file device.kind=device_kind device.name=device_name cost launch=document.launch
-optimal proven
+model output schedule device.kind=device_kind device.name=device_name
+cost launch=document.launch optimal proven
 latency_us.predicted=predicted_us latency_us.measured=measured_us latency_us.sequential=sequential_us
 latency_us.greedy=greedy_us latency_us.reference=reference_us latency_us.openvino=openvino_us
-latency_us.ratio=ratio latency_us.after_rest=after_rest
-latency_us.measured_share=measured_share latency_us.sequential_measured_share=sequential_measured_share
+latency_us.ratio latency_us.after_rest latency_us.measured_share latency_us.sequential_measured_share
 objective=document.objective teams=document.teams images_per_s intervals
 shipped precision=document.precision layout=document.runtime.layout barriers=document.runtime.barriers
 error=document.runtime.error reason
-search.seconds=seconds search.states=states search.transitions=transitions search.stages=stages
-search.signatures=signatures search.disturbed=disturbed search.measurements=measurements search.repeated=repeated
-search.cache_hits=cache_hits search.gap=gap search.gap_of=gap_of
+search.seconds search.states search.transitions search.stages search.signatures search.disturbed
+search.measurements search.repeated search.cache_hits search.gap search.gap_of
 kernels.before=kernels_before kernels.after=kernels_after check notes
 """
 _KEYS = {"iosched": "predicted"}
@@ -45,7 +43,7 @@ def as_object(
         _OBJECT,
         model=model,
         output=str(output),
-        schedule_file=schedule and str(schedule),
+        schedule=schedule and str(schedule),
         after_rest=result.rested_us or None,
         images_per_s=_rates(result),
         intervals=_intervals_object(result),

@@ -30,7 +30,7 @@ def test_keys_name_attributes_of_parts_and_values_beside_them() -> None:
     source = Whole("a", Part(1.0, True, {"lanes": 2}))
     keys = "name place.low=part.low_us lanes=part.settings.lanes missing=part.settings.layout place.more"
     found = {"name": "a", "place": {"low": 1.0, "more": 3}, "lanes": 2, "missing": None}
-    assert json_object(source, keys, **{"place.more": 3}) == found
+    assert json_object(source, keys, more=3) == found
     assert json_object(Whole("b", None), "low=part.low_us") == {"low": None}
 
 
