@@ -20,7 +20,7 @@ from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, interference_notes
+from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
@@ -203,7 +203,7 @@ class _Alternatives:
         on_start(asked)
         candidates: dict[str, Candidate] = {}
         missing: list[tuple[str, str]] = []
-        try:
+        with closing_all(candidates):
             for name in dict.fromkeys([*asked[:1], *([] if baseline is None else [baseline]), *asked]):
                 try:
                     candidates[name] = openers[name]() if name in openers else self._refused()
@@ -218,8 +218,6 @@ class _Alternatives:
             in_flight = {name: each.in_flight for name, each in candidates.items()}
             rows = tuple(_rows(found, in_flight, self.model.batch_size, baseline))
             return _result(self.here.device.name, found, missing, rows, baseline, tuple(notes))
-        finally:
-            close_all(candidates.values())
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""
