@@ -182,14 +182,9 @@ class OptimizeResult:
     @property
     def shipped_us(self) -> float:
         """The latency of the way that ships; the predicted one if nothing was measured."""
-        known = {
-            "iosched": self.measured_us,
-            "reference": self.reference_us,
-            "sequential": self.sequential_us,
-            "openvino": self.openvino_us,
-        }
-        found = known[self.shipped]
-        return self.predicted_us if found is None else found
+        if self.shipped_whole is not None:
+            return self.shipped_whole.median_us
+        return self.sequential_us if self.shipped == "sequential" else self.predicted_us
 
     @property
     def shipped_whole(self) -> Measurement | None:

@@ -202,8 +202,6 @@ def _shipping(rivals: Mapping[RowName, Rival], rows: Sequence[Row], chosen: RowN
 def _predicted_row(name: RowName, rival: Rival) -> Row:
     latency_us = rival.found.schedule.predicted_us or 0.0
     known = rival.site.opened.uncertainty
-    row = Row(name, latency_us, None, None, None, rival.text)
-    if known is None:
-        return row
-    interval = known.latency_us(tuple(rival.found.schedule.stages))
-    return replace(row, low_us=interval.low, high_us=interval.high)
+    found = None if known is None else known.latency_us(tuple(rival.found.schedule.stages))
+    low_us, high_us = (None, None) if found is None else (found.low, found.high)
+    return Row(name, latency_us, low_us, high_us, None, rival.text)
