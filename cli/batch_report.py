@@ -44,13 +44,9 @@ def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, o
 
 
 def _cluster_object(cluster: ClusterResult, files: OptimizedFiles) -> dict[str, object]:
+    names = [member.name for member in cluster.members]
     return json_object(
-        cluster,
-        _CLUSTER,
-        models=[member.name for member in cluster.members],
-        output=str(files.model),
-        schedule=files.schedule and str(files.schedule),
-        rows=_row_objects(cluster.rows, len(cluster.members)),
+        cluster, _CLUSTER, models=names, rows=_row_objects(cluster.rows, len(names)), **files.as_object()
     )
 
 

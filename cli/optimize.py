@@ -249,5 +249,6 @@ def _optimize(
     result, used = optimizing(settings, cluster, fill, lambda one, view, held: one(model, settings, view, held))
     files.write(annotated(model, result.document), model.weights, result.document.to_json())
     if as_json:
-        emit_result(as_object(model.name, result, files.model, files.schedule) | cluster_object(used), INPUTS_SEED)
+        found = {"model": model.name, **files.as_object(), **as_object(result), **cluster_object(used)}
+        emit_result(found, INPUTS_SEED)
     files.report([(f"{model.name} on {result.device_name}", table_rows(result))], result.notes, as_json=as_json)

@@ -127,18 +127,12 @@ def _missing(found: BatchesResult) -> list[str]:
 
 
 def batches_object(model: str, found: BatchesResult, files: OptimizedFiles) -> dict[str, object]:
-    """The object that `optimize --batch-sizes --json` prints; scripts rely on its keys."""
-    whole = ("model", "output", "schedule")
-    results = {size: as_object(model, each, files.model, files.schedule) for size, each in found.results.items()}
+    """The object that `optimize --batch-sizes --json` prints."""
     return {
         "model": model,
-        "output": str(files.model),
-        "schedule": None if files.schedule is None else str(files.schedule),
+        **files.as_object(),
         "batch_sizes": list(found.results),
-        "results": [
-            {"batch_size": size, **{key: value for key, value in each.items() if key not in whole}}
-            for size, each in results.items()
-        ],
+        "results": [{"batch_size": size, **as_object(each)} for size, each in found.results.items()],
         "failed": [{"batch_size": size, "error": str(error)} for size, error in found.failed.items()],
-        "left": list(found.left),
+        "left": found.left,
     }

@@ -11,12 +11,10 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.cli.output import Destination
     from iosched.jobs.result import OptimizeResult, OutputsCheck
 
 _OBJECT = """
-model output schedule device.kind=device_kind device.name=device_name
-cost launch=document.launch optimal proven
+device.kind=device_kind device.name=device_name cost launch=document.launch optimal proven
 latency_us.predicted=predicted_us latency_us.measured=measured_us latency_us.sequential=sequential_us
 latency_us.greedy=greedy_us latency_us.reference=reference_us latency_us.openvino=openvino_us
 latency_us.ratio latency_us.after_rest latency_us.measured_share latency_us.sequential_measured_share
@@ -34,16 +32,11 @@ _PRICED = {False: "computed", True: "looked up or computed"}
 """By what schedules are compared on a GPU that is not attached, and how: whether stages were measured elsewhere."""
 
 
-def as_object(
-    model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
-) -> dict[str, object]:
-    """The object that `optimize --json` prints."""
+def as_object(result: OptimizeResult) -> dict[str, object]:
+    """The object that `optimize --json` prints, but for the model and the files."""
     return json_object(
         result,
         _OBJECT,
-        model=model,
-        output=str(output),
-        schedule=schedule and str(schedule),
         after_rest=result.rested_us or None,
         images_per_s=_rates(result),
         intervals=_intervals_object(result),

@@ -38,6 +38,10 @@ class OptimizedFiles:
         """Whether one of them is stdout."""
         return any(output.path is None for output in self.outputs)
 
+    def as_object(self) -> dict[str, object]:
+        """The keys of both in JSON objects of results."""
+        return {"output": str(self.model), "schedule": None if self.schedule is None else str(self.schedule)}
+
     def write(self, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], schedule: str) -> None:
         """Writes the model, whose large weights are in `weights`, and the text of the schedule file.
 
