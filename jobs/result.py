@@ -90,7 +90,8 @@ class OptimizeResult:
         intervals: how well the latencies are known, where they are computed; None where they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
         wholes: the whole models that were measured in turn, with their samples, by the names "measured", "sequential",
-            "greedy", "reference" and "openvino"; empty if none was.
+            "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times from the end
+            of one run to that of the next.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
             both take turns, as for throughput.
         check: how its outputs compare with those of plain onnxruntime; None where they were not compared.
