@@ -29,7 +29,7 @@ from iosched.cli.options import (
 from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import STDIN, read_model
-from iosched.cli.tables import print_columns
+from iosched.cli.tables import Columns, print_items
 from iosched.cli.words import count_text, latency_text, share_text
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
@@ -45,10 +45,6 @@ _ROW = "model device flops params error"
 _COST = (
     "cost latency_us low_us high_us level sequential_us shipped sum_us share_of_peak hit_rate measured_share"
     " search_seconds comparison_seconds notes"
-)
-_HEADERS = (
-    *("model", "device", "latency", "lies in", "one after another", "parameters", "FLOPs", "share of peak"),
-    *("from", "in database"),
 )
 
 
@@ -202,7 +198,19 @@ def as_object(result: RankResult, settings: RankSettings) -> dict[str, object]:
 
 def print_table(result: RankResult) -> None:
     """Prints a row for each model on each device, and below it what users should know of the latencies."""
-    print_columns(_HEADERS, [_cells(row) for row in result.rows], title=_title(result))
+    columns: Columns[RankRow] = [
+        ("model", lambda row: row.model),
+        ("device", lambda row: row.device),
+        ("latency", _of_cost(lambda cost: latency_text(cost.latency_us))),
+        ("lies in", _of_cost(_interval)),
+        ("one after another", _of_cost(lambda cost: latency_text(cost.sequential_us))),
+        ("parameters", lambda row: _scaled(row.params)),
+        ("FLOPs", lambda row: _scaled(row.flops)),
+        ("share of peak", _of_cost(lambda cost: "" if cost.share_of_peak is None else f"{cost.share_of_peak:.1%}")),
+        ("from", _source),
+        ("in database", _of_cost(lambda cost: "" if cost.hit_rate is None else share_text(cost.hit_rate))),
+    ]
+    print_items(result.rows, columns, title=_title(result))
     for row in result.rows:
         if row.error is not None and not row.is_unreached:
             note(f"{row.model} on {row.device}: {row.error}")
@@ -218,22 +226,9 @@ def _title(result: RankResult) -> str:
     return f"{count_text(len({row.model for row in result.rows}), 'model')}{rate}"
 
 
-def _cells(row: RankRow) -> list[str]:
-    cost = row.cost
-    size = [_scaled(row.params), _scaled(row.flops)]
-    if cost is None:
-        return [row.model, row.device, "", "", "", *size, "", "interrupted" if row.is_unreached else "error", ""]
-    return [
-        row.model,
-        row.device,
-        latency_text(cost.latency_us),
-        _interval(cost),
-        latency_text(cost.sequential_us),
-        *size,
-        "" if cost.share_of_peak is None else f"{cost.share_of_peak:.1%}",
-        _source(cost),
-        "" if cost.hit_rate is None else share_text(cost.hit_rate),
-    ]
+def _of_cost(cell: Callable[[ModelCost], str]) -> Callable[[RankRow], str]:
+    """The cells of rows that have a latency; empty for all others."""
+    return lambda row: "" if row.cost is None else cell(row.cost)
 
 
 def _interval(cost: ModelCost) -> str:
@@ -242,8 +237,11 @@ def _interval(cost: ModelCost) -> str:
     return f"{latency_text(cost.low_us)} to {latency_text(cost.high_us)} ({cost.level:.0%})"
 
 
-def _source(cost: ModelCost) -> str:
-    """What the latency was computed from."""
+def _source(row: RankRow) -> str:
+    """What the latency was computed from, or why there is none."""
+    cost = row.cost
+    if cost is None:
+        return "interrupted" if row.is_unreached else "error"
     if cost.measured_share:
         return f"{cost.cost}, {share_text(cost.measured_share)} measured"
     return f"{cost.cost}, {cost.shipped}" if cost.cost == "measured" and cost.shipped else cost.cost
