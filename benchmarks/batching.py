@@ -40,9 +40,8 @@ from onnx import numpy_helper
 from testbed import RESULTS, print_table, write_results
 
 from iosched.jobs.batch import BatchResult, BatchSettings, batch
-from iosched.jobs.batching.candidates import CUT_SHORT
+from iosched.jobs.batching.candidates import CUT_SHORT, Desk
 from iosched.jobs.batching.costs import SampledCosts
-from iosched.jobs.batching.desk import Desk
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.batching.schedules import packed_schedule
 from iosched.jobs.schedules import priced

@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,7 +219,7 @@ def origin(
             "python": platform.python_version(),
         },
         "versions": {name: version for name in names if (version := package_version(name))},
-        "provenance": whole.as_object(),
+        "provenance": asdict(whole),
     }
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_report import Written, as_object, estimate_object, print_estimate, print_result
+from iosched.cli.batch_report import as_object, estimate_object, print_estimate, print_result
 from iosched.cli.complete import complete_model
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.members import files_of, parse_named, read_models
-from iosched.cli.optimized_files import SCHEDULE_SUFFIX, schedule_of
+from iosched.cli.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -34,19 +34,19 @@ from iosched.cli.output import (
     check_destinations,
     emit_json,
     emit_result,
-    note,
     note_before,
     notes_after,
     quiet,
     refuse_terminal,
-    write,
 )
 from iosched.cli.progress import progress_bar
+from iosched.cli.source import input_file, read_alike, read_schedule_and_model
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
 
 if TYPE_CHECKING:
-    from iosched.jobs.batch import BatchResult, ClusterResult
+    from iosched.jobs.batch import BatchResult
+    from iosched.jobs.batching.replace import Replacement
     from iosched.jobs.batching.settings import BatchSettings
     from iosched.scheduler.batching.policy_names import PolicyName
 
@@ -194,17 +194,17 @@ def command(
       iosched run super.onnx --check --against a=a.onnx
       iosched batch super.onnx --replace a=retrained.onnx -o newer.onnx
     """
-    files = Written(output or Destination("-o", _DEFAULT), schedule or schedule_of(output))
+    files = OptimizedFiles(output or Destination("-o", _DEFAULT), schedule or schedule_of(output))
     if replacements:
         _replace(models, replacements, files, as_json)
         return
     named = parse_named(models)
     if not dry_run:
-        check_destinations([files.model, files.schedule], inputs=files_of(named), as_json=as_json)
+        check_destinations(files.outputs, inputs=files_of(named), as_json=as_json)
         refuse_terminal(files.model)
     loaded = read_models(named, binding, skips_broken=settings.skip_broken)
     if dry_run:
-        from iosched.jobs.batching.estimate import estimate
+        from iosched.jobs.batching.clusters import estimate
 
         found = estimate(loaded, settings)
         emit_json(estimate_object(found)) if as_json else print_estimate(found)
@@ -212,34 +212,63 @@ def command(
     from iosched.jobs.batch import batch, planned_clusters
 
     count = len(planned_clusters(loaded, settings))
-    written = _destinations(_each(files, count))
+    written = _outputs(_each(files, count))
     check_destinations(written, inputs=files_of(named), as_json=as_json)
     note_before([settings.device], settings.threads)
     with progress_bar(settings.budget_s) as observer:
         result = batch(loaded, settings, observer, AskOnce(observer))
     outputs = _each(files, len(result.clusters))
     if len(outputs) != count:
-        check_destinations(_destinations(outputs), inputs=files_of(named), as_json=as_json)
+        check_destinations(_outputs(outputs), inputs=files_of(named), as_json=as_json)
     _write(result, outputs)
     if as_json:
         emit_result(as_object(result, outputs), INPUTS_SEED)
-    _report(result, outputs, to_stderr=as_json or None in (file.path for file in written if file is not None))
+    _report(result, outputs, to_stderr=as_json or any(file.path is None for file in written))
 
 
-def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Written, as_json: bool) -> None:
-    from iosched.cli.batch_replace import replace
+def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
+    """Writes the file with the weights of the models that `--replace` names; nothing is searched."""
+    from iosched.jobs.annotate import annotated
+    from iosched.jobs.batching.replace import replace_members
+    from iosched.models.composition.members import members_of
 
     if len(models) > 1:
         raise UsageError("--replace takes one MODEL: the file that 'iosched batch' wrote")
     if others := given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
         raise UsageError(f"{others[0]} is for a search, and --replace makes none: leave one of them out")
-    replace(replacements, models[0], files, as_json=as_json)
+    named = parse_named(replacements)
+    sources = [input_file(models[0]), *(input_file(each.source) for each in named)]
+    check_destinations(files.outputs, inputs=sources, as_json=as_json)
+    refuse_terminal(files.model)
+    document, whole = read_schedule_and_model(models[0], None)
+    if whole is None:
+        raise UsageError(f"{models[0]} is a schedule: give the file that 'iosched batch' wrote")
+    members = {member.name: member for member in members_of(whole.proto)}
+    new = {}
+    for each in named:
+        inputs = members[each.name].inputs.items() if each.name in members else ()
+        shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
+        new[each.name] = read_alike(each.source, shapes)
+    found = replace_members(whole, document, new)
+    files.write(annotated(found.model, found.document), found.model.weights, found.document.to_json())
+    if as_json:
+        emit_json({"output": str(files.model), "replaced": list(new), "unshared": found.unshared})
+    _report_replaced(found, list(new), files, to_stderr=as_json or files.model.path is None)
 
 
-def _each(files: Written, count: int) -> list[Written]:
+def _report_replaced(found: Replacement, names: Sequence[str], files: OptimizedFiles, *, to_stderr: bool) -> None:
+    lines = [
+        f"{name}: {len(weights)} weights that it had together with other models are its own now."
+        for name, weights in found.unshared.items()
+        if weights
+    ]
+    print_lines([*lines, f"Replaced {', '.join(names)}.", *wrote(files.outputs)], to_stderr=to_stderr)
+
+
+def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
     """The files of each of so many clusters: behind the stem stands a number where there are several."""
     return [
-        Written(
+        OptimizedFiles(
             _numbered(files.model, place, count),
             None if files.schedule is None else _numbered(files.schedule, place, count),
         )
@@ -247,35 +276,21 @@ def _each(files: Written, count: int) -> list[Written]:
     ]
 
 
-def _destinations(each: list[Written]) -> list[Destination | None]:
-    return [file for one in each for file in (one.model, one.schedule)]
+def _outputs(each: list[OptimizedFiles]) -> list[Destination]:
+    return [output for files in each for output in files.outputs]
 
 
-def _write(result: BatchResult, each: list[Written]) -> None:
-    for cluster, own in zip(result.clusters, each, strict=True):
-        _write_cluster(cluster, own)
-
-
-def _write_cluster(cluster: ClusterResult, files: Written) -> None:
+def _write(result: BatchResult, each: list[OptimizedFiles]) -> None:
     from iosched.jobs.annotate import annotated
-    from iosched.models.export import write_model
 
-    data = write_model(annotated(cluster.model, cluster.document), cluster.model.weights, files.model.path)
-    if data is not None:
-        write(files.model, data)
-    if files.schedule is not None:
-        write(files.schedule, cluster.document.to_json().encode())
+    for cluster, files in zip(result.clusters, each, strict=True):
+        files.write(annotated(cluster.model, cluster.document), cluster.model.weights, cluster.document.to_json())
 
 
-def _report(result: BatchResult, outputs: list[Written], *, to_stderr: bool) -> None:
+def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool) -> None:
     if quiet():
         return
     print_result(result, to_stderr=to_stderr)
-    paths = [file for one in outputs for file in (one.model, one.schedule) if file is not None and file.path]
     lines = [*result.left_out.values(), *result.notes, *(line for one in result.clusters for line in one.notes)]
-    if paths:
-        lines.append(f"Wrote {' and '.join(map(str, paths))}.")
-    if outputs[0].model.path is not None:
-        lines.append(f"Next:  iosched run {quote(str(outputs[0].model))} --check")
-    for line in notes_after(dict.fromkeys(lines)):
-        note(line) if to_stderr else click.echo(line)
+    lines += [*wrote(_outputs(each)), *each[0].next_lines()]
+    print_lines(notes_after(dict.fromkeys(lines)), to_stderr=to_stderr)

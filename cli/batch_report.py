@@ -2,84 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from iosched.cli.tables import print_columns, print_pairs
+from iosched.cli.objects import json_object
+from iosched.cli.tables import print_columns, print_items, print_pairs
 from iosched.cli.words import count_text, latency_text
 
 if TYPE_CHECKING:
-    from iosched.cli.output import Destination
+    from iosched.cli.optimized_files import OptimizedFiles
     from iosched.jobs.batch import BatchResult, ClusterResult
-    from iosched.jobs.batching.estimate import ClusterEstimate, Estimate
+    from iosched.jobs.batching.clusters import ClusterEstimate, Estimate
     from iosched.jobs.batching.result import Row
     from iosched.models.composition.compose import WeightsMemory
 
-
-@dataclass(frozen=True)
-class Written:
-    """Where a model and its schedule are written; the schedule is inside the model, too."""
-
-    model: Destination
-    schedule: Destination | None
-
-
-def as_object(result: BatchResult, outputs: list[Written]) -> dict[str, object]:
-    """The object that `batch --json` prints; scripts rely on its keys."""
-    clusters = zip(result.clusters, outputs, strict=True)
-    return {
-        "outputs": [str(each.model) for each in outputs],
-        "models": [
-            {"name": member.name, "nodes": member.n_nodes, "latency_us": member.latency_us}
-            for cluster in result.clusters
-            for member in cluster.members
-        ],
-        "device": {"kind": result.device_kind, "name": result.device_name},
-        "cost": result.cost,
-        "clusters": [_cluster_object(cluster, files) for cluster, files in clusters],
-        "batched": sum(cluster.batched for cluster in result.clusters),
-        "shared": sum(cluster.shared for cluster in result.clusters),
-        "rows": [_row_object(row, result.n_models) for row in result.rows],
-        "shipped": result.shipped,
-        "memory_nbytes": _memory_object(result.memory),
-        "left_out": dict(result.left_out),
-        "notes": list(result.notes),
-        "seconds": result.seconds,
-    }
+_DEVICE = "device.kind=device_kind device.name=device_name cost"
+_MEMORY = "memory_nbytes.alone=memory.alone_nbytes memory_nbytes.together=memory.together_nbytes"
+_OBJECT = f"outputs models {_DEVICE} clusters batched shared rows shipped {_MEMORY} left_out notes seconds"
+_CLUSTER = (
+    f"models output schedule batched shared rows shipped reason ratio {_MEMORY} estimated_nbytes plan_nbytes notes"
+)
+_ROW = "name latency_us per_second low=low_us high=high_us after_rest_us=rested_us how"
+_ESTIMATED = """
+models=names operators alike shared memory_nbytes.alone=alone_nbytes memory_nbytes.together=together_nbytes
+"""
 
 
-def _cluster_object(cluster: ClusterResult, files: Written) -> dict[str, object]:
-    return {
-        "models": [member.name for member in cluster.members],
-        "output": str(files.model),
-        "schedule": None if files.schedule is None else str(files.schedule),
-        "batched": cluster.batched,
-        "shared": cluster.shared,
-        "rows": [_row_object(row, len(cluster.members)) for row in cluster.rows],
-        "shipped": cluster.shipped,
-        "reason": cluster.reason,
-        "ratio": None if cluster.ratio is None else asdict(cluster.ratio),
-        "memory_nbytes": _memory_object(cluster.memory),
-        "estimated_nbytes": cluster.estimated_nbytes,
-        "plan_nbytes": cluster.plan_nbytes,
-        "notes": list(cluster.notes),
-    }
+def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:
+    """The object that `batch --json` prints."""
+    members = [member for cluster in result.clusters for member in cluster.members]
+    return json_object(
+        result,
+        _OBJECT,
+        outputs=[str(each.model) for each in outputs],
+        models=[json_object(member, "name nodes=n_nodes latency_us") for member in members],
+        clusters=[_cluster_object(*pair) for pair in zip(result.clusters, outputs, strict=True)],
+        batched=sum(cluster.batched for cluster in result.clusters),
+        shared=sum(cluster.shared for cluster in result.clusters),
+        rows=_row_objects(result.rows, result.n_models),
+    )
 
 
-def _row_object(row: Row, n_models: int) -> dict[str, object]:
-    return {
-        "name": row.name,
-        "latency_us": row.latency_us,
-        "per_second": per_second(row, n_models),
-        "low": row.low_us,
-        "high": row.high_us,
-        "after_rest_us": row.rested_us,
-        "how": row.how,
-    }
+def _cluster_object(cluster: ClusterResult, files: OptimizedFiles) -> dict[str, object]:
+    names = [member.name for member in cluster.members]
+    return json_object(
+        cluster, _CLUSTER, models=names, rows=_row_objects(cluster.rows, len(names)), **files.as_object()
+    )
 
 
-def _memory_object(memory: WeightsMemory) -> dict[str, object]:
-    return {"alone": memory.alone_nbytes, "together": memory.together_nbytes}
+def _row_objects(rows: Sequence[Row], n_models: int) -> list[dict[str, object]]:
+    return [json_object(row, _ROW, per_second=per_second(row, n_models)) for row in rows]
 
 
 def per_second(row: Row, n_models: int) -> float | None:
@@ -100,22 +72,20 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
 
 def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
     count = len(cluster.members)
-    headers = ["", "all models", "95 % interval", "after a rest", "per model", "models a second", "by"]
-    if cluster.document.cost == "analytic":
-        headers[2] = "expected in"
-    rows = [
-        [
-            f"{row.name}{' *' if row.name == cluster.shipped else ''}",
-            latency_text(row.latency_us),
-            "" if row.low_us is None else f"{latency_text(row.low_us)} to {latency_text(row.high_us)}",
-            "" if row.rested_us is None else latency_text(row.rested_us),
-            latency_text(row.latency_us / count),
-            f"{per_second(row, count) or 0:,.0f}",
-            row.how,
-        ]
-        for row in cluster.rows
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("", lambda row: f"{row.name}{' *' if row.name == cluster.shipped else ''}"),
+        ("all models", lambda row: latency_text(row.latency_us)),
+        ("expected in" if cluster.document.cost == "analytic" else "95 % interval", _interval_text),
+        ("after a rest", lambda row: "" if row.rested_us is None else latency_text(row.rested_us)),
+        ("per model", lambda row: latency_text(row.latency_us / count)),
+        ("models a second", lambda row: f"{per_second(row, count) or 0:,.0f}"),
+        ("by", lambda row: row.how),
     ]
-    print_columns(headers, rows, title=title, to_stderr=to_stderr)
+    print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
+
+
+def _interval_text(row: Row) -> str:
+    return "" if row.low_us is None else f"{latency_text(row.low_us)} to {latency_text(row.high_us)}"
 
 
 def _print_models(cluster: ClusterResult, to_stderr: bool) -> None:
@@ -147,23 +117,9 @@ def _memory_text(cluster: ClusterResult) -> str:
 
 
 def estimate_object(found: Estimate) -> dict[str, object]:
-    """The object that `batch --dry-run --json` prints; scripts rely on its keys."""
-    return {
-        "device": {"kind": found.device_kind, "name": found.device_name},
-        "cost": found.cost,
-        "policy": found.policy,
-        "memory_limit_nbytes": found.memory_limit_nbytes,
-        "clusters": [
-            {
-                "models": list(each.names),
-                "operators": each.operators,
-                "alike": each.alike,
-                "shared": each.shared,
-                "memory_nbytes": {"alone": each.alone_nbytes, "together": each.together_nbytes},
-            }
-            for each in found.clusters
-        ],
-    }
+    """The object that `batch --dry-run --json` prints."""
+    clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
+    return json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters)
 
 
 def print_estimate(found: Estimate) -> None:

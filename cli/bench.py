@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from warnings import catch_warnings
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
     device_options,
@@ -35,7 +35,7 @@ from iosched.cli.output import (
 from iosched.cli.pictures.bars import draw_bars
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
-from iosched.cli.tables import print_columns, print_pairs
+from iosched.cli.tables import print_items, print_pairs
 from iosched.cli.words import latency_text
 from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
@@ -44,6 +44,8 @@ from iosched.scheduler.strategy_names import is_searched
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow
     from iosched.models.model import Model
+
+_OBJECT = "model device batch_size baseline rows samples_us runs_us missing notes"
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -178,18 +180,8 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
-    """The object that `bench --json` prints; scripts rely on its keys."""
-    return {
-        "model": model.name,
-        "device": result.device,
-        "batch_size": model.batch_size,
-        "baseline": result.baseline,
-        "rows": [asdict(row) for row in result.rows],
-        "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
-        "runs_us": {name: list(runs) for name, runs in result.runs_us.items()},
-        "missing": dict(result.missing),
-        "notes": list(result.notes),
-    }
+    """The object that `bench --json` prints."""
+    return json_object(result, _OBJECT, model=model.name, batch_size=model.batch_size, missing=dict(result.missing))
 
 
 def _title(model: Model, result: BenchResult) -> str:
@@ -197,40 +189,28 @@ def _title(model: Model, result: BenchResult) -> str:
 
 
 def _print(model: Model, result: BenchResult) -> None:
-    crowded = any(row.in_flight > 1 for row in result.rows)
-    rows = [
-        [
-            row.name,
-            *map(latency_text, (row.median_us, row.p90_us)),
-            "not known" if row.p99_us is None else latency_text(row.p99_us),
-            *map(latency_text, (row.p10_us, row.min_us)),
-            *([] if row.rested_us is None else [latency_text(row.rested_us)]),
-            *([f"{row.images_per_s or 0:,.1f}"] if crowded else []),
-            _speedup(row.speedup, row.speedup_low, row.speedup_high),
-            *([] if result.baseline is None else [_speedup_over_baseline(row)]),
-        ]
-        for row in result.rows
+    columns: list[tuple[str, Callable[[BenchRow], str]]] = [
+        ("", lambda row: row.name),
+        ("p50", lambda row: latency_text(row.median_us)),
+        ("p90", lambda row: latency_text(row.p90_us)),
+        ("p99", lambda row: latency_text(row.p99_us)),
+        ("p10", lambda row: latency_text(row.p10_us)),
+        ("min", lambda row: latency_text(row.min_us)),
     ]
-    rested = [] if result.rows[0].rested_us is None else ["after a rest"]
-    headers = [
-        "",
-        "p50",
-        "p90",
-        "p99",
-        "p10",
-        "min",
-        *rested,
-        *(["images/s"] if crowded else []),
-        "speed-up (95 % interval)",
-        *([] if result.baseline is None else [f"over {result.baseline} (95 % interval)"]),
-    ]
-    print_columns(headers, rows, title=_title(model, result))
+    if result.rows[0].rested_us is not None:
+        columns.append(("after a rest", lambda row: latency_text(row.rested_us)))
+    if any(row.in_flight > 1 for row in result.rows):
+        columns.append(("images/s", lambda row: f"{row.images_per_s or 0:,.1f}"))
+    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.speedup, row.speedup_low, row.speedup_high)))
+    if result.baseline is not None:
+        columns.append((f"over {result.baseline} (95 % interval)", _over_baseline))
+    print_items(result.rows, columns, title=_title(model, result))
     print_pairs("rows", [(row.name, ROWS[row.name]) for row in result.rows], to_stderr=False)
 
 
-def _speedup_over_baseline(row: BenchRow) -> str:
-    return _speedup(row.speedup_over_baseline, row.speedup_over_baseline_low, row.speedup_over_baseline_high)
+def _over_baseline(row: BenchRow) -> str:
+    return _ratio(row.speedup_over_baseline, row.speedup_over_baseline_low, row.speedup_over_baseline_high)
 
 
-def _speedup(speedup: float | None, low: float | None, high: float | None) -> str:
-    return "too few rounds" if speedup is None else f"{speedup:.3f}x ({low:.3f} to {high:.3f})"
+def _ratio(value: float | None, low: float | None, high: float | None) -> str:
+    return "too few rounds" if value is None else f"{value:.3f}x ({low:.3f} to {high:.3f})"

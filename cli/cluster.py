@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from iosched.cli.errors import printable
+from iosched.cli.objects import json_object
 from iosched.cli.options import given
 from iosched.cli.output import note, quiet
 from iosched.cli.progress import Phases, bar_columns, description_for, end_of
@@ -178,14 +179,8 @@ def cluster_object(used: ClusterUse | None) -> dict[str, object]:
     if used is None:
         return {}
     workers = Counter(each.device for each in used.status.workers)
-    return {
-        "cluster": {
-            "address": used.text,
-            "workers": dict(workers),
-            "done": used.status.done,
-            "lost": list(used.status.lost),
-        }
-    }
+    keys = "cluster.address=text cluster.workers cluster.done=status.done cluster.lost=status.lost"
+    return json_object(used, keys, workers=workers)
 
 
 def refuse_cluster(cluster: str | None, why: str) -> None:

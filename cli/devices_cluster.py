@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
 
 if TYPE_CHECKING:
     from iosched.jobs.fleet.survey import Surveyed
 
+_OBJECT = """
+node=place.node address=place.address device=place.device count=place.count threads cores=place.cores name=facts.name
+versions usable problem
+"""
 _PATIENCE_S = 180.0
 
 
@@ -54,15 +59,11 @@ def _line(each: Surveyed) -> str:
 
 def _plain(each: Surveyed) -> dict[str, object]:
     facts = each.facts
-    return {
-        "node": each.place.node,
-        "address": each.place.address,
-        "device": each.place.device,
-        "count": each.place.count,
-        "threads": each.place.threads if facts is None else facts.threads,
-        "cores": list(each.place.cores),
-        "name": None if facts is None else facts.name,
-        "versions": {} if facts is None else dict(facts.versions),
-        "usable": not each.problem,
-        "problem": each.problem or None,
-    }
+    return json_object(
+        each,
+        _OBJECT,
+        threads=each.place.threads if facts is None else facts.threads,
+        versions={} if facts is None else facts.versions,
+        usable=not each.problem,
+        problem=each.problem or None,
+    )

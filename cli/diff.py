@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_result, note, verbose
 from iosched.cli.source import STDIN, read_schedule_or_result
+from iosched.cli.tables import print_columns
+from iosched.cli.terminal import say
+from iosched.cli.words import count_text, latency_text
 from iosched.models.errors import IoschedError, UsageError
+from iosched.profiler.measuring.statistics import CONFIDENCE
+from iosched.scheduler.difference import Change
+from iosched.scheduler.schedule import Stage, Strategy, total_us
+from iosched.scheduler.strategies import STAGES
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
+    from iosched.jobs.difference.results import Gate, ResultsDifference, RowDifference
+    from iosched.jobs.difference.schedules import SchedulesDifference
     from iosched.models.model import Model
+    from iosched.scheduler.difference import OperatorChange, Place, StagePair
     from iosched.scheduler.document import ScheduleDocument
 
     Scheduled = tuple[ScheduleDocument, Model | None]
+
+_ROW = "batch_size name a=before b=after ratio low high samples verdict"
+_PAIR = "a=before b=after a_us b_us alike"
+_DOCUMENT = "model device cost shipped stages latency_us predicted_us=schedule.predicted_us"
+_MOST_NAMES = 3
+_WORDS = {
+    Change.STAGE: "in another stage",
+    Change.GROUP: "in another group",
+    Change.STRATEGY: "run in another way",
+    Change.MERGED: "merged with others",
+    Change.ORDER: "in another order",
+    Change.LANES: "on other lanes",
+}
 
 
 def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -127,16 +152,15 @@ def _sizes(batch_sizes: tuple[int, ...]) -> tuple[int | None, int | None]:
 
 
 def _schedules(first: Scheduled, second: Scheduled, anyway: bool, as_json: bool) -> IoschedError | None:
-    from iosched.cli.diff_schedules import as_object, print_difference
     from iosched.jobs.difference.schedules import compare_schedules
 
     found = compare_schedules(first, second, anyway=anyway)
     for remark in found.remarks:
         note(remark)
     if as_json:
-        emit_result(as_object(found))
+        emit_result(schedules_object(found))
     else:
-        print_difference(found, whole=verbose())
+        _print_schedules(found, whole=verbose())
     return found.failure
 
 
@@ -147,7 +171,6 @@ def _results(
     how: tuple[str | None, int, bool],
     as_json: bool,
 ) -> IoschedError | None:
-    from iosched.cli.diff_results import as_object, print_difference
     from iosched.jobs.difference.results import compare_results, gate
 
     (max_regression, rows), (relative_to, seed, anyway) = limit, how
@@ -156,7 +179,139 @@ def _results(
     for remark in found.remarks:
         note(f"The two are {remark}.")
     if as_json:
-        emit_result(as_object(found, judged, seed=seed, relative_to=relative_to), {"bootstrap": seed})
+        emit_result(results_object(found, judged, seed=seed, relative_to=relative_to), {"bootstrap": seed})
     else:
-        print_difference(found, relative_to)
+        _print_results(found, relative_to)
     return None if judged is None else judged.failure
+
+
+def results_object(
+    found: ResultsDifference, judged: Gate | None, *, seed: int, relative_to: str | None
+) -> dict[str, object]:
+    """The object that `diff --json` prints of two results."""
+    return {
+        "kind": "bench",
+        "level": CONFIDENCE,
+        "seed": seed,
+        "relative_to": relative_to,
+        "rows": [json_object(row, _ROW) for row in found.rows],
+        "only_in_a": _named(found.only_before),
+        "only_in_b": _named(found.only_after),
+        "gate": None if judged is None else _gate(judged),
+        "remarks": found.remarks,
+    }
+
+
+def _named(rows: Sequence[tuple[int | None, str]]) -> list[dict[str, object]]:
+    return [{"batch_size": batch_size, "name": name} for batch_size, name in rows]
+
+
+def _gate(judged: Gate) -> dict[str, object]:
+    rows, failed = ([json_object(row, "batch_size name") for row in each] for each in (judged.rows, judged.failed))
+    return json_object(judged, "max_regression passed rows failed", passed=not failed, rows=rows, failed=failed)
+
+
+def _print_results(found: ResultsDifference, relative_to: str | None) -> None:
+    """Prints a table for each batch size, and on stderr which rows have nothing to be compared with."""
+    for where, only in (("A", found.only_before), ("B", found.only_after)):
+        for name in dict.fromkeys(name for _, name in only):
+            note(f"{name} is in {where} only.")
+    for batch_size in dict.fromkeys(row.batch_size for row in found.rows):
+        rows = [row for row in found.rows if row.batch_size == batch_size]
+        title = f"batch {batch_size}" + ("" if relative_to is None else f", relative to {relative_to}")
+        cells = [[row.name, *_medians(row, relative_to), _ratio(row), row.verdict or ""] for row in rows]
+        print_columns(["", "A", "B", "B over A (95 % interval)", ""], cells, title=title)
+
+
+def _medians(row: RowDifference, relative_to: str | None) -> list[str]:
+    if relative_to is not None:
+        return [f"{each:.3f}x" for each in (row.before, row.after)]
+    return [latency_text(each) for each in (row.before, row.after)]
+
+
+def _ratio(row: RowDifference) -> str:
+    if row.low is None:
+        return f"{row.ratio:.3f}x (too few samples for an interval)"
+    return f"{row.ratio:.3f}x ({row.low:.3f} to {row.high:.3f})"
+
+
+def schedules_object(found: SchedulesDifference) -> dict[str, object]:
+    """The object that `diff --json` prints of two schedules."""
+    before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
+    stages = [
+        json_object(pair, _PAIR, a_us=_latency(before, pair.before), b_us=_latency(after, pair.after))
+        for pair in found.found.stages
+    ]
+    return {
+        "kind": "schedule",
+        **json_object(found.found, "equal count"),
+        "a": _document(found.before),
+        "b": _document(found.after),
+        "operators": [json_object(each, "operator changes a=before b=after") for each in found.found.operators],
+        "stages": stages,
+        "remarks": found.remarks,
+    }
+
+
+def _document(document: ScheduleDocument) -> dict[str, object]:
+    stages = list(document.schedule.stages)
+    return json_object(document, _DOCUMENT, stages=len(stages), latency_us=total_us(stages))
+
+
+def _latency(stages: list[Stage], number: int | None) -> float | None:
+    return None if number is None else stages[number].latency_us
+
+
+def _print_schedules(found: SchedulesDifference, *, whole: bool) -> None:
+    """Prints the stages side by side, with `whole` also those that are alike, and then a line for each operator."""
+    before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
+    pairs = found.found.stages
+    shown = [pair for pair in pairs if whole or not pair.alike]
+    rows = [_stage_row(before, after, pair) for pair in shown]
+    if alike := [pair for pair in pairs if pair.alike and not whole]:
+        same = [before[pair.before] for pair in alike if pair.before is not None]
+        also = [after[pair.after] for pair in alike if pair.after is not None]
+        rows.append([f"{count_text(len(alike), 'stage')} alike", "", *_totals(same, also)])
+    rows.append(["all", "", *_totals(before, after)])
+    print_columns(["stages that differ" if not whole else "stages", "A | B", "A", "B"], rows)
+    for each in found.found.operators:
+        say(f"{each.operator}: {_sentence(each)}")
+    if found.found.equal:
+        say(f"All {count_text(found.found.count, 'operator')} run alike.")
+
+
+def _totals(before: list[Stage], after: list[Stage]) -> list[str]:
+    return [latency_text(total_us(stages)) for stages in (before, after)]
+
+
+def _stage_row(before: list[Stage], after: list[Stage], pair: StagePair) -> list[str]:
+    stage = after[pair.after] if pair.before is None and pair.after is not None else before[pair.before or 0]
+    numbers = " | ".join("-" if each is None else str(each) for each in (pair.before, pair.after))
+    sides = (before, pair.before), (after, pair.after)
+    cells = ["" if number is None else latency_text(stages[number].latency_us) for stages, number in sides]
+    return [_few(stage.operators), numbers, *cells]
+
+
+def _sentence(each: OperatorChange) -> str:
+    if each.before is None or each.after is None:
+        place = each.before or each.after
+        assert place is not None
+        return f"in {'B' if each.before is None else 'A'} only, {_where(each.operator, place)}"
+    what = ", ".join(_WORDS[change] for change in each.changes)
+    return f"{what}: {_where(each.operator, each.before)} -> {_where(each.operator, each.after)}"
+
+
+def _where(operator: str, place: Place) -> str:
+    others = [name for name in place.together if name != operator]
+    if STAGES[place.strategy].is_one_operator:
+        how = f"merged with {_few(others)}" if others else "merged"
+    else:
+        in_session = "in a session, " if place.strategy is Strategy.SESSION else ""
+        how = f"{in_session}group {place.group}" + (f" with {_few(others)}" if others else "")
+    lanes = "" if place.lanes is None else f", lanes {' '.join(map(str, place.lanes))}"
+    return f"stage {place.stage}, {how}{lanes}"
+
+
+def _few(names: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.objects import json_object
 from iosched.cli.options import PROFILE_DB_VARIABLE, json_option, verbosity_options
 from iosched.cli.output import emit_result
 from iosched.cli.tables import print_pairs
@@ -62,11 +63,8 @@ def _set_elsewhere(asked: Asked) -> Path | None:
 
 def as_object(found: Diagnosis) -> dict[str, object]:
     """The object that `doctor --json` prints; scripts rely on its keys."""
-    findings = [
-        {"check": name, "broken": each.is_broken, "what": each.what, "where": each.where, "way": each.way}
-        for name, each in found.findings
-    ]
-    sections = {name: dict(section.values) for name, section in found.sections.items()}
+    findings = [json_object(each, "check broken=is_broken what where way", check=name) for name, each in found.findings]
+    sections = {name: section.values for name, section in found.sections.items()}
     return {"healthy": not found.broken, "findings": findings, **sections}
 
 

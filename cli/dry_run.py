@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.output import emit_json, note
 from iosched.cli.tables import print_columns, print_pairs
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
 
+_OBJECT = """
+model device.kind=device_kind device.name=device_name cost pruning measurements seconds known disturbed blocks
+"""
 _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "measurements")
 
 
@@ -36,18 +39,8 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
 
 
 def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, object]:
-    """The object that `optimize --dry-run --json` prints; scripts rely on its keys."""
-    return {
-        "model": model.name,
-        "device": {"kind": found.device_kind, "name": found.device_name},
-        "cost": found.cost,
-        "pruning": asdict(settings.pruning),
-        "measurements": found.measurements,
-        "seconds": found.seconds,
-        "known": found.known,
-        "disturbed": found.disturbed,
-        "blocks": [asdict(block) for block in found.blocks],
-    }
+    """The object that `optimize --dry-run --json` prints."""
+    return json_object(found, _OBJECT, model=model.name, pruning=settings.pruning)
 
 
 def _rows(found: Estimate) -> list[tuple[str, str]]:

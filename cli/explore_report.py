@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from iosched.jobs.exploring.result import ExploreResult, Found
     from iosched.jobs.exploring.strategy import Individual
 
+_STUDY = """
+trials failed reused stopped running storage base=card.name space=card.space objectives constraints front others
+failures left interrupted notes seconds
+"""
+_TRIAL = """
+trial=number objectives params=choices values=feedback.values latencies=feedback.latencies seconds=feedback.seconds
+"""
 _MOST_REASONS = 3
 _MOST_LEFT = 5
 
@@ -47,44 +55,28 @@ def as_object(
     ranked = found.ranked()
     front = [each for rank, each in ranked if rank == 0]
     others = [each for rank, each in ranked if rank and each.number in written]
-    return {
-        "trials": len(found.finished),
-        "failed": found.count("failed"),
-        "reused": found.reused,
-        "stopped": found.count("stopped"),
-        "running": found.count("running"),
-        "storage": str(found.storage),
-        "base": found.card.name,
-        "space": found.card.space,
-        "objectives": list(map(str, found.card.objectives)),
-        "constraints": list(map(str, found.card.constraints)),
-        "front": [_entry(each, found, written.get(each.number)) for each in front],
-        "others": [_entry(each, found, written.get(each.number)) for each in others],
-        "failures": [
-            {"trial": each.number, "reason": each.feedback.reason}
-            for each in found.individuals
-            if each.state in ("failed", "stopped")
-        ],
-        "left": list(map(str, left)),
-        "interrupted": result is not None and result.was_interrupted,
-        "notes": [] if result is None else list(result.notes),
-        "seconds": None if result is None else result.seconds,
-    }
+    failures = [each for each in found.individuals if each.state in ("failed", "stopped")]
+    return json_object(
+        found,
+        _STUDY,
+        trials=len(found.finished),
+        **{state: found.count(state) for state in ("failed", "stopped", "running")},
+        objectives=list(map(str, found.card.objectives)),
+        constraints=list(map(str, found.card.constraints)),
+        front=[_entry(each, found, written.get(each.number)) for each in front],
+        others=[_entry(each, found, written.get(each.number)) for each in others],
+        failures=[json_object(each, "trial=number reason=feedback.reason") for each in failures],
+        left=left,
+        interrupted=result is not None and result.was_interrupted,
+        notes=() if result is None else result.notes,
+        seconds=None if result is None else result.seconds,
+    )
 
 
 def _entry(each: Individual, found: Found, written: Written | None) -> dict[str, object]:
-    feedback = each.feedback
-    return {
-        "trial": each.number,
-        "file": None if written is None else str(written.model),
-        "schedule": None if written is None else str(written.schedule),
-        "objectives": {objective.name: feedback.values[objective.name] for objective in found.card.objectives},
-        "params": dict(each.choices),
-        "values": dict(feedback.values),
-        "latencies": {device: asdict(latency) for device, latency in feedback.latencies.items()},
-        "shipped": None if written is None else written.shipped,
-        "seconds": feedback.seconds,
-    }
+    objectives = {objective.name: each.feedback.values[objective.name] for objective in found.card.objectives}
+    files = json_object(written, "file=model schedule shipped")
+    return {**json_object(each, _TRIAL, objectives=objectives), **files}
 
 
 def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool) -> None:

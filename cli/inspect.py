@@ -108,7 +108,7 @@ def as_object(found: _Inspected) -> dict[str, object]:
         "nodes": len(found.model.proto.graph.node),
         "flops": found.model.flops,
         "params": found.model.n_parameters,
-        "pruning": asdict(found.pruning),
+        "pruning": found.pruning,
         "endings": "published" if found.published_endings else "all",
         "variant": None if found.record is None else _variant(found.record),
         "schedules": [{"batch_size": size, "shipped": shipped} for size, shipped in found.shipped.items()],

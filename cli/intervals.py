@@ -9,6 +9,9 @@ from iosched.cli.words import latency_text
 if TYPE_CHECKING:
     from iosched.profiler.devices.uncertainty import Interval
 
+ENDS = "low high"
+RATIO = "value low high equal=is_equal"
+"""The keys of an interval and of a ratio in JSON, see `json_object`."""
 AS_FAR = "as far as the model can tell"
 EQUAL = "="
 """The mark of a latency in a table that equals another one as far as is known."""
@@ -34,13 +37,3 @@ def speedup_text(found: Interval, by: str) -> str:
     """
     ends = f"({found.low:.2f} to {found.high:.2f})"
     return f"equal {AS_FAR} {ends}" if found.is_equal else f"{found.value:.2f}x {ends} by {by}"
-
-
-def ends_object(found: Interval) -> dict[str, object]:
-    """The keys of an interval in JSON objects."""
-    return {"low": found.low, "high": found.high}
-
-
-def ratio_object(found: Interval) -> dict[str, object]:
-    """The keys of a ratio in JSON objects."""
-    return {"value": found.value, **ends_object(found), "equal": found.is_equal}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
-from iosched.cli.intervals import EQUAL, ends_object, equal_text, latency_ends_text, ratio_object
+from iosched.cli.intervals import ENDS, EQUAL, RATIO, equal_text, latency_ends_text
+from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.strategy_names import SearchStrategy
 
 
+_TARGET = "device name batch_size cost optimal proven taken_from sequential_us speedup"
 _COST_TEXT = {
     "analytic": "computed by the analytic model{launch}, not measured",
     "measured": "measured",
@@ -189,37 +190,24 @@ def labels(result: MatrixResult) -> list[str]:
 
 
 def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dict[str, object]:
-    """The object that `matrix --json` prints; scripts rely on its keys."""
+    """The object that `matrix --json` prints."""
     targets = [
-        {
-            "device": target.device,
-            "name": target.name,
-            "batch_size": target.batch_size,
-            "cost": target.cost,
-            "optimal": target.optimal,
-            "proven": target.proven,
-            "taken_from": target.taken_from,
-            "sequential_us": target.sequential_us,
-            "speedup": None if target.speedup is None else ratio_object(target.speedup),
-        }
+        json_object(target, _TARGET, speedup=target.speedup and json_object(target.speedup, RATIO))
         for target in result.targets
     ]
     return {
         "model": model,
         "cost": result.cost,
-        "precision": settings.precision,
         "launch": None if result.cost == "measured" else settings.launch,
-        "strategy": settings.strategy,
-        "pruning": asdict(settings.pruning),
+        **json_object(settings, "precision strategy pruning"),
         "targets": targets,
-        "latency_us": result.latency_us,
+        **json_object(result, "latency_us measured_share"),
         "slowdown": _slowdown(result),
-        "measured_share": result.measured_share,
         "notes": _notes(result),
         "intervals": {
             "level": result.level,
-            "latency_us": [[each and ends_object(each.latency_us) for each in row] for row in result.intervals],
-            "slowdown": [[each and ratio_object(each.slowdown) for each in row] for row in result.intervals],
+            "latency_us": [[each and json_object(each.latency_us, ENDS) for each in row] for row in result.intervals],
+            "slowdown": [[each and json_object(each.slowdown, RATIO) for each in row] for row in result.intervals],
         },
     }
 

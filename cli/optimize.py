@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.batch_choice import for_model
-from iosched.cli.cluster import check_known, cluster_object, refuse_cluster, with_fleet
+from iosched.cli.cluster import check_known, cluster_object, refuse_cluster
 from iosched.cli.dry_run import print_estimate
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, read_dynamic
+from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles, files_of
 from iosched.cli.options import (
@@ -33,8 +32,7 @@ from iosched.cli.options import (
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note_before, refuse_terminal
-from iosched.cli.progress import progress_bar
+from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
 from iosched.cli.schedule_from import refuse_searching, schedule_from_option, schedules_from
 from iosched.cli.source import input_file, read_model, stem
 from iosched.models.errors import UsageError
@@ -43,8 +41,6 @@ from iosched.scheduler.strategy_names import BASELINE_NAMES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
 if TYPE_CHECKING:
-    from iosched.cli.cluster import ClusterUse
-    from iosched.jobs.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.models.model import Model
@@ -226,7 +222,7 @@ def command(
 
     def files_for(loaded: Model | DynamicBatchModel) -> OptimizedFiles:
         files = files_of(stem(model, loaded.name), output, schedule)
-        check_destinations([files.model, files.schedule], inputs=inputs, as_json=as_json)
+        check_destinations(files.outputs, inputs=inputs, as_json=as_json)
         return files
 
     if len(batch_sizes) > 1:
@@ -250,26 +246,9 @@ def _optimize(
 ) -> None:
     from iosched.jobs.annotate import annotated
 
-    result, used = _search(model, settings, cluster, fill)
+    result, used = optimizing(settings, cluster, fill, lambda one, view, held: one(model, settings, view, held))
     files.write(annotated(model, result.document), model.weights, result.document.to_json())
     if as_json:
-        emit_result(as_object(model.name, result, files.model, files.schedule) | cluster_object(used), INPUTS_SEED)
+        found = {"model": model.name, **files.as_object(), **as_object(result), **cluster_object(used)}
+        emit_result(found, INPUTS_SEED)
     files.report([(f"{model.name} on {result.device_name}", table_rows(result))], result.notes, as_json=as_json)
-
-
-def _search(
-    model: Model, settings: OptimizeSettings, cluster: str | None, fill: int
-) -> tuple[OptimizeResult, ClusterUse | None]:
-    from iosched.jobs.optimize import optimize
-
-    if cluster is not None:
-        from iosched.jobs.fleet.optimize import optimize_there
-
-        return with_fleet(
-            *(cluster, settings.profile_db, settings.threads),
-            lambda fleet, view: optimize_there(fleet, model, settings, view, AskOnce(view), fill),
-            settings.budget_s,
-        )
-    note_before([settings.device], settings.threads)
-    with progress_bar(settings.budget_s) as observer:
-        return optimize(model, settings, observer, AskOnce(observer)), None

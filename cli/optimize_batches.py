@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,16 +15,19 @@ from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles
 from iosched.cli.options import Binding
 from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before
-from iosched.cli.progress import progress_bar
+from iosched.cli.progress import TerminalObserver, progress_bar
 from iosched.cli.source import read_open_model
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.optimize_batches import BatchesResult
+    from iosched.jobs.interrupt import Interrupt
+    from iosched.jobs.optimize_batches import BatchesResult, OptimizeOne
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
+
+R = TypeVar("R")
 
 
 def one_size(binding: Binding, batch_sizes: tuple[int, ...]) -> Binding:
@@ -76,8 +80,12 @@ def optimize_each(
         What failed at a batch size, after the files were written with the schedules for the others.
     """
     from iosched.jobs.annotate import annotated_batches
+    from iosched.jobs.optimize_batches import optimize_batches
 
-    found, used = _search(model, batch_sizes, settings, taken, cluster, fill)
+    found, used = optimizing(
+        *(settings, cluster, fill),
+        lambda one, view, held: optimize_batches(model, batch_sizes, settings, view, held, taken, one),
+    )
     files.write(annotated_batches(model, found.schedules), model.unbound.weights, found.schedules.to_json())
     if as_json:
         emit_result(batches_object(model.name, found, files) | cluster_object(used), INPUTS_SEED)
@@ -91,28 +99,24 @@ def optimize_each(
         raise error
 
 
-def _search(
-    model: DynamicBatchModel,
-    batch_sizes: Sequence[int],
+def optimizing(
     settings: OptimizeSettings,
-    taken: ScheduleDocument | BatchSchedules | None,
     cluster: str | None,
     fill: int,
-) -> tuple[BatchesResult, ClusterUse | None]:
-    from iosched.jobs.optimize_batches import optimize_batches
-
+    do: Callable[[OptimizeOne, TerminalObserver, Interrupt], R],
+) -> tuple[R, ClusterUse | None]:
+    """What `do` makes of the function that optimizes one model, on this machine or on a device of a cluster."""
     if cluster is None:
+        from iosched.jobs.optimize import optimize
+
         note_before([settings.device], settings.threads)
         with progress_bar(settings.budget_s) as observer:
-            return optimize_batches(model, batch_sizes, settings, observer, AskOnce(observer), taken), None
+            return do(optimize, observer, AskOnce(observer)), None
     from iosched.jobs.fleet.optimize import optimize_there
 
     return with_fleet(
         *(cluster, settings.profile_db, settings.threads),
-        lambda fleet, view: optimize_batches(
-            *(model, batch_sizes, settings, view, AskOnce(view), taken),
-            one=lambda bound, own, shown, held: optimize_there(fleet, bound, own, shown, held, fill),
-        ),
+        lambda fleet, view: do(partial(optimize_there, fleet, fill=fill), view, AskOnce(view)),
         settings.budget_s,
     )
 
@@ -123,18 +127,12 @@ def _missing(found: BatchesResult) -> list[str]:
 
 
 def batches_object(model: str, found: BatchesResult, files: OptimizedFiles) -> dict[str, object]:
-    """The object that `optimize --batch-sizes --json` prints; scripts rely on its keys."""
-    whole = ("model", "output", "schedule")
-    results = {size: as_object(model, each, files.model, files.schedule) for size, each in found.results.items()}
+    """The object that `optimize --batch-sizes --json` prints."""
     return {
         "model": model,
-        "output": str(files.model),
-        "schedule": None if files.schedule is None else str(files.schedule),
+        **files.as_object(),
         "batch_sizes": list(found.results),
-        "results": [
-            {"batch_size": size, **{key: value for key, value in each.items() if key not in whole}}
-            for size, each in results.items()
-        ],
+        "results": [{"batch_size": size, **as_object(each)} for size, each in found.results.items()],
         "failed": [{"batch_size": size, "error": str(error)} for size, error in found.failed.items()],
-        "left": list(found.left),
+        "left": found.left,
     }

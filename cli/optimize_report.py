@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from iosched.cli.first_difference import difference_object
-from iosched.cli.intervals import AS_FAR, ends_object, latency_ends_text, ratio_object, speedup_text
+from iosched.cli.intervals import AS_FAR, ENDS, RATIO, latency_ends_text, speedup_text
+from iosched.cli.objects import json_object
 from iosched.cli.words import latency_text, share_text, source_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.cli.output import Destination
     from iosched.jobs.result import OptimizeResult, OutputsCheck
 
+_OBJECT = """
+device.kind=device_kind device.name=device_name cost launch=document.launch optimal proven
+latency_us.predicted=predicted_us latency_us.measured=measured_us latency_us.sequential=sequential_us
+latency_us.greedy=greedy_us latency_us.reference=reference_us latency_us.openvino=openvino_us
+latency_us.ratio latency_us.after_rest latency_us.measured_share latency_us.sequential_measured_share
+objective=document.objective teams=document.teams images_per_s intervals
+shipped precision=document.precision layout=document.runtime.layout barriers=document.runtime.barriers
+error=document.runtime.error reason
+search.seconds search.states search.transitions search.stages search.signatures search.disturbed
+search.measurements search.repeated search.cache_hits search.gap search.gap_of
+kernels.before=kernels_before kernels.after=kernels_after check notes
+"""
 _KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
@@ -22,65 +32,15 @@ _PRICED = {False: "computed", True: "looked up or computed"}
 """By what schedules are compared on a GPU that is not attached, and how: whether stages were measured elsewhere."""
 
 
-def as_object(
-    model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
-) -> dict[str, object]:
-    """The object that `optimize --json` prints; scripts rely on its keys."""
-    return {
-        "model": model,
-        "output": str(output),
-        "schedule": None if schedule is None else str(schedule),
-        "device": {"kind": result.device_kind, "name": result.device_name},
-        "cost": result.cost,
-        "launch": result.document.launch,
-        "optimal": result.optimal,
-        "proven": result.proven,
-        "latency_us": {
-            "predicted": result.predicted_us,
-            "measured": result.measured_us,
-            "sequential": result.sequential_us,
-            "greedy": result.greedy_us,
-            "reference": result.reference_us,
-            "openvino": result.openvino_us,
-            "ratio": None if result.ratio is None else asdict(result.ratio),
-            "after_rest": dict(result.rested_us) or None,
-            "measured_share": result.measured_share,
-            "sequential_measured_share": result.sequential_measured_share,
-        },
-        "objective": result.document.objective,
-        "teams": None if result.document.teams is None else asdict(result.document.teams),
-        "images_per_s": _rates(result),
-        "intervals": _intervals_object(result),
-        "shipped": result.shipped,
-        "precision": result.document.precision,
-        "layout": result.document.runtime.get("layout"),
-        "barriers": result.document.runtime.get("barriers"),
-        "error": result.document.runtime.get("error"),
-        "reason": result.reason,
-        "search": {
-            "seconds": result.seconds,
-            "states": result.states,
-            "transitions": result.transitions,
-            "stages": result.stages,
-            "signatures": result.signatures,
-            "disturbed": result.disturbed,
-            "measurements": result.measurements,
-            "repeated": result.repeated,
-            "cache_hits": result.cache_hits,
-            "gap": result.gap,
-            "gap_of": result.gap_of,
-        },
-        "kernels": {"before": result.kernels_before, "after": result.kernels_after},
-        "check": _check_object(result.check),
-        "notes": list(result.notes),
-    }
-
-
-def _check_object(check: OutputsCheck | None) -> dict[str, object] | None:
-    if check is None:
-        return None
-    found = difference_object(check.first_difference)
-    return {"max_abs": check.max_abs, "max_rel": check.max_rel, "passed": check.passed, "first_difference": found}
+def as_object(result: OptimizeResult) -> dict[str, object]:
+    """The object that `optimize --json` prints, but for the model and the files."""
+    return json_object(
+        result,
+        _OBJECT,
+        after_rest=result.rested_us or None,
+        images_per_s=_rates(result),
+        intervals=_intervals_object(result),
+    )
 
 
 def _rates(result: OptimizeResult) -> dict[str, float] | None:
@@ -107,8 +67,8 @@ def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
     latency_us = {_KEYS.get(name, name): each for name, each in result.intervals.latency_us.items()}
     return {
         "level": result.intervals.level,
-        "latency_us": {name: ends_object(each) for name, each in latency_us.items()},
-        "ratios": {f"{name}/iosched": ratio_object(each) for name, each in result.intervals.speedup.items()},
+        "latency_us": {name: json_object(each, ENDS) for name, each in latency_us.items()},
+        "ratios": {f"{name}/iosched": json_object(each, RATIO) for name, each in result.intervals.speedup.items()},
     }
 
 

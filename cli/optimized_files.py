@@ -29,9 +29,18 @@ class OptimizedFiles:
     schedule: Destination | None
 
     @property
+    def outputs(self) -> tuple[Destination, ...]:
+        """Both, or the model alone."""
+        return (self.model,) if self.schedule is None else (self.model, self.schedule)
+
+    @property
     def on_stdout(self) -> bool:
         """Whether one of them is stdout."""
-        return None in [output.path for output in (self.model, self.schedule) if output is not None]
+        return any(output.path is None for output in self.outputs)
+
+    def as_object(self) -> dict[str, object]:
+        """The keys of both in JSON objects of results."""
+        return {"output": str(self.model), "schedule": None if self.schedule is None else str(self.schedule)}
 
     def write(self, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], schedule: str) -> None:
         """Writes the model, whose large weights are in `weights`, and the text of the schedule file.
@@ -69,14 +78,25 @@ class OptimizedFiles:
         to_stderr = as_json or self.on_stdout
         for title, rows in tables:
             print_pairs(title, rows, to_stderr=to_stderr)
-        files = [str(output) for output in (self.model, self.schedule) if output is not None and output.path]
-        lines = [f"Wrote {' and '.join(files)}."] if files else []
-        if self.model.path is not None:
-            lines.append(f"Next:  iosched run {quote(str(self.model))} {options}--check")
         for line in notes_after(notes):
             note(line)
-        for line in lines:
-            note(line) if to_stderr else click.echo(line)
+        print_lines([*wrote(self.outputs), *self.next_lines(options)], to_stderr=to_stderr)
+
+    def next_lines(self, options: str = "") -> list[str]:
+        """How to go on, if the model is in a file."""
+        return [] if self.model.path is None else [f"Next:  iosched run {quote(str(self.model))} {options}--check"]
+
+
+def wrote(outputs: Iterable[Destination]) -> list[str]:
+    """Names the files that were written, if there are any."""
+    files = [str(output) for output in outputs if output.path]
+    return [f"Wrote {' and '.join(files)}."] if files else []
+
+
+def print_lines(lines: Iterable[str], *, to_stderr: bool) -> None:
+    """Prints lines for people."""
+    for line in lines:
+        note(line) if to_stderr else click.echo(line)
 
 
 def schedule_of(output: Destination | None) -> Destination | None:

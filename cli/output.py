@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import click
 
 from iosched.cli.errors import printable
 from iosched.cli.log_file import WORDS, without_secrets
+from iosched.cli.objects import plain
 from iosched.cli.terminal import fitted, width_of
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import logger
@@ -142,7 +142,7 @@ def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}) -> N
     from iosched.jobs.provenance import provenance
 
     command = tuple(_without_secrets(("iosched", *click.get_current_context().meta.get(WORDS, ()))))
-    emit_json({**value, "provenance": provenance(seeds, command).as_object()})
+    emit_json({**value, "provenance": provenance(seeds, command)})
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
@@ -153,18 +153,8 @@ def _without_secrets(words: Sequence[str]) -> Iterator[str]:
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """Prints one JSON object on stdout; infinity and NaN, which JSON does not know, become null."""
-    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    """Prints one JSON object on stdout, see `plain`."""
+    click.echo(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
 
 
 def quiet() -> bool:

@@ -11,6 +11,7 @@ import click
 from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_fleet
 from iosched.cli.complete import complete_model
 from iosched.cli.members import name_of
+from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -27,16 +28,24 @@ from iosched.cli.options import (
 )
 from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
 from iosched.cli.progress import progress_bar
-from iosched.cli.rank_report import as_object, print_table
 from iosched.cli.source import STDIN, read_model
+from iosched.cli.tables import Columns, print_items
+from iosched.cli.words import count_text, latency_text, share_text
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.rank import RankInterruptedError, RankResult, RankSettings
+    from iosched.jobs.rank import RankInterruptedError, RankResult, RankRow, RankSettings
+    from iosched.jobs.ranking.cost import ModelCost
     from iosched.jobs.ranking.measures import Measure
     from iosched.models.model import Model
     from iosched.scheduler.precision import PrecisionName
+
+_ROW = "model device flops params error"
+_COST = (
+    "cost latency_us low_us high_us level sequential_us shipped sum_us share_of_peak hit_rate measured_share"
+    " search_seconds comparison_seconds notes"
+)
 
 
 def _settings(
@@ -178,3 +187,71 @@ def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[]
             raise UsageError(f"{text} is given twice: leave one of them out")
         found[called] = partial(read_model, text, binding)
     return found
+
+
+def as_object(result: RankResult, settings: RankSettings) -> dict[str, object]:
+    """The object that `rank --json` prints."""
+    rows = [{**json_object(row, _ROW), **json_object(row.cost, _COST)} for row in result.rows]
+    keys = "rows measure hit_rate interrupted=was_interrupted seconds notes"
+    return json_object(result, keys, rows=rows, measure=settings.measure)
+
+
+def print_table(result: RankResult) -> None:
+    """Prints a row for each model on each device, and below it what users should know of the latencies."""
+    columns: Columns[RankRow] = [
+        ("model", lambda row: row.model),
+        ("device", lambda row: row.device),
+        ("latency", _of_cost(lambda cost: latency_text(cost.latency_us))),
+        ("lies in", _of_cost(_interval)),
+        ("one after another", _of_cost(lambda cost: latency_text(cost.sequential_us))),
+        ("parameters", lambda row: _scaled(row.params)),
+        ("FLOPs", lambda row: _scaled(row.flops)),
+        ("share of peak", _of_cost(lambda cost: "" if cost.share_of_peak is None else f"{cost.share_of_peak:.1%}")),
+        ("from", _source),
+        ("in database", _of_cost(lambda cost: "" if cost.hit_rate is None else share_text(cost.hit_rate))),
+    ]
+    print_items(result.rows, columns, title=_title(result))
+    for row in result.rows:
+        if row.error is not None and not row.is_unreached:
+            note(f"{row.model} on {row.device}: {row.error}")
+    said = [
+        line for row in result.rows if row.cost is not None and row.cost.cost == "estimated" for line in row.cost.notes
+    ]
+    for line in dict.fromkeys(said):
+        note(line)
+
+
+def _title(result: RankResult) -> str:
+    rate = "" if result.hit_rate is None else f", {share_text(result.hit_rate)} of the stages known before"
+    return f"{count_text(len({row.model for row in result.rows}), 'model')}{rate}"
+
+
+def _of_cost(cell: Callable[[ModelCost], str]) -> Callable[[RankRow], str]:
+    """The cells of rows that have a latency; empty for all others."""
+    return lambda row: "" if row.cost is None else cell(row.cost)
+
+
+def _interval(cost: ModelCost) -> str:
+    if cost.low_us is None or cost.high_us is None or cost.level is None:
+        return "not known"
+    return f"{latency_text(cost.low_us)} to {latency_text(cost.high_us)} ({cost.level:.0%})"
+
+
+def _source(row: RankRow) -> str:
+    """What the latency was computed from, or why there is none."""
+    cost = row.cost
+    if cost is None:
+        return "interrupted" if row.is_unreached else "error"
+    if cost.measured_share:
+        return f"{cost.cost}, {share_text(cost.measured_share)} measured"
+    return f"{cost.cost}, {cost.shipped}" if cost.cost == "measured" and cost.shipped else cost.cost
+
+
+def _scaled(count: int | None) -> str:
+    """A count with a letter for its thousands: `1.2M`."""
+    if count is None:
+        return ""
+    for letter, unit in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= unit:
+            return f"{count / unit:.2f} {letter}"
+    return str(count)

@@ -11,7 +11,7 @@ from warnings import catch_warnings
 import click
 
 from iosched.cli.complete import complete_file
-from iosched.cli.first_difference import difference_object
+from iosched.cli.objects import json_object
 from iosched.cli.options import (
     INPUT_FILE,
     Binding,
@@ -282,28 +282,15 @@ def _emit(
 
 
 def as_object(found: RunResult, taken: Taken | None) -> dict[str, object]:
-    """The object that `run --json` prints; scripts rely on its keys."""
-    timing, check = found.timing, found.check
+    """The object that `run --json` prints."""
+    check = found.check and json_object(
+        found.check, "max_abs max_rel passed first_difference", first_difference=found.first_difference
+    )
     return {
-        "latency_us": {
-            "median": timing.median_us,
-            "p10": timing.p10_us,
-            "p90": timing.p90_us,
-            "min": timing.min_us,
-            "samples": list(timing.samples_us),
-        },
-        "check": None
-        if check is None
-        else {
-            "max_abs": check.max_abs,
-            "max_rel": check.max_rel,
-            "passed": check.passed,
-            "first_difference": difference_object(found.first_difference),
-        },
+        "latency_us": json_object(found.timing, "median=median_us p10=p10_us p90=p90_us min=min_us samples=samples_us"),
+        "check": check,
         "outputs": {name: _shape(value) for name, value in found.outputs.items()},
-        "schedule": None
-        if taken is None
-        else {"batch_size": taken.batch_size, "exact": taken.is_exact, "shipped": taken.document.shipped},
+        "schedule": taken and json_object(taken, "batch_size exact=is_exact shipped=document.shipped"),
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.objects import json_object
 from iosched.cli.output import debugging, emit_json, note, quiet
 from iosched.cli.terminal import say
 from iosched.jobs.selftest import selftest
@@ -14,6 +15,8 @@ from iosched.jobs.selftest import selftest
 if TYPE_CHECKING:
     from iosched.jobs.selftest import CheckResult, SelfTest
     from iosched.profiler.devices.selfcheck import SelfCheck
+
+_CHECK = "part name outcome detail seconds"
 
 
 class _Lines:
@@ -54,22 +57,9 @@ def print_selftest(device: str, *, as_json: bool) -> None:
 
 
 def _as_json(found: SelfTest) -> dict[str, object]:
-    checks = [
-        {
-            "part": each.part,
-            "name": each.name,
-            "outcome": each.outcome,
-            "detail": each.detail,
-            "seconds": round(each.seconds, 3),
-        }
-        for each in found.results
-    ]
-    return {
-        "device": found.device,
-        "name": found.name,
-        "passed": found.passed,
-        "summary": found.summary,
-        "seconds": round(found.seconds, 3),
-        "about": dict(found.about),
-        "checks": checks,
-    }
+    return json_object(
+        found,
+        "device name passed summary seconds about checks",
+        seconds=round(found.seconds, 3),
+        checks=[json_object(each, _CHECK, seconds=round(each.seconds, 3)) for each in found.results],
+    )

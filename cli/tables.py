@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from iosched.cli.errors import printable
 from iosched.cli.terminal import width_of
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 
 Rows = Sequence[Sequence[str]]
+T = TypeVar("T")
+Columns = Sequence[tuple[str, Callable[[T], str]]]
+"""The columns of a table of items: each has a header, and a function that returns the cell of an item."""
 
 _GAP = 2  # blanks between columns
 _LEAST_VALUE = 24
@@ -43,6 +46,12 @@ def print_columns(headers: Sequence[str], rows: Rows, *, title: str | None = Non
     becomes a list of names and values.
     """
     _show(sys.stderr if to_stderr else sys.stdout, title, partial(_columns, headers, rows))
+
+
+def print_items(items: Sequence[T], columns: Columns[T], *, title: str | None = None, to_stderr: bool = False) -> None:
+    """Prints a table with a row for each item, see `print_columns`."""
+    rows = [[cell(item) for _, cell in columns] for item in items]
+    print_columns([header for header, _ in columns], rows, title=title, to_stderr=to_stderr)
 
 
 def _show(file: TextIO, title: str | None, drawn_on: Callable[[int], Iterator[RenderableType]]) -> None:

@@ -9,10 +9,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from iosched.jobs.batching.candidates import Candidates
+from iosched.jobs.batching.candidates import Candidates, Desk
 from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
-from iosched.jobs.batching.desk import Desk
 from iosched.jobs.batching.pace import Pace
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResult, document_of
@@ -22,6 +21,7 @@ from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import profile_database
+from iosched.jobs.pace import share_s
 from iosched.jobs.progress import Observer, Silence
 from iosched.models.batching.record import note_record
 from iosched.models.composition.footprint import footprint_of, together_nbytes
@@ -135,10 +135,8 @@ class _Job:
 
     def _pace(self, n_left: int) -> Pace:
         """The time of the next of so many clusters that are left: they share what is left of the budget evenly."""
-        now = time.monotonic()
-        budget_s = self.settings.budget_s
-        left_s = None if budget_s is None else max(self.started + budget_s - now, 0.0) / n_left
-        return Pace(left_s, now, self.interrupt)
+        left_s = share_s(self.settings.budget_s, self.started, n_left)
+        return Pace(left_s, time.monotonic(), self.interrupt)
 
     def _cluster(self, names: Sequence[str], pace: Pace) -> ClusterResult:
         models = {name: self.models[name] for name in names}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, interference_notes
+from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
@@ -203,7 +203,7 @@ class _Alternatives:
         on_start(asked)
         candidates: dict[str, Candidate] = {}
         missing: list[tuple[str, str]] = []
-        try:
+        with closing_all(candidates):
             for name in dict.fromkeys([*asked[:1], *([] if baseline is None else [baseline]), *asked]):
                 try:
                     candidates[name] = openers[name]() if name in openers else self._refused()
@@ -215,10 +215,9 @@ class _Alternatives:
             found = self.here.in_turn(candidates, budget, _progress(self.observer))
             of_candidates = (note for candidate in candidates.values() for note in candidate.notes())
             notes = dict.fromkeys((*interference_notes(found), *of_candidates))
-            rates = _Rates(self.model.batch_size, {name: each.in_flight for name, each in candidates.items()})
-            return _result(self.here.device.name, found, missing, rates, baseline, tuple(notes))
-        finally:
-            close_all(candidates.values())
+            in_flight = {name: each.in_flight for name, each in candidates.items()}
+            rows = tuple(_rows(found, in_flight, self.model.batch_size, baseline))
+            return _result(self.here.device.name, found, missing, rows, baseline, tuple(notes))
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""
@@ -244,39 +243,19 @@ class _Alternatives:
         raise DeviceError(self.here.wording.elsewhere)
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """How many images a run has, and by name how many runs go on at the same time."""
-
-    images: int
-    in_flight: Mapping[str, int]
-
-    def of(self, name: str, found: Measurement) -> Measurement:
-        """The time from the end of one run to that of the next."""
-        at_once = self.in_flight[name]
-        return found if at_once == 1 else summarize([each / at_once for each in found.samples_us])
-
-    def added_to(self, row: BenchRow) -> BenchRow:
-        """The row with its images a second."""
-        at_once = self.in_flight[row.name]
-        per_s = 1e6 * self.images * at_once / row.median_us if row.median_us > 0 else None
-        return replace(row, in_flight=at_once, images_per_s=per_s)
-
-
 def _result(
     device: str,
     found: Mapping[str, Measurement],
     missing: Sequence[tuple[str, str]],
-    rates: _Rates,
+    rows: Sequence[BenchRow],
     baseline: str | None,
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
 ) -> BenchResult:
-    per_run = {name: rates.of(name, each) for name, each in found.items()}
-    rows = tuple(rates.added_to(_row(name, per_run, baseline, each)) for name, each in found.items())
     samples_us = {name: measured.samples_us for name, measured in found.items()}
     few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
     runs_us = {name: measured.every_run_us for name, measured in found.items()}
-    return BenchResult(device, rows, samples_us, tuple(missing), (*few, *_tail_notes(rows), *notes), runs_us, baseline)
+    notes = (*few, *_tail_notes(rows), *notes)
+    return BenchResult(device, tuple(rows), samples_us, tuple(missing), notes, runs_us, baseline)
 
 
 def _tail_notes(rows: Sequence[BenchRow]) -> tuple[str, ...]:
@@ -303,28 +282,36 @@ def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
     return lambda done, total: observer.progress(done, total, "measuring in turn")
 
 
-def _row(name: str, per_run: Mapping[str, Measurement], baseline: str | None, found: Measurement) -> BenchRow:
-    """The row of a candidate; `per_run` has measurements over the number of runs that go on at the same time."""
-    speedup, over_baseline = (
-        None if over is None else compare(per_run[over], per_run[name]) for over in ("sequential", baseline)
-    )
-    runs_us = found.every_run_us
-    tail = quantile_interval(runs_us, 0.99)
-    row = BenchRow(
-        name, found.median_us, found.p10_us, found.p90_us, min(runs_us), len(found.samples_us), *_interval(speedup)
-    )
-    over, over_low, over_high = _interval(over_baseline)
-    return replace(
-        row,
-        rested_us=None if found.rested is None else found.rested.median_us,
-        runs=len(runs_us),
-        p99_us=None if tail is None else quantile(runs_us, 0.99),
-        p99_low_us=None if tail is None else tail[0],
-        p99_high_us=None if tail is None else tail[1],
-        speedup_over_baseline=over,
-        speedup_over_baseline_low=over_low,
-        speedup_over_baseline_high=over_high,
-    )
+def _per_run(found: Measurement, in_flight: int) -> Measurement:
+    """The time from the end of one run to that of the next, where so many go on at the same time."""
+    return found if in_flight == 1 else summarize([each / in_flight for each in found.samples_us])
+
+
+def _rows(
+    found: Mapping[str, Measurement], in_flight: Mapping[str, int], images: int, baseline: str | None
+) -> Iterator[BenchRow]:
+    """The rows of candidates; a run has so many images."""
+    per_run = {name: _per_run(each, in_flight[name]) for name, each in found.items()}
+    for name, each in found.items():
+        speedup, over_baseline = (
+            _interval(None if over is None else compare(per_run[over], per_run[name]))
+            for over in ("sequential", baseline)
+        )
+        runs_us = each.every_run_us
+        tail = quantile_interval(runs_us, 0.99)
+        yield BenchRow(
+            *(name, each.median_us, each.p10_us, each.p90_us, min(runs_us), len(each.samples_us), *speedup),
+            rested_us=None if each.rested is None else each.rested.median_us,
+            runs=len(runs_us),
+            p99_us=None if tail is None else quantile(runs_us, 0.99),
+            p99_low_us=None if tail is None else tail[0],
+            p99_high_us=None if tail is None else tail[1],
+            in_flight=in_flight[name],
+            images_per_s=1e6 * images * in_flight[name] / each.median_us if each.median_us > 0 else None,
+            speedup_over_baseline=over_baseline[0],
+            speedup_over_baseline_low=over_baseline[1],
+            speedup_over_baseline_high=over_baseline[2],
+        )
 
 
 def _interval(found: Comparison | None) -> tuple[float | None, float | None, float | None]:

@@ -12,7 +12,7 @@ from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Candidate, close_all, interference_notes
+from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
@@ -217,7 +217,7 @@ class _Comparison:
         inputs = random_inputs(self.latencies.model.graph.inputs)
         candidates: dict[str, Candidate] = {}
         setting = None
-        try:
+        with closing_all(candidates):
             if (plain := self.here.plain) is not None:
                 setting = self._best_setting(inputs)
                 candidates[REFERENCE] = plain.ready(setting, inputs)
@@ -229,8 +229,6 @@ class _Comparison:
             if ways and ways.keys().isdisjoint(candidates):
                 raise self.faults.first
             return setting, self._in_turn(candidates)
-        finally:
-            close_all(candidates.values())
 
     def _ready(self, way: Way, inputs: Arrays) -> Candidate:
         """The way ready to be timed; it is run once, so that a way that fails does so here."""

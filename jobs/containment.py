@@ -63,9 +63,6 @@ def shipped_plain(
         shipped="reference",
         reason=reason,
         schedule=found.schedule,
-        proven=None,
-        alternatives=(),
-        latency_us={},
         kernels_before=None,
         running=with_setting(running, plain.settings[0]),
     )

@@ -13,12 +13,11 @@ from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import NOTHING_LENT, Lent, opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.reduced import reduced_verdict
 from iosched.jobs.result import OptimizeResult, document_of, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.throughput import best_throughput
-from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, unscheduled_verdict
+from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, reduced_verdict, unscheduled_verdict
 from iosched.jobs.wholes import keep_whole
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
@@ -167,7 +166,8 @@ class _Job:
         if here is None:
             runtime = {"precision": self.settings.precision, "launch": self.settings.launch}
             verdict = predicted_verdict(self.model, self.opened, runtime, found)
-            return verdict.noting(measured_stages_notes(self.opened, self.settings, verdict.measured_share))
+            share = verdict.running.runtime.get("measured_share")
+            return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
         if here.only_way is not None:
             return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)

@@ -10,6 +10,7 @@ from iosched.jobs.annotate import annotated_batches
 from iosched.jobs.fitting import taken_over
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
+from iosched.jobs.pace import share_s
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
@@ -102,7 +103,7 @@ def optimize_batches(
     failed: dict[int, Exception] = {}
     started = time.monotonic()
     for number, size in enumerate(sizes):
-        budget_s = _share(settings.budget_s, started, len(sizes) - number)
+        budget_s = share_s(settings.budget_s, started, len(sizes) - number)
         own, shown = replace(settings, budget_s=budget_s, schedule_from=sources[size]), _Prefixed(observer, size)
         try:
             results[size] = one(models[size], own, shown, held)
@@ -115,10 +116,3 @@ def optimize_batches(
     documents = {size: result.document for size, result in results.items()}
     left = tuple(size for size in sizes if size not in results and size not in failed)
     return BatchesResult(model, BatchSchedules(model.name, model.inputs, documents), results, failed, left)
-
-
-def _share(budget_s: float | None, started: float, left: int) -> float | None:
-    """The seconds for the next of so many batch sizes."""
-    if budget_s is None:
-        return None
-    return max(budget_s - (time.monotonic() - started), 0.0) / left

@@ -20,6 +20,17 @@ _ROOM_FOR_OPENVINO = 2  # times what comparing the others takes
 _LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, so that the fastest one can be found
 
 
+def share_s(budget_s: float | None, started: float, parts: float) -> float | None:
+    """The seconds for the next of some parts of a job, which share the rest of its budget evenly; None for no limit.
+
+    Args:
+        budget_s: the seconds for the whole job.
+        started: when it began, by `time.monotonic`.
+        parts: how many parts are left, with this one.
+    """
+    return None if budget_s is None else max(started + budget_s - time.monotonic(), 0.0) / parts
+
+
 @dataclass(frozen=True, eq=False)
 class Pace:
     """The time of one call of `optimize`.

@@ -71,10 +71,6 @@ class Provenance:
     command: tuple[str, ...] | None = None
     time: str | None = None
 
-    def as_object(self) -> dict[str, object]:
-        """All of it, as JSON has it."""
-        return asdict(self)
-
     def as_kept(self) -> dict[str, object]:
         """What does not change from call to call, for files of which the same database makes the same bytes."""
         machine = {key: value for key, value in asdict(self.machine).items() if key not in _OF_THE_MOMENT}

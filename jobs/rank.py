@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from iosched.jobs.pace import share_s
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
@@ -219,12 +220,10 @@ def limited(settings: RankSettings, device: str, started: float, left: float) ->
         UsageError: no time remains.
     """
     on_device = settings.on(device)
-    if on_device.budget_s is None:
-        return on_device
-    rest_s = on_device.budget_s - (time.monotonic() - started)
-    if rest_s <= 0:
+    budget_s = share_s(on_device.budget_s, started, max(left, 1))
+    if budget_s == 0:
         raise UsageError("there was no time left for this model: give a larger --budget")
-    return replace(on_device, budget_s=rest_s / max(left, 1))
+    return replace(on_device, budget_s=budget_s)
 
 
 def _devices(settings: RankSettings) -> Mapping[str, str]:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from iosched.jobs.decision import Ratio
-from iosched.jobs.intervals import Intervals
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.schedule_file import document_from
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.verdict import Verdict
+from iosched.jobs.verdict import Intervals, Verdict
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
@@ -29,8 +28,8 @@ from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
-_MEASURED = ("measured", "sequential", "greedy", "reference")
-_IF_MEASURED = ("openvino",)
+_KEPT = ("measured", "sequential", "greedy", "reference")
+"""The latencies that a schedule file has beside the predicted one, if only as unknown."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class OptimizeResult:
         intervals: how well the latencies are known, where they are computed; None where they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
         wholes: the whole models that were measured in turn, with their samples, by the names "measured", "sequential",
-            "greedy", "reference" and "openvino"; empty if none was.
+            "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times from the end
+            of one run to that of the next.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
             both take turns, as for throughput.
         check: how its outputs compare with those of plain onnxruntime; None where they were not compared.
@@ -183,15 +183,9 @@ class OptimizeResult:
     @property
     def shipped_us(self) -> float:
         """The latency of the way that ships; the predicted one if nothing was measured."""
-        if self.shipped == "iosched":
-            return self.predicted_us if self.measured_us is None else self.measured_us
-        of_shipped = {
-            "reference": self.reference_us,
-            "sequential": self.sequential_us,
-            "openvino": self.openvino_us,
-        }
-        found = of_shipped[self.shipped]
-        return self.predicted_us if found is None else found
+        if self.shipped_whole is not None:
+            return self.shipped_whole.median_us
+        return self.sequential_us if self.shipped == "sequential" else self.predicted_us
 
     @property
     def shipped_whole(self) -> Measurement | None:
@@ -217,16 +211,16 @@ def document_of(
     pruning = settings.pruning
     counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
     record = SearchRecord(settings.strategy, document_format.Limits(pruning.r, pruning.s), counts)
-    latency_us = verdict.latency_us
+    latency_us = {name: each.median_us for name, each in verdict.shown.items()}
     return replace(
         document_from(model, device, here, verdict.schedule),
         proven=verdict.proven,
         shipped=verdict.shipped,
         search=record if settings.schedule_from is None else settings.schedule_from.search,
         latency_us={
-            "predicted": latency_us.get("predicted", found.schedule.predicted_us),
-            **{name: latency_us.get(name) for name in _MEASURED},
-            **{name: latency_us[name] for name in _IF_MEASURED if name in latency_us},
+            "predicted": found.schedule.predicted_us,
+            **dict.fromkeys(_KEPT),
+            **latency_us,
         },
         runtime=dict(verdict.running.runtime),
         alternatives=verdict.alternatives,
@@ -244,7 +238,8 @@ def result_of(
         cost: the latencies that the search asked for; None if they are computed.
         seconds: how long all took.
     """
-    latency_us = verdict.latency_us
+    latency_us = document.latency_us
+    wholes = {name: each for name, each in verdict.shown.items() if each.samples_us}
     is_searched = found.states > 0
     return OptimizeResult(
         document=document,
@@ -252,11 +247,11 @@ def result_of(
         device_kind=document.device_kind,
         device_name=document.device_name,
         cost=document.cost,
-        predicted_us=document.latency_us["predicted"] or latency_us.get("measured") or 0.0,
-        measured_us=latency_us.get("measured"),
-        sequential_us=latency_us.get("sequential", 0.0),
-        greedy_us=latency_us.get("greedy"),
-        reference_us=latency_us.get("reference"),
+        predicted_us=latency_us["predicted"] or latency_us["measured"] or 0.0,
+        measured_us=latency_us["measured"],
+        sequential_us=latency_us["sequential"] or 0.0,
+        greedy_us=latency_us["greedy"],
+        reference_us=latency_us["reference"],
         shipped=verdict.shipped,
         reason=verdict.reason,
         seconds=seconds,
@@ -273,11 +268,11 @@ def result_of(
         gap=found.gap if is_searched else None,
         gap_of=found.scope if is_searched else None,
         ratio=verdict.ratio,
-        rested_us=dict(verdict.rested_us),
-        measured_share=verdict.measured_share,
+        rested_us={name: each.rested.median_us for name, each in wholes.items() if each.rested},
+        measured_share=document.measured_share,
         sequential_measured_share=verdict.sequential_measured_share,
         notes=tuple(verdict.running.notes),
         intervals=verdict.intervals,
         openvino_us=latency_us.get("openvino"),
-        wholes=verdict.wholes,
+        wholes=wholes,
     )

@@ -77,7 +77,7 @@ def found_by(
         ahead=ahead,
     )
     beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
-    return search_components(graph, cost, find, beside=beside, is_over=deadline or _never)
+    return search_components(graph, cost, find, beside=beside, is_over=deadline or never)
 
 
 def schedule_asked_for(
@@ -109,10 +109,11 @@ def schedule_asked_for(
     if settings.strategy != "both":
         return found
     observer.progress(0, None, "sessions over all cores")
-    return with_stretches(opened.graph, opened.cost, found, opened.effort, end or _never, ahead)
+    return with_stretches(opened.graph, opened.cost, found, opened.effort, end or never, ahead)
 
 
-def _never() -> bool:
+def never() -> bool:
+    """A deadline that never comes."""
     return False
 
 

@@ -26,7 +26,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare
@@ -207,13 +207,11 @@ class _Job:
         if len(openers) == 1:
             return [0], [0.0]
         opened: dict[str, Candidate] = {}
-        try:
+        with closing_all(opened):
             for number, opener in enumerate(openers):
                 with suppress(UsageError), self.faults.contained(f"a way to use teams of cores, number {number + 1}"):
                     opened[str(number)] = opener()
             found = measure_rates(opened, self.within(_TRIED, 0.2), self.progress("trying teams"))
-        finally:
-            close_all(opened.values())
         rates = [found[name].min_us if (name := str(number)) in found else inf for number in range(len(openers))]
         return sorted(range(len(rates)), key=rates.__getitem__), rates
 
@@ -250,7 +248,7 @@ def _compared(
     here, ways, plain = job.here, job.ways, job.here.plain
     assert plain is not None
     opened: dict[str, Candidate] = {}
-    try:
+    with closing_all(opened):
         if sessions is None:
             opened[REFERENCE] = plain.ready(setting, job.inputs)
         else:
@@ -276,8 +274,6 @@ def _compared(
         budget = job.pace.comparison(_COMPARED, len(opened))
         measured = measure_rates(opened, budget, job.progress(f"comparing with {here.wording.rival}"))
         return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
-    finally:
-        close_all(opened.values())
 
 
 def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
@@ -322,11 +318,10 @@ def _verdict(
         shipped=cast(Shipped, decided.chosen),
         reason=decided.reason(words),
         schedule=sequential(job.model.graph) if decided.chosen == "sequential" else choice.schedule,
-        proven=None,
         alternatives=(Alternative("sequential", sequential(job.model.graph), measured["sequential"].median_us),)
         if decided.chosen != "sequential"
         else (),
-        latency_us={{"iosched": "measured"}.get(name, name): each.median_us for name, each in measured.items()},
+        latencies=measured,
         kernels_before=running.n_kernels,
         running=with_setting(replace(running, notes=(*notes, *running.notes), n_kernels=n_kernels), setting),
         ratio=decided.ratio(),

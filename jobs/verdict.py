@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared
+from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, compare_libraries
 from iosched.jobs.decision import Ratio
-from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
+from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import priced
+from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.uncertainty import LEVEL, Interval, Uncertainty
 from iosched.profiler.devices.ways import Running
+from iosched.profiler.measuring.in_turn import interference_notes
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.peers.openvino import PlainOpenvino
+from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
@@ -29,6 +34,27 @@ from iosched.scheduler.teams import Teams
 _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
 
 
+_NOT_FASTER = (
+    "In {precision} the model was not found to be faster than on plain onnxruntime in fp32: without --precision it may"
+    " run faster, and more exactly."
+)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How well the latencies of a schedule that was found, and of the baselines, are known.
+
+    Attributes:
+        latency_us: of the schedules "iosched", "sequential" and "greedy", in microseconds.
+        speedup: by "sequential" and "greedy", how many times as fast the schedule found is.
+        level: the probability with which the intervals are meant to hold what would be measured.
+    """
+
+    latency_us: Mapping[str, Interval]
+    speedup: Mapping[str, Interval]
+    level: float = LEVEL
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The decision which schedule ships, with all that the schedule file and the result say of it.
@@ -37,41 +63,47 @@ class Verdict:
         shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
         reason: a text that says why.
         schedule: the schedule in the file, of the model's operators.
-        proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
-        alternatives: the other schedules that were considered, of the model's operators.
-        latency_us: the known medians of "predicted", "measured", "sequential", "greedy", "reference" and "openvino".
         kernels_before: how many kernels one run launches without a schedule that was found.
         running: facts about running the model as it ships.
+        latencies: of "iosched", "sequential", "greedy", "reference" and "openvino", where they are known. Those that
+            were measured have samples.
+        proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
+        alternatives: the other schedules that were considered, of the model's operators.
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
             nothing was measured, or too seldom.
-        rested_us: the same latencies after a rest, if they were measured.
-        measured_share: on a GPU that is not attached, the part of the latency of `schedule`, from 0 to 1, that was
-            measured on another machine; None if nothing was, or if the device is attached.
-        sequential_measured_share: the same of the sequential schedule.
+        sequential_measured_share: on a GPU that is not attached, the part of the latency of the sequential schedule,
+            from 0 to 1, that was measured on another machine; None if nothing was, or if the device is attached.
         intervals: how well latencies are known that are computed; None if they are measured.
         teams: how the cores share the work as the model ships; None if all of them do it together.
-        wholes: the whole models that were measured in turn, by the names of `latency_us`; empty if none was.
     """
 
     shipped: Shipped
     reason: str
     schedule: Schedule
-    proven: Scope | None
-    alternatives: tuple[Alternative, ...]
-    latency_us: Mapping[str, float]
     kernels_before: int | None
     running: Running
+    latencies: Mapping[str, Measurement] = field(default_factory=dict)
+    proven: Scope | None = None
+    alternatives: tuple[Alternative, ...] = ()
     ratio: Ratio | None = None
-    rested_us: Mapping[str, float] = field(default_factory=dict)
-    measured_share: float | None = None
     sequential_measured_share: float | None = None
     intervals: Intervals | None = None
     teams: Teams | None = None
-    wholes: Mapping[str, Measurement] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Mapping[str, Measurement]:
+        """`latencies` by the names that files and results have for them: "iosched" is "measured" or "predicted"."""
+        return {_shown_as(name, each): each for name, each in self.latencies.items()}
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
         """The same, with more sentences that a user should read."""
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
+
+
+def _shown_as(name: str, found: Measurement) -> str:
+    if name != "iosched":
+        return name
+    return "measured" if found.samples_us else "predicted"
 
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
@@ -96,8 +128,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     rest_notes = _rest_notes(measured, decided.baseline, decided.chosen, words)
     notes = (*pace.notes(n_rounds), *compared.notes, *rest_notes, *running.notes)
     runtime = {WITHOUT_OPENVINO: labels.get(without, without)} if shipped == OPENVINO else {}
-    known = {"measured": measured[found_name]}
-    known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured}
+    others = (name for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured)
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
     return Verdict(
         shipped=shipped,
@@ -109,12 +140,59 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
             for name in (found_name, "sequential", "greedy")
             if name != in_file and name in measured
         ),
-        latency_us={name: each.median_us for name, each in known.items()},
+        latencies={"iosched": measured[found_name], **{name: measured[name] for name in others}},
         kernels_before=here.running(None, measured).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=decided.ratio(labels),
-        rested_us={name: each.rested.median_us for name, each in known.items() if each.rested},
-        wholes=known,
+    )
+
+
+def reduced_verdict(
+    here: OpenModelHere,
+    only_way: PlainOpenvino,
+    found: SearchResult,
+    latencies: ModelLatencies,
+    pace: Pace,
+    observer: Observer,
+) -> Verdict:
+    """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
+
+    There is nothing of the same precision to compare it with. Plain onnxruntime is measured in turn with it all the
+    same, in 32-bit floats, for the user to know what the precision buys.
+
+    Raises:
+        DeviceError: OpenVINO cannot run the model.
+        MismatchError: the outputs are further off from those in 32-bit floats than 16-bit floats explain.
+    """
+    precision = only_way.precision
+    try:
+        agreement = only_way.agreement
+    except MismatchError as error:
+        raise MismatchError(f"in {precision} {error}\nLeave --precision out") from error
+    measured, setting = compare_libraries(latencies, here, only_way, pace, observer)
+    running = with_setting(here.running(None, {}), setting)
+    runtime = {
+        **running.runtime,
+        "precision": precision,
+        "error": {"max_abs": agreement.max_abs, "max_rel": agreement.max_rel},
+        WITHOUT_OPENVINO: REFERENCE,
+    }
+    faster = compare(measured[REFERENCE], measured[OPENVINO])
+    slow = () if faster is not None and faster.is_faster else (_NOT_FASTER.format(precision=precision),)
+    off = f"{agreement.max_rel:.2g} of their scale, {agreement.max_abs:.2g} at most"
+    n_rounds = min(len(each.samples_us) for each in measured.values())
+    return Verdict(
+        shipped="openvino",
+        reason=f"nothing else runs in {precision} here; its outputs are off from those in fp32 by {off}",
+        schedule=here.units.expanded(found.schedule),
+        latencies=measured,
+        kernels_before=running.n_kernels,
+        running=replace(
+            running,
+            n_kernels=None,
+            runtime=runtime,
+            notes=(*pace.notes(n_rounds), *interference_notes(measured), *slow, *running.notes),
+        ),
     )
 
 
@@ -126,8 +204,6 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
         reason=_NOTHING_TO_SCHEDULE,
         schedule=here.units.expanded(found.schedule),
         proven=found.proven,
-        alternatives=(),
-        latency_us={},
         kernels_before=running.n_kernels,
         running=with_setting(running, None if plain is None else plain.settings[0]),
     )
@@ -167,16 +243,27 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         schedule=chosen,
         proven=proven,
         alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
-        latency_us={
-            "predicted": latency_us["iosched"],
-            "sequential": latency_us["sequential"],
-            "greedy": latency_us["greedy"],
-        },
+        latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
         kernels_before=len(model.graph.operators),
         running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, opened.elsewhere.notes),
-        measured_share=share,
         sequential_measured_share=of_sequential,
         intervals=intervals,
+    )
+
+
+def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedule]) -> Intervals | None:
+    """Intervals of computed latencies; None where latencies are measured.
+
+    Args:
+        schedules: by name; "iosched" is the one found, and compared with all others.
+    """
+    if uncertainty is None:
+        return None
+    stages = {name: tuple(schedule.stages) for name, schedule in schedules.items()}
+    found = stages["iosched"]
+    return Intervals(
+        {name: uncertainty.latency_us(each) for name, each in stages.items()},
+        {name: uncertainty.ratio(each, found) for name, each in stages.items() if name != "iosched"},
     )
 
 

@@ -20,9 +20,6 @@ from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import SearchResult
 
-_NAMES = {"iosched": "measured"}
-"""What ships by its name among the latencies of a verdict, where it has another there."""
-
 
 def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> str:
     """A digest of the model, its shapes, what is searched for, and which libraries take part."""
@@ -40,7 +37,7 @@ def keep_whole(
     verdict: Verdict,
 ) -> None:
     """Keeps what the model takes as it ships, if it was measured as a whole, and all of its stages alone."""
-    shipped, total_us = verdict.wholes.get(_NAMES.get(verdict.shipped, verdict.shipped)), found.schedule.predicted_us
+    shipped, total_us = verdict.latencies.get(verdict.shipped), found.schedule.predicted_us
     if settings.schedule_from is not None or shipped is None or total_us is None or not math.isfinite(total_us):
         return
     if len(shipped.samples_us) < LEAST_SAMPLES or shipped.disturbed_by:
@@ -52,7 +49,7 @@ def keep_whole(
             measured_at=datetime.now(UTC),
             shipped=verdict.shipped,
             samples_us=shipped.samples_us,
-            sequential_us=verdict.wholes["sequential"].samples_us,
+            sequential_us=verdict.latencies["sequential"].samples_us,
             stages=len(tuple(found.schedule.stages)),
             sum_us=total_us,
             sequential_sum_us=operators_us(here),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 from iosched.jobs.batching.costs import SampledCosts
-from iosched.jobs.batching.desk import Desk
 from iosched.jobs.batching.pace import PRICED, SEARCHED, Pace
 from iosched.jobs.batching.plan import Cluster
 from iosched.jobs.batching.rivals import (
@@ -22,16 +21,59 @@ from iosched.jobs.batching.rivals import (
 from iosched.jobs.batching.schedules import predicted_us
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.progress import Observer
+from iosched.jobs.schedules import Deadline, schedule_by
 from iosched.models.batching.sample import weightless
 from iosched.models.composition.compose import compose
+from iosched.models.errors import IoschedError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.batching.costs import Even
 from iosched.scheduler.batching.ensemble import Group
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.schedule import Stage, Strategy
 
 CUT_SHORT = "For lack of time not everything was searched: a larger --budget goes on with what was measured."
+
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """A device on which models are opened with the same settings.
+
+    Attributes:
+        device: the device.
+        settings: how models are opened.
+        database: the profile database; None if latencies are computed, and nothing is known of them.
+    """
+
+    device: Device
+    settings: OpenSettings
+    database: ProfileDatabase | None
+
+    def open(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
+        """Opens `model`; see `Device.open`."""
+        return self.device.open(model, self.settings, self.database, beside=beside)
+
+    def best_us(self, beside: OpenModel, is_over: Deadline) -> Callable[[Model], float]:
+        """A function from models to the latency of the best schedule that a search finds, in microseconds.
+
+        It is infinite where the device cannot run the model by a schedule, and once it `is_over`.
+        """
+
+        def best_us(model: Model) -> float:
+            if is_over():
+                return math.inf
+            try:
+                with closing(self.open(model, beside)) as opened:
+                    if opened.here is not None and not opened.here.is_schedulable:
+                        return math.inf
+                    found = schedule_by(opened, "both", deadline=is_over).schedule.predicted_us
+            except IoschedError:
+                return math.inf
+            return math.inf if found is None else found
+
+        return best_us
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.interrupt import compared_in_turn
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.in_turn import Candidate, close_all, interference_notes
+from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, known_interval
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
@@ -79,7 +79,7 @@ def compare_rivals(
         KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
     """
     ready: dict[Rival, Candidate] = {}
-    try:
+    with closing_all(ready):
         notes = _open(rivals, inputs, pace, ready)
         usual_us = _usual_us(here, ready, pace)
         best = _best_of_rows(usual_us)
@@ -87,8 +87,6 @@ def compare_rivals(
         budget = pace.comparison(here.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
         return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
-    finally:
-        close_all(ready.values())
 
 
 def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival, Candidate]) -> tuple[str, ...]:
@@ -204,8 +202,6 @@ def _shipping(rivals: Mapping[RowName, Rival], rows: Sequence[Row], chosen: RowN
 def _predicted_row(name: RowName, rival: Rival) -> Row:
     latency_us = rival.found.schedule.predicted_us or 0.0
     known = rival.site.opened.uncertainty
-    row = Row(name, latency_us, None, None, None, rival.text)
-    if known is None:
-        return row
-    interval = known.latency_us(tuple(rival.found.schedule.stages))
-    return replace(row, low_us=interval.low, high_us=interval.high)
+    found = None if known is None else known.latency_us(tuple(rival.found.schedule.stages))
+    low_us, high_us = (None, None) if found is None else (found.low, found.high)
+    return Row(name, latency_us, low_us, high_us, None, rival.text)

@@ -12,13 +12,12 @@ from functools import cached_property, partial
 
 from iosched.jobs.batching.schedules import (
     mixed_schedules,
-    never,
     packed_schedule,
     predicted_us,
     serial_schedule,
     serial_schedule_with_stretches,
 )
-from iosched.jobs.schedules import Deadline, priced, unsearched
+from iosched.jobs.schedules import Deadline, never, priced, unsearched
 from iosched.models.composition.members import Member
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from iosched.jobs.schedules import Deadline, schedule_by, with_stretches
+from iosched.jobs.schedules import Deadline, never, schedule_by, with_stretches
 from iosched.models.composition.members import Member, owners
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -19,11 +19,6 @@ from iosched.scheduler.search import SearchResult, search
 
 _LEAST_LIKELY = 1.5
 """How many times as long as the best one a schedule may be expected to take, and still be run."""
-
-
-def never() -> bool:
-    """A deadline that never comes."""
-    return False
 
 
 def unit_owners(opened: OpenModel, model: Model, members: Sequence[Member]) -> Mapping[str, int]:

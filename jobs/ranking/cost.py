@@ -16,7 +16,7 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.calibration import LEAST_MODELS, Calibration, calibrated
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.result import OptimizeResult
-from iosched.jobs.schedules import found_by, schedule_asked_for, with_stretches
+from iosched.jobs.schedules import found_by, never, schedule_asked_for, with_stretches
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.wholes import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
@@ -232,7 +232,7 @@ class _FromStages:
             raise UsageError(f"of what the profile database knows no schedule can be made: {error}") from error
         if strategy != "both":
             return found
-        return with_stretches(graph, cost, found, Effort(), lambda: False)
+        return with_stretches(graph, cost, found, Effort(), never)
 
     def _known_us(self, stage: Stage) -> float | None:
         return known_us(self.here.cost, stage) if self.settings.resume else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from iosched.models.log import logger
 from iosched.profiler.measuring.idle import wait_until_idle
@@ -154,6 +156,15 @@ class _Turns:
 def turn_seconds(run_s: float) -> float:
     """About how many seconds a turn takes of a candidate whose runs take `run_s` seconds."""
     return REST_SECONDS + run_s + max(run_s, IN_A_ROW_SECONDS)
+
+
+@contextmanager
+def closing_all(candidates: Mapping[Any, Candidate]) -> Iterator[None]:
+    """Closes the candidates that there are when the context ends."""
+    try:
+        yield
+    finally:
+        close_all(candidates.values())
 
 
 def close_all(candidates: Iterable[Candidate]) -> None:

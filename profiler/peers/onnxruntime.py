@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, measure_in_turn
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 
@@ -51,10 +51,8 @@ class PlainOnnxruntime:
         if len(settings) == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
             return settings[0]
         opened = {str(index): self.ready(setting, inputs) for index, setting in enumerate(settings)}
-        try:
+        with closing_all(opened):
             found = measure_in_turn(opened, QUICK)
-        finally:
-            close_all(opened.values())
         return settings[int(min(found, key=lambda name: found[name].min_us))]
 
     @cached_property

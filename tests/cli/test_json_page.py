@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from scripted import LATENCIES_US, latencies_by_stage, script_models
 from small_models import branches
 
 from iosched.cli.main import cli
-from iosched.jobs import optimize_batches as batches_job
+from iosched.jobs import optimize as optimize_job
 from iosched.jobs.fleet import opening, survey
 from iosched.jobs.fleet.messages import Facts
 from iosched.jobs.fleet.ray import transport
@@ -159,7 +158,7 @@ def of_failures(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) 
             raise DeviceError("the memory is too small")
         return optimize(model, *rest)
 
-    monkeypatch.setattr(batches_job, "optimize_batches", partial(batches_job.optimize_batches, one=fails_at_4))
+    monkeypatch.setattr(optimize_job, "optimize", fails_at_4)
     yield "optimize", *ask("optimize", "m.onnx", *V100, "--batch-sizes", "1,4", "-o", "partly.onnx")
     monkeypatch.setattr(CpuDevice, "checks", lambda self: (SelfCheck("compiler", "all", lambda: "exact"),))
     yield SMALL, *ask("devices", "--selftest", "--device", "cpu")

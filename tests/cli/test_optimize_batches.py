@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from click.testing import Result
 from small_models import branches
 
-from iosched.jobs import optimize_batches as job
+from iosched.jobs import optimize as job
 from iosched.jobs.optimize import optimize
 from iosched.models.errors import DeviceError
 from iosched.scheduler.batch_schedules import BatchSchedules
@@ -98,7 +97,7 @@ def test_a_size_that_fails_is_told_after_the_others_were_written(
             raise DeviceError("the memory is too small")
         return optimize(model, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(job, "optimize_batches", partial(job.optimize_batches, one=fails_at_4))
+    monkeypatch.setattr(job, "optimize", fails_at_4)
     result = invoke("optimize", dynamic, "--device", "v100", "--batch-sizes", "1,4,16", "--json")
     assert result.exit_code == 3
     assert "Batch size 4 failed; the files have the schedules for the others." in result.stderr

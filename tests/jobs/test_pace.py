@@ -19,6 +19,7 @@ from scripted import (
 )
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.pace import share_s
 from iosched.profiler.measuring.in_turn import Budget, turn_seconds
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import Measurement, summarize
@@ -30,6 +31,13 @@ from iosched.profiler.store.tables import ComparisonRow
 @pytest.fixture
 def settings(tmp_path: Path) -> OptimizeSettings:
     return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
+
+
+def test_parts_share_the_rest_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 40.0)
+    assert share_s(100.0, 20.0, 4) == 20.0
+    assert share_s(10.0, 20.0, 4) == 0.0
+    assert share_s(None, 20.0, 4) is None
 
 
 def comparisons(path: Path | None) -> set[str]:

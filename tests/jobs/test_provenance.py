@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import asdict
 
 from iosched.jobs.provenance import provenance
 from iosched.models.version import iosched_version
@@ -11,7 +12,7 @@ from iosched.runtime.cores import allowed_cpus
 
 
 def test_it_says_what_ran_where_and_when() -> None:
-    found = provenance({"inputs": 3}, ["iosched", "run", "./m.onnx"]).as_object()
+    found = asdict(provenance({"inputs": 3}, ["iosched", "run", "./m.onnx"]))
     assert found == json.loads(json.dumps(found)) | {"machine": found["machine"], "command": found["command"]}
     assert set(found) == {"machine", "versions", "seeds", "command", "time"}
     machine, versions = found["machine"], found["versions"]

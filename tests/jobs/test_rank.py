@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
@@ -151,8 +150,8 @@ def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.M
         return cost(model, measure, settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rank_job, "model_cost", noted)
-    clock = iter([0.0, 10.0, 40.0, 90.0, 100.0, 101.0])
-    monkeypatch.setattr(rank_job, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    left_s = iter([90.0, 60.0, 10.0, 0.0])
+    monkeypatch.setattr(rank_job, "share_s", lambda budget_s, started, parts: next(left_s) / parts)
     models = {name: fire() for name in "abcd"}
     result = rank(models, RankSettings(("v100",), budget_s=100.0))
     assert asked == [90 / 4, 60 / 3, 10 / 2]

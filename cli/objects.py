@@ -1,0 +1,52 @@
+"""Results as JSON objects: which keys a command prints, and from which attributes of its result they come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from os import PathLike
+from typing import Any
+
+
+def json_object(source: object, keys: str, **more: object) -> dict[str, object]:
+    """A JSON object of an object; scripts rely on its keys.
+
+    Args:
+        source: the object.
+        keys: each is `key` or `key=attribute`. `outer.key` is a key of an object inside the object. Dots in an
+            attribute lead through attributes and mappings; if one of these is None or missing, the value is None.
+        more: values that `keys` may name; they come before attributes of the same names.
+    """
+    found: dict[str, Any] = {}
+    for word in keys.split():
+        key, _, attribute = word.partition("=")
+        *outer, last = key.split(".")
+        inside = found
+        for name in outer:
+            inside = inside.setdefault(name, {})
+        attribute = attribute or last
+        inside[last] = more[attribute] if attribute in more else _reached(source, attribute)
+    return found
+
+
+def _reached(source: object, path: str) -> object:
+    for name in path.split("."):
+        if source is not None:
+            source = source.get(name) if isinstance(source, Mapping) else getattr(source, name)
+    return source
+
+
+def plain(value: object) -> object:
+    """A value as JSON has it: dataclasses are objects of their fields; infinity and NaN, which JSON lacks, are null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, PathLike):
+        return str(value)
+    if is_dataclass(value):
+        return {field.name.removeprefix("is_"): plain(getattr(value, field.name)) for field in fields(value)}
+    return value
