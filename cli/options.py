@@ -22,7 +22,6 @@ from iosched.cli.log_file import open_log
 from iosched.cli.output import destination
 from iosched.cli.site_option import SiteOption
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LAUNCHES, LaunchName
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
 from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
@@ -319,33 +318,18 @@ class Searched(TypedDict):
     """What settings of everything that is searched have in common, by their names there."""
 
     threads: int | None
-    launch: LaunchName
     gap_percent: float | None
     resume: bool
     profile_db: Path | None
 
 
 def searched_options(function: F) -> F:
-    """`--launch`, `--gap`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched`."""
-    return _launch(_gap(_resume(profile_db_option(gathered("searched", _searched)(function)))))
+    """`--gap`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched`."""
+    return _gap(_resume(profile_db_option(gathered("searched", _searched)(function))))
 
 
-def _searched(
-    threads: int | None, launch: LaunchName, gap: float | None, resume: bool, profile_db: Path | None
-) -> Searched:
-    return Searched(threads=threads, launch=launch, gap_percent=gap, resume=resume, profile_db=profile_db)
-
-
-def _launch(function: F) -> F:
-    return click.option(
-        "--launch",
-        type=click.Choice(LAUNCHES),
-        default=DEFAULT_LAUNCH,
-        show_default=True,
-        help="How kernels are launched on a GPU that is planned for. 'graph': by one CUDA graph, as on an attached "
-        "GPU. 'streams': one by one, as for the tables of the IOS papers. What was measured elsewhere in a graph then "
-        "does not count.",
-    )(function)
+def _searched(threads: int | None, gap: float | None, resume: bool, profile_db: Path | None) -> Searched:
+    return Searched(threads=threads, gap_percent=gap, resume=resume, profile_db=profile_db)
 
 
 def _gap(function: F) -> F:

@@ -76,8 +76,9 @@ def test_of_a_measured_schedule_it_shows_no_share(invoke, schedule_file: Path, m
     assert "FLOP" not in invoke("show", schedule_file).stdout
 
 
+@pytest.mark.usefixtures("in_streams")
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
-    invoke("optimize", model, "--device", "v100", "--launch", "streams", "-q")
+    invoke("optimize", model, "--device", "v100", "-q")
     found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
     sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
     assert set(found) == {
@@ -154,9 +155,10 @@ def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:
     complains(invoke("show", schedule_file, "--block", 7), 2, "no block 7")
 
 
+@pytest.mark.usefixtures("in_streams")
 def test_show_draws_another_schedule_that_was_considered(invoke, complains, schedule_file: Path, model: Path) -> None:
     complains(invoke("show", schedule_file, "--alternative", "greedy"), 2, "it has none")
-    invoke("optimize", model, "--device", "v100", "--launch", "streams", "-q")
+    invoke("optimize", model, "--device", "v100", "-q")
     whole = invoke("show", "branches.iosched.onnx").stdout
     assert "\nconsidered as well: iosched " in whole
     text = invoke("show", "branches.iosched.onnx", "--alternative", "greedy").stdout
