@@ -39,6 +39,9 @@ PROFILE_DB_VARIABLE = "IOSCHED_PROFILE_DB"  # as in profiler/store, which loads 
 CLUSTER_VARIABLE = "IOSCHED_CLUSTER"
 NO_CLUSTER = "none"
 
+SHOWS_ALL = "iosched.help_all"
+"""The key in a context's `meta` under which it is true where help shows every option."""
+
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """The name and the shape in NAME=1x3x224x224, split at the last '=' because tensor names may contain one.
@@ -131,6 +134,33 @@ def verbosity_options(function: F) -> F:
         )
         function = option(function)
     return function
+
+
+class AdvancedOption(click.Option):
+    """An option that `--help-all` shows and `--help` does not; it works and completes like any other."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The flags and the help text, or None where `--help` leaves them out."""
+        return super().get_help_record(ctx) if ctx.meta.get(SHOWS_ALL) else None
+
+
+def help_all_option(function: F) -> F:
+    """`--help-all`, of a command that has an `AdvancedOption`."""
+    return click.option(
+        "--help-all",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_help_all,
+        help="Show this message with all options and exit.",
+    )(function)
+
+
+def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def model_argument(function: F) -> F:
