@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from iosched.jobs.loaded_batches import LoadedBatches as LoadedBatches
     from iosched.jobs.loaded_batches import load_any as load_any
     from iosched.jobs.loaded_batches import load_batches as load_batches
+    from iosched.jobs.matrix import MatrixResult as MatrixResult
+    from iosched.jobs.matrix import MatrixSettings as MatrixSettings
+    from iosched.jobs.matrix import matrix as matrix
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
     from iosched.jobs.optimize_batches import BatchesResult as BatchesResult
@@ -70,12 +73,14 @@ if TYPE_CHECKING:
     from iosched.models.spaces.lookup import find_space as find_space
     from iosched.models.spaces.space import Space as Space
     from iosched.scheduler.batch_schedules import BatchSchedules as BatchSchedules
+    from iosched.scheduler.blocks import partition as partition
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
     from iosched.scheduler.cost import CostModel as CostModel
     from iosched.scheduler.cost import Curtailable as Curtailable
     from iosched.scheduler.cost import OperatorBounds as OperatorBounds
     from iosched.scheduler.cost import OperatorKeys as OperatorKeys
     from iosched.scheduler.cost import Remeasurable as Remeasurable
+    from iosched.scheduler.counts import count_blocks as count_blocks
     from iosched.scheduler.document import ScheduleDocument as ScheduleDocument
     from iosched.scheduler.effort import Effort as Effort
     from iosched.scheduler.pruning import Pruning as Pruning
@@ -116,6 +121,8 @@ _HOME = {
     "Layer": "iosched.models.mutation.layers",
     "LoadedBatches": "iosched.jobs.loaded_batches",
     "LoadedModel": "iosched.jobs.loaded",
+    "MatrixResult": "iosched.jobs.matrix",
+    "MatrixSettings": "iosched.jobs.matrix",
     "MismatchError": "iosched.models.errors",
     "Model": "iosched.models.model",
     "Mutator": "iosched.models.mutation.mutator",
@@ -149,6 +156,7 @@ _HOME = {
     "by_name": "iosched.models.mutation.matching",
     "by_type": "iosched.models.mutation.matching",
     "chain": "iosched.models.mutation.matching",
+    "count_blocks": "iosched.scheduler.counts",
     "explore": "iosched.jobs.explore",
     "find_space": "iosched.models.spaces.lookup",
     "layer_of": "iosched.models.mutation.layers",
@@ -156,9 +164,11 @@ _HOME = {
     "load_any": "iosched.jobs.loaded_batches",
     "load_batches": "iosched.jobs.loaded_batches",
     "load_model": "iosched.models.load",
+    "matrix": "iosched.jobs.matrix",
     "open_executor": "iosched.jobs.run",
     "optimize": "iosched.jobs.scripting",
     "optimize_batches": "iosched.jobs.scripting",
+    "partition": "iosched.scheduler.blocks",
     "rank": "iosched.jobs.rank",
     "record_of": "iosched.models.mutation.record",
     "replay": "iosched.models.mutation.variant",
@@ -196,6 +206,8 @@ __all__ = [
     "Layer",
     "LoadedBatches",
     "LoadedModel",
+    "MatrixResult",
+    "MatrixSettings",
     "MismatchError",
     "Model",
     "Mutator",
@@ -230,6 +242,7 @@ __all__ = [
     "by_name",
     "by_type",
     "chain",
+    "count_blocks",
     "explore",
     "find_space",
     "layer_of",
@@ -237,9 +250,11 @@ __all__ = [
     "load_any",
     "load_batches",
     "load_model",
+    "matrix",
     "open_executor",
     "optimize",
     "optimize_batches",
+    "partition",
     "rank",
     "record_of",
     "replay",

@@ -20,6 +20,8 @@ from kernel_traffic import is_merged, traffic
 from last_block import last_block
 from testbed import option_parser, write_results
 
+from iosched.jobs.matrix import MatrixSettings, matrix
+from iosched.models import zoo
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
@@ -30,6 +32,7 @@ from iosched.scheduler.counts import count_blocks
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import search
+from iosched.scheduler.strategy_names import SearchStrategy
 
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
 TABLE_3_1 = {
@@ -38,6 +41,12 @@ TABLE_3_1 = {
     "nasnet_a": 18,
     "randwire": 33,
 }  # operators of the block counted there
+MATRICES: dict[str, tuple[tuple[str, ...], tuple[int, ...], SearchStrategy]] = {
+    "devices": (("v100", "k80"), (1,), "both"),
+    "batch-sizes": (("v100",), (1, 32, 128), "both"),
+    "dos-devices": (("titanxp", "v100", "rtx2080ti"), (1,), "dos"),
+    "dos-batch-sizes": (("v100",), (1, 8, 16), "dos"),
+}
 CHAINS = {"figure 3.4": (2, 1), "1 of 3": (3,), "2 of 2": (2, 2), "3 of 4": (4, 4, 4)}  # lengths of independent chains
 
 Record = dict[str, object]
@@ -57,6 +66,7 @@ def main(arguments: Sequence[str]) -> None:
         "rtx2080ti_ms": {name: five_schedules(name, "rtx2080ti") for name in networks},
         "resnet50_ms": five_schedules("resnet50", "v100"),
         "dos": {name: dos(name) for name in networks},
+        "matrices": {name: matrix_us(*targets) for name, targets in MATRICES.items()},
         "last_block": last_block() if "inception_v3" in networks else {},
     }
     write_results(options, "papers", arguments, record)
@@ -153,6 +163,15 @@ def five_schedules(network: str, device: str) -> dict[str, float]:
     """Figures 4.1 and 4.4, milliseconds."""
     cells = predicted_ms(network, CALIBRATION, schedules(network, CALIBRATION, device), device)
     return {name: round(value, 3) for name, value in cells.items()}
+
+
+def matrix_us(devices: Sequence[str], batch_sizes: Sequence[int], strategy: SearchStrategy) -> Record:
+    """The thesis's table 4.2, and DOS's tables 1 and 2: latencies of Inception V3 as run on, and as scheduled for."""
+    proto = zoo.build("inception_v3").SerializeToString()
+    batches = [(size, load_model(proto, batch_size=size)) for size in batch_sizes]
+    settings = MatrixSettings(tuple(devices), strategy=strategy, launch="streams", gap_percent=0, resume=False)
+    names = devices if len(devices) > 1 else batch_sizes
+    return {"targets": list(names), "latency_us": matrix(batches, settings).latency_us}
 
 
 def dos(network: str) -> Record:

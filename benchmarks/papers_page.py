@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from batching_tables import TABLES as BATCHING_TABLES
@@ -22,7 +22,6 @@ FOLDER = Path(__file__).parent
 TEMPLATE = FOLDER / "papers.template.md"
 PAGE = FOLDER.parent / "docs" / "papers.md"
 NETWORKS = tuple(V100_MS)
-MATRICES = ("batch-sizes", "devices", "dos-batch-sizes", "dos-devices")
 WIDTH = 125
 
 
@@ -66,7 +65,7 @@ def derived() -> dict[str, object]:
         "cpu_blocks": span(row["sequential_us"] / row["found_us"] for row in results("ablation-blocks-cpu")["rows"]),
         "speedup_at": {f"b{size}": ratio for size, ratio in speedups.items()},
         "ti": span(found["sequential"] / found["both"] for found in ours["rtx2080ti_ms"].values()),
-        "lost": {name: span(lost(f"matrix-{name}")) for name in MATRICES},
+        "lost": {name: span(lost(found["latency_us"])) for name, found in ours["matrices"].items()},
         "dos_ios": span(found["dos"]["ms"] / found["both"]["ms"] for found in ours["dos"].values()),
         "dos_sequential": span(dos_over("sequential")),
         "dos_greedy": span(dos_over("greedy")),
@@ -111,10 +110,9 @@ def span(values: Iterable[float]) -> dict[str, float]:
     return {"least": min(known), "most": max(known)}
 
 
-def lost(file: str) -> list[float]:
+def lost(latency_us: Sequence[Sequence[float]]) -> list[float]:
     """The part that every foreign schedule of a cross table takes longer."""
-    slowdown = results(file)["slowdown"]
-    return [cell - 1 for run, row in enumerate(slowdown) for made, cell in enumerate(row) if run != made]
+    return [us / row[run] - 1 for run, row in enumerate(latency_us) for made, us in enumerate(row) if run != made]
 
 
 def last_block_ratios() -> dict[str, float]:

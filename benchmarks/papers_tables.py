@@ -171,42 +171,40 @@ def figure_4_6() -> str:
     return markdown(headers, rows)
 
 
-def cross(file: str, key: str, printed: Mapping[tuple[object, object], float]) -> str:
-    """A cross table of `iosched matrix --json` beside the published one."""
-    found = results(file)
-    names = [target[key] for target in found["targets"]]
+def cross(name: str, printed: Mapping[tuple[object, object], float]) -> str:
+    """A cross table beside the published one."""
+    names, latency_us = results("papers")["matrices"][name].values()
     rows = []
     for run, executed in enumerate(names):
         cells: list[object] = [TITLES.get(executed, executed)]
         for made, optimized in enumerate(names):
             theirs = printed[executed, optimized]
-            ours = found["latency_us"][run][made] / 1e3
-            extra = f", {percent(theirs / printed[executed, executed])} / {percent(found['slowdown'][run][made])}"
-            cells.append(f"{theirs:.2f} / {ours:.2f}{extra if run != made else ''}")
+            ours, own = latency_us[run][made], latency_us[run][run]
+            extra = f", {percent(theirs / printed[executed, executed])} / {percent(ours / own)}"
+            cells.append(f"{theirs:.2f} / {ours / 1e3:.2f}{extra if run != made else ''}")
         rows.append(cells)
-    return markdown(
-        ["run on" if key == "device" else "run at batch", *(f"for {TITLES.get(name, name)}" for name in names)], rows
-    )
+    where = "run on" if names[0] in TITLES else "run at batch"
+    return markdown([where, *(f"for {TITLES.get(each, each)}" for each in names)], rows)
 
 
 def table_4_2_batch() -> str:
-    return cross("matrix-batch-sizes", "batch_size", published.BATCH_CROSS_MS)
+    return cross("batch-sizes", published.BATCH_CROSS_MS)
 
 
 def table_4_2_device() -> str:
-    return cross("matrix-devices", "device", published.DEVICE_CROSS_MS)
+    return cross("devices", published.DEVICE_CROSS_MS)
 
 
 def dos_table_1() -> str:
     names = [name for name, _ in published.DOS_TABLE_1_MS]
     printed = {(run, made): ms for run, row in published.DOS_TABLE_1_MS for made, ms in zip(names, row, strict=True)}
-    return cross("matrix-dos-devices", "device", printed)
+    return cross("dos-devices", printed)
 
 
 def dos_table_2() -> str:
     sizes = [size for size, _ in published.DOS_TABLE_2_MS]
     printed = {(run, made): ms for run, row in published.DOS_TABLE_2_MS for made, ms in zip(sizes, row, strict=True)}
-    return cross("matrix-dos-batch-sizes", "batch_size", printed)
+    return cross("dos-batch-sizes", printed)
 
 
 def figure_4_7_us() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +11,6 @@ import click
 from iosched.cli.options import (
     Binding,
     binding_options,
-    given,
     json_option,
     model_argument,
     pruning_options,
@@ -37,19 +36,12 @@ _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages",
 @model_argument
 @binding_options
 @pruning_options
-@click.option(
-    "--published-endings",
-    is_flag=True,
-    help="Count only stages whose groups each start with a single operator, as the thesis's table 3.1 was printed. "
-    "Nothing is pruned unless -r or -s is given.",
-)
 @json_option
 @verbosity_options
 def command(
     model: str,
     binding: Binding,
     pruning: Pruning,
-    published_endings: bool,
     as_json: bool,
 ) -> None:
     """Show the blocks of MODEL and how large the search in each is; runs nothing.
@@ -61,13 +53,11 @@ def command(
     from iosched.scheduler.blocks import partition
     from iosched.scheduler.counts import count_blocks
 
-    if published_endings and not given("r", "s"):
-        pruning = replace(pruning, r=None, s=None)
     loaded = read_model(model, binding)
     blocks = [part.operators for part in partition(loaded.graph)]
-    counts = list(count_blocks(loaded.graph, blocks, pruning, single_source=published_endings))
+    counts = list(count_blocks(loaded.graph, blocks, pruning))
     shipped = _shipped(embedded_schedules(loaded))
-    found = _Inspected(loaded, pruning, published_endings, counts, record_of(loaded.proto), shipped)
+    found = _Inspected(loaded, pruning, counts, record_of(loaded.proto), shipped)
     if as_json:
         emit_json(as_object(found))
         return
@@ -84,7 +74,6 @@ class _Inspected:
 
     model: Model
     pruning: Pruning
-    published_endings: bool
     blocks: Sequence[Counts]
     record: Record | None
     shipped: Mapping[int, Shipped]
@@ -109,7 +98,6 @@ def as_object(found: _Inspected) -> dict[str, object]:
         "flops": found.model.flops,
         "params": found.model.n_parameters,
         "pruning": found.pruning,
-        "endings": "published" if found.published_endings else "all",
         "variant": None if found.record is None else _variant(found.record),
         "schedules": [{"batch_size": size, "shipped": shipped} for size, shipped in found.shipped.items()],
         "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
@@ -129,8 +117,6 @@ def _variant(record: Record) -> dict[str, object]:
 def _print(found: _Inspected) -> None:
     model, pruning = found.model, found.pruning
     limits = "no pruning" if pruning.r is None and pruning.s is None else f"pruning r={pruning.r} s={pruning.s}"
-    if found.published_endings:
-        limits += ", endings as published"
     title = (
         f"{model.name}: {len(model.graph.operators):,} operators ({len(model.proto.graph.node):,} nodes), "
         f"{found.model.flops / 1e9:.2f} GFLOP, {found.model.n_parameters / 1e6:.1f} M parameters; {limits}"

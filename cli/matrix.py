@@ -35,7 +35,7 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
 from iosched.cli.terminal import say
-from iosched.cli.words import latency_text, launch_words, percent_more, share_text
+from iosched.cli.words import latency_text, percent_more, share_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
 
 
 _TARGET = "device name batch_size cost optimal proven taken_from sequential_us speedup"
+_COMPUTED = "computed by the analytic model for one CUDA graph"
 _COST_TEXT = {
-    "analytic": "computed by the analytic model{launch}, not measured",
+    "analytic": f"{_COMPUTED}, not measured",
     "measured": "measured",
-    "mixed": "on GPUs computed by the analytic model{launch}, not measured; on the CPU measured",
+    "mixed": f"on GPUs {_COMPUTED}, not measured; on the CPU measured",
 }
 
 
@@ -132,7 +133,7 @@ def command(
         _print(first.name, result, settings)
     _remark(result)
     if plot is not None:
-        title, how = _title(first.name, result), _cost_text(result, settings)
+        title, how = _title(first.name, result), _cost_text(result)
         drawn = draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result), result.is_equal)
         write(plot, drawn.encode())
 
@@ -225,12 +226,11 @@ def _title(model: str, result: MatrixResult) -> str:
     return f"{model} on {where}{batch}"
 
 
-def _cost_text(result: MatrixResult, settings: MatrixSettings) -> str:
-    launch = launch_words(settings.launch)
+def _cost_text(result: MatrixResult) -> str:
     if not any(_has_measured(result)):
-        return f"latency, {_COST_TEXT[result.cost].format(launch=launch)}"
+        return f"latency, {_COST_TEXT[result.cost]}"
     cpu = "; on the CPU measured" if result.cost == "mixed" else ""
-    return f"latency, on GPUs computed by the analytic model{launch}, but for stages that were measured elsewhere{cpu}"
+    return f"latency, on GPUs {_COMPUTED}, but for stages that were measured elsewhere{cpu}"
 
 
 def _has_measured(result: MatrixResult) -> list[bool]:
@@ -260,7 +260,7 @@ def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
     if any(_has_measured(result)):
         headers.append("* measured")
         rows = [[*row, _share(result, number)] for number, row in enumerate(rows)]
-    print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result, settings)}")
+    print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result)}")
     if any(cell.endswith(EQUAL) for row in rows for cell in row):
         say(equal_text("the row's own schedule (*)"))
 

@@ -14,6 +14,7 @@ from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each,
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles, files_of
 from iosched.cli.options import (
+    AdvancedOption,
     Binding,
     Searched,
     batch_sizes_option,
@@ -21,6 +22,7 @@ from iosched.cli.options import (
     budget_option,
     cluster_option,
     gathered,
+    help_all_option,
     json_option,
     model_argument,
     output_option,
@@ -113,7 +115,12 @@ def _settings(
     "Be done after about so many seconds, with the best schedule found by then. Comparing whole models takes a "
     "part of them. If there are too few to tell what is faster, plain onnxruntime is shipped.",
 )
-@click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")
+@click.option(
+    "--exhaustive",
+    cls=AdvancedOption,
+    is_flag=True,
+    help="Measure every stage; bounds are not trusted (can take hours).",
+)
 @precision_option(
     "What the device computes in. On a GPU, attached or planned for: fp32, tf32 or fp16. On a CPU: fp32, or, if it has "
     "the instructions, bf16 or fp16. These run on OpenVINO and without a schedule, and the error is told.",
@@ -121,6 +128,7 @@ def _settings(
 )
 @click.option(
     "--barriers",
+    cls=AdvancedOption,
     type=click.Choice(("auto", "stage", "none")),
     default="auto",
     show_default=True,
@@ -129,6 +137,7 @@ def _settings(
 )
 @click.option(
     "--layout",
+    cls=AdvancedOption,
     type=click.Choice(("auto", "nhwc", "nchw")),
     default="auto",
     show_default=True,
@@ -163,6 +172,7 @@ def _settings(
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
+@help_all_option
 @gathered("settings", _settings)
 def command(
     model: str,

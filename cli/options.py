@@ -22,7 +22,6 @@ from iosched.cli.log_file import open_log
 from iosched.cli.output import destination
 from iosched.cli.site_option import SiteOption
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LAUNCHES, LaunchName
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
 from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
@@ -39,6 +38,9 @@ THREADS_VARIABLE = "IOSCHED_THREADS"
 PROFILE_DB_VARIABLE = "IOSCHED_PROFILE_DB"  # as in profiler/store, which loads sqlite3
 CLUSTER_VARIABLE = "IOSCHED_CLUSTER"
 NO_CLUSTER = "none"
+
+SHOWS_ALL = "iosched.help_all"
+"""The key in a context's `meta` under which it is true where help shows every option."""
 
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -132,6 +134,33 @@ def verbosity_options(function: F) -> F:
         )
         function = option(function)
     return function
+
+
+class AdvancedOption(click.Option):
+    """An option that `--help-all` shows and `--help` does not; it works and completes like any other."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The flags and the help text, or None where `--help` leaves them out."""
+        return super().get_help_record(ctx) if ctx.meta.get(SHOWS_ALL) else None
+
+
+def help_all_option(function: F) -> F:
+    """`--help-all`, of a command that has an `AdvancedOption`."""
+    return click.option(
+        "--help-all",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_help_all,
+        help="Show this message with all options and exit.",
+    )(function)
+
+
+def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def model_argument(function: F) -> F:
@@ -319,33 +348,18 @@ class Searched(TypedDict):
     """What settings of everything that is searched have in common, by their names there."""
 
     threads: int | None
-    launch: LaunchName
     gap_percent: float | None
     resume: bool
     profile_db: Path | None
 
 
 def searched_options(function: F) -> F:
-    """`--launch`, `--gap`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched`."""
-    return _launch(_gap(_resume(profile_db_option(gathered("searched", _searched)(function)))))
+    """`--gap`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched`."""
+    return _gap(_resume(profile_db_option(gathered("searched", _searched)(function))))
 
 
-def _searched(
-    threads: int | None, launch: LaunchName, gap: float | None, resume: bool, profile_db: Path | None
-) -> Searched:
-    return Searched(threads=threads, launch=launch, gap_percent=gap, resume=resume, profile_db=profile_db)
-
-
-def _launch(function: F) -> F:
-    return click.option(
-        "--launch",
-        type=click.Choice(LAUNCHES),
-        default=DEFAULT_LAUNCH,
-        show_default=True,
-        help="How kernels are launched on a GPU that is planned for. 'graph': by one CUDA graph, as on an attached "
-        "GPU. 'streams': one by one, as for the tables of the IOS papers. What was measured elsewhere in a graph then "
-        "does not count.",
-    )(function)
+def _searched(threads: int | None, gap: float | None, resume: bool, profile_db: Path | None) -> Searched:
+    return Searched(threads=threads, gap_percent=gap, resume=resume, profile_db=profile_db)
 
 
 def _gap(function: F) -> F:

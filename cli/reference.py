@@ -12,14 +12,15 @@ from pathlib import Path
 import click
 
 from iosched.cli.main import COMMANDS, cli
+from iosched.cli.options import SHOWS_ALL
 
 FOLDER = Path("docs", "cli")
 
 _HEAD = """# Command line
 
-A page for each command, made from what its `--help` prints. [JSON output](../json.md) has the keys of `--json`,
-[exit codes](../exit-codes.md) what a command returns, and [settings for all calls](../site-settings.md) what may be
-set once.
+A page for each command, made from its help, with all options. `--help` leaves some of them out, and `--help-all` shows
+them. [JSON output](../json.md) has the keys of `--json`, [exit codes](../exit-codes.md) what a command returns, and
+[settings for all calls](../site-settings.md) what may be set once.
 
 | command | does |
 |---|---|
@@ -56,7 +57,7 @@ def _page(name: str, command: click.Command, ctx: click.Context) -> str:
 
 
 def _section(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """What `--help` prints of one command, its options as a table."""
+    """The help of one command, with all of its options as a table."""
     yield from ["```text", command.get_usage(ctx).removeprefix("Usage: "), "```", ""]
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield from [*_paragraph(paragraph), ""]
@@ -99,7 +100,7 @@ def _code(text: str) -> str:
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
     # Fixed width: the pages must not depend on the terminal they were made in.
-    return click.Context(
+    ctx = click.Context(
         command,
         parent=parent,
         info_name=name,
@@ -107,6 +108,8 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
         max_content_width=100,
         help_option_names=["-h", "--help"],
     )
+    ctx.meta[SHOWS_ALL] = True
+    return ctx
 
 
 def main() -> None:

@@ -45,8 +45,8 @@ _MOST_NAMES = 3
     type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="'text' for a terminal, 'html' for a browser, with search and zoom, 'svg' for a page, 'dot' for Graphviz, "
-    "'netron' for Netron, beside the optimized model, 'trace' for ui.perfetto.dev or chrome://tracing.",
+    help="'text' for a terminal, 'html' for a browser, with search and zoom, 'svg' for a page, 'netron' for "
+    "Netron, beside the optimized model, 'trace' for ui.perfetto.dev or chrome://tracing.",
 )
 @output_option(
     "-o",

@@ -59,13 +59,6 @@ def _svg(drawn: Drawn, unicode: bool) -> str:
     return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=_proven(document))
 
 
-def _dot(drawn: Drawn, unicode: bool) -> str:
-    from iosched.cli.pictures.dot import draw_dot
-
-    del unicode  # Graphviz takes UTF-8
-    return draw_dot(drawn.document.schedule, title=drawn.title, looks=drawn.looks, reads=drawn.edges)
-
-
 def _netron(drawn: Drawn, unicode: bool) -> str:
     from iosched.cli.pictures.netron import draw_netron
 
@@ -98,7 +91,6 @@ FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {
     "text": _text,
     "svg": _svg,
     "html": _html,
-    "dot": _dot,
     "netron": _netron,
     "trace": _trace,
 }

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import median
 from textwrap import wrap
 
-from iosched.cli.pictures.families import Paint
+from iosched.cli.pictures.families import FAMILIES, Paint
 from iosched.cli.pictures.looks import Look, latency_label, look_of, shown
-from iosched.cli.pictures.paints import paints_of
 from iosched.cli.pictures.svg import GREY, escaped, picture, text
 from iosched.cli.words import count_text
 from iosched.scheduler.proof import proof_text
@@ -57,7 +57,7 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
         looks: how operators are shown, by their names; one that it does not have is shown as its name, in grey.
         proven: what is proven of the schedule, in words; None where nothing is said of it.
     """
-    paints = paints_of(schedule, looks)
+    paints = _paints(schedule, looks)
     rows = _rows(schedule)
     parts: list[str] = []
     headline = wrap(title, _TITLE_LETTERS)
@@ -198,3 +198,16 @@ def _filled(paint: Paint) -> str:
 def _clipped(words: str, width: float) -> str:
     room = int(width / _CHAR)
     return words if len(words) <= room else words[: max(room - 1, 1)] + "…"
+
+
+def _paints(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, Paint]:
+    """A light colour for each kind of look in the schedule: for every family, or for every model where it has several.
+
+    In the order of a legend. Of more than seven models, some have the same colour.
+    """
+    shown = [look_of(name, looks) for stage in schedule.stages for name in stage.operators]
+    by_family = {family.name: family.light for family in FAMILIES.values()}
+    models = dict.fromkeys(look.models for look in shown if look.models)
+    colours = dict(zip(models, cycle(paint for paint in by_family.values() if not paint.edge)))
+    kinds = {look.kind for look in shown}
+    return {kind: paint for kind, paint in {**colours, **by_family}.items() if kind in kinds}

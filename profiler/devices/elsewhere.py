@@ -73,8 +73,8 @@ class FoundElsewhere:
             return NOTHING
         return FoundElsewhere(
             passed_over=(
-                f"Stages that were measured on {self.measured.device} are left out, for they ran in a CUDA graph:"
-                " --launch graph takes them.",
+                f"Stages that were measured on {self.measured.device} are left out, because they ran in a CUDA graph:"
+                " launch='graph' takes them.",
             )
         )
 

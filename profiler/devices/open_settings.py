@@ -74,8 +74,8 @@ def refuse_for_planned_gpus(settings: OpenSettings) -> None:
     """
     if settings.launch != DEFAULT_LAUNCH:
         raise UsageError(
-            f"--launch {settings.launch} is for GPUs that are planned for: what is measured runs as it is launched here"
-            "\nLeave --launch out, or name a GPU to plan for: 'iosched devices' lists them"
+            f"launch={settings.launch!r} is for GPUs that are planned for: what is measured runs as it is launched here"
+            "\nLeave launch out, or name a GPU to plan for: 'iosched devices' lists them"
         )
     if settings.gap_percent is not None:
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from small_models import branches
 from terminals import assert_all_widths_show, recorded
 
 from iosched.cli.main import cli
+from iosched.jobs.settings import OptimizeSettings
 
 Invoke = Callable[..., Result]
 
@@ -74,3 +76,9 @@ def complains() -> Callable[..., str]:
         return result.stderr
 
     return check
+
+
+@pytest.fixture
+def in_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`optimize` plans for kernels launched one by one, which only Python asks for."""
+    monkeypatch.setattr("iosched.jobs.settings.OptimizeSettings", partial(OptimizeSettings, launch="streams"))

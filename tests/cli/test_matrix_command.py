@@ -11,8 +11,9 @@ import onnx
 import pytest
 from small_models import branches
 
-from iosched.cli.matrix import labels
-from iosched.jobs.matrix import MatrixIntervals, MatrixResult, MatrixTarget
+from iosched.cli.matrix import as_object, labels
+from iosched.jobs.matrix import MatrixIntervals, MatrixResult, MatrixSettings, MatrixTarget, matrix
+from iosched.models.load import load_model
 from iosched.profiler.devices.uncertainty import LEVEL, Interval
 from iosched.scheduler.schedule import Schedule
 
@@ -129,12 +130,12 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     )
     told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4), ((None,) * 4,) * 4)
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
-    result = invoke("matrix", model, "--devices", "cpu,v100", "--launch", "streams")
+    result = invoke("matrix", model, "--devices", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
     assert "schedule for v100 is the best found, not proven optimal." in result.stderr
     assert "schedule for k80 is the best found, each block optimal, the whole not proven." in result.stderr
     assert "schedule for h100" not in result.stderr
-    how = "on GPUs computed by the analytic model for kernels launched one by one, not measured; on the CPU measured"
+    how = "on GPUs computed by the analytic model for one CUDA graph, not measured; on the CPU measured"
     assert how in result.stdout
     assert labels(told) == ["cpu", "v100", "k80", "h100"]
 
@@ -157,11 +158,12 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
     assert json.loads(invoke(*words, "--json").stdout)["slowdown"] == [[None, None], [1.5, 1.0]]
 
 
-def test_launches_into_streams_take_longer_than_a_graph_and_the_object_says_which(invoke, model: Path) -> None:
-    words = ("matrix", model, "--devices", "v100", "--json")
-    graphs, streams = (json.loads(invoke(*words, *more).stdout) for more in ((), ("--launch", "streams")))
+def test_launches_into_streams_take_longer_than_a_graph_and_the_object_says_which(model: Path) -> None:
+    batches = [(1, load_model(model))]
+    wanted = [MatrixSettings(("v100",), launch="graph"), MatrixSettings(("v100",), launch="streams")]
+    graphs, streams = (as_object("m", matrix(batches, settings), settings) for settings in wanted)
     assert (graphs["launch"], streams["launch"]) == ("graph", "streams")
-    assert graphs["latency_us"][0][0] < streams["latency_us"][0][0]
+    assert graphs["latency_us"] < streams["latency_us"]
 
 
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,12 @@ from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 
 from iosched.cli.words import source_text
+from iosched.jobs.estimate import estimate
 from iosched.jobs.fleet import opening
 from iosched.jobs.fleet.worker import Worker
+from iosched.jobs.matrix import MatrixSettings, matrix
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.models.load import load_model
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.runtime.cuda.target import Gpu
 
@@ -140,17 +144,18 @@ def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Pat
 
 
 def test_in_streams_nothing_is_taken_that_was_measured_in_a_graph(invoke, model: Path, profile: Path) -> None:
-    words = model, "--device", "v100", "--launch", "streams"
-    before = json.loads(invoke("optimize", *words, "--json").stdout)
+    settings, loaded = OptimizeSettings("v100", launch="streams"), load_model(model)
+    before = optimize(loaded, settings)
     invoke("profile", "import", profile)
-    found = json.loads(invoke("optimize", *words, "--json").stdout)
-    assert found["latency_us"] == before["latency_us"]
-    assert before["notes"] == []
-    (note,) = found["notes"]
+    found = optimize(loaded, settings)
+    assert found.predicted_us == before.predicted_us
+    assert before.notes == ()
+    (note,) = found.notes
     assert note.startswith(f"Stages that were measured on {V100} (")
-    assert note.endswith("are left out, for they ran in a CUDA graph: --launch graph takes them.")
-    assert "already known" not in invoke("optimize", *words, "--dry-run").stdout
-    assert "--launch graph takes them" in invoke("matrix", *words).stderr
+    assert note.endswith("are left out, because they ran in a CUDA graph: launch='graph' takes them.")
+    assert estimate(loaded, settings).known == 0
+    (target,) = matrix([(1, loaded)], MatrixSettings(("v100",), launch="streams")).targets
+    assert target.notes == (note,)
 
 
 @pytest.mark.parametrize("words", [("optimize", "--dry-run"), ("matrix",)])

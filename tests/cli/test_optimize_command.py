@@ -295,8 +295,9 @@ def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, wo
     assert "predicted" not in shown
 
 
+@pytest.mark.usefixtures("in_streams")
 def test_nothing_is_gained_where_no_other_schedule_is_faster(invoke, model: Path) -> None:
-    shown = invoke("optimize", model, "--device", "v100", "--launch", "streams").stdout
+    shown = invoke("optimize", model, "--device", "v100").stdout
     assert "shipped         sequential: by the analytic model no other schedule is faster" in shown
     assert "x (" not in shown
 
@@ -374,10 +375,11 @@ def test_what_is_planned_is_called_analytic_wherever_it_is_shown(invoke, model: 
     ],
 )
 def test_how_kernels_are_launched_is_said_wherever_a_plan_is_shown(
-    invoke, model: Path, launch: str, words: str
+    invoke, model: Path, request: pytest.FixtureRequest, launch: str, words: str
 ) -> None:
-    options = () if launch == "graph" else ("--launch", launch)
-    shown = invoke("optimize", model, "--device", "v100", *options)
+    if launch == "streams":
+        request.getfixturevalue("in_streams")
+    shown = invoke("optimize", model, "--device", "v100")
     assert words in shown.stdout
     for command in (("show",), ("show", "--format", "svg"), ("explain", "b")):
         name, *more = command
@@ -385,12 +387,13 @@ def test_how_kernels_are_launched_is_said_wherever_a_plan_is_shown(
         assert words in " ".join(lines.split())
         if "svg" not in more:
             assert json.loads(invoke(name, "branches.iosched.onnx", *more, "--json").stdout)["launch"] == launch
-    found = json.loads(invoke("optimize", model, "--device", "v100", *options, "--json").stdout)
+    found = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)
     assert found["launch"] == launch
 
 
 def test_the_launch_is_what_is_asked_for_and_not_that_of_the_schedule_it_is_given(invoke, model: Path) -> None:
-    invoke("optimize", model, "--device", "v100", "--launch", "streams", "--schedule", "streams.json", "-q")
+    streams = optimize_job.optimize(load_model(model), OptimizeSettings("v100", launch="streams"))
+    Path("streams.json").write_text(streams.document.to_json())
     again = invoke("optimize", model, "--device", "v100", "--schedule-from", "streams.json", "--json")
     assert json.loads(again.stdout)["launch"] == "graph"
 
@@ -409,11 +412,11 @@ def wired(workdir: Path) -> Path:
 
 
 @pytest.mark.parametrize("launch", ["graph", "streams"])
-def test_stages_side_by_side_are_known_well_before_they_are_computed(invoke, wired: Path, launch: str) -> None:
-    found = json.loads(invoke("optimize", wired, "--device", "v100", "--launch", launch, "--gap", 0, "--json").stdout)
-    assert (found["optimal"], found["search"]["gap"]) == (True, 0.0)
-    assert found["search"]["stages"] > 1_000
-    assert found["search"]["signatures"] < 17  # there are 17 operators
+def test_stages_side_by_side_are_known_well_before_they_are_computed(wired: Path, launch: str) -> None:
+    found = optimize_job.optimize(load_model(wired), OptimizeSettings("v100", launch=launch, gap_percent=0))
+    assert (found.document.optimal, found.gap) == (True, 0.0)
+    assert found.stages > 1_000
+    assert found.signatures < 17  # there are 17 operators
 
 
 def test_a_search_ends_within_the_gap_that_is_asked_for(invoke, workdir: Path) -> None:
@@ -440,12 +443,6 @@ def test_a_gap_is_a_part_of_a_hundred(invoke, model: Path, gap: str) -> None:
 def test_a_gap_is_refused_where_all_is_measured(invoke, complains, model: Path, words: tuple[str, ...]) -> None:
     result = invoke(*words, model, "--device", "cpu", "--gap", 1)
     complains(result, 2, "--gap is for GPUs that are planned for", "Leave --gap out", "--budget")
-
-
-@pytest.mark.parametrize("words", [("optimize",), ("optimize", "--dry-run"), ("matrix",)])
-def test_a_launch_is_refused_where_all_is_measured(invoke, complains, model: Path, words: tuple[str, ...]) -> None:
-    result = invoke(*words, model, "--device", "cpu", "--launch", "streams")
-    complains(result, 2, "--launch streams is for GPUs that are planned for", "Leave --launch out", "iosched devices")
 
 
 @pytest.mark.parametrize("words", [("run",), ("bench",)])

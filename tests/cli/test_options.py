@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
+from iosched.cli.complete import VARIABLE
+from iosched.cli.main import cli
 from iosched.cli.options import gathered, parse_input_file, parse_input_shape, shapes_of
 from iosched.models.errors import UsageError
 
@@ -46,6 +49,19 @@ def test_an_input_file_is_split_where_the_file_is(tmp_path: Path) -> None:
 def test_a_malformed_input_file_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_input_file(text)
+
+
+def test_advanced_options_are_in_the_full_help_alone_and_complete(invoke) -> None:
+    advanced = ("--exhaustive", "--barriers", "--layout")
+    short, full = invoke("optimize", "--help"), invoke("optimize", "--help-all")
+    assert (short.exit_code, full.exit_code) == (0, 0)
+    assert "--help-all" in short.stdout
+    assert set(short.stdout.splitlines()) < set(full.stdout.splitlines())
+    for option in advanced:
+        assert option not in short.stdout
+        assert f"\n  {option}" in full.stdout
+        (offered,) = ShellComplete(cli, {}, "iosched", VARIABLE).get_completions(["optimize"], option)
+        assert offered.value == option
 
 
 def test_a_command_takes_one_value_in_place_of_the_options_that_it_is_made_of() -> None:

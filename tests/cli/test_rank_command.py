@@ -135,7 +135,6 @@ def test_without_measuring_the_database_is_all_there_is(invoke, models: Path, mo
     (("small.onnx", "--device", "cuda"), 3, ""),
     (("small.onnx", "--device", "v100", "--measure", "all"), 2, "--measure"),
     (("small.onnx", "--device", "v100", "--budget", "0"), 2, "--budget"),
-    (("small.onnx", "--device", "cpu", "--launch", "streams"), 2, "--launch"),
     ((), 2, "MODEL"),
 ])  # fmt: skip
 def test_what_is_wrong_has_an_exit_code(invoke, models: Path, words: tuple[str, ...], code: int, text: str) -> None:

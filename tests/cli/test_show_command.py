@@ -76,8 +76,9 @@ def test_of_a_measured_schedule_it_shows_no_share(invoke, schedule_file: Path, m
     assert "FLOP" not in invoke("show", schedule_file).stdout
 
 
+@pytest.mark.usefixtures("in_streams")
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
-    invoke("optimize", model, "--device", "v100", "--launch", "streams", "-q")
+    invoke("optimize", model, "--device", "v100", "-q")
     found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
     sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
     assert set(found) == {
@@ -154,9 +155,10 @@ def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:
     complains(invoke("show", schedule_file, "--block", 7), 2, "no block 7")
 
 
+@pytest.mark.usefixtures("in_streams")
 def test_show_draws_another_schedule_that_was_considered(invoke, complains, schedule_file: Path, model: Path) -> None:
     complains(invoke("show", schedule_file, "--alternative", "greedy"), 2, "it has none")
-    invoke("optimize", model, "--device", "v100", "--launch", "streams", "-q")
+    invoke("optimize", model, "--device", "v100", "-q")
     whole = invoke("show", "branches.iosched.onnx").stdout
     assert "\nconsidered as well: iosched " in whole
     text = invoke("show", "branches.iosched.onnx", "--alternative", "greedy").stdout
@@ -243,16 +245,18 @@ def test_a_trace_draws_what_is_predicted_alone_and_says_what_is_not(invoke, sche
     assert "no latency is predicted of 3 stages" in json.loads(result.stdout)["otherData"]["unknown"]
 
 
-def test_a_graph_for_graphviz_has_edges_by_the_model_or_by_the_file(invoke, schedule_file: Path, model: Path) -> None:
-    """A schedule file knows the structure of its model, unless an older version wrote it."""
-    edges = ["n0 -> n2;", "n1 -> n2;"]
-    assert re.findall(r"n\d+ -> n\d+;", invoke("show", schedule_file, "--format", "dot").stdout) == []
-    with_model = invoke("show", schedule_file, "--model", model, "--format", "dot").stdout
-    assert sorted(re.findall(r"n\d+ -> n\d+;", with_model)) == edges
+def test_the_page_has_edges_by_the_model_or_by_the_file(invoke, schedule_file: Path, model: Path) -> None:
+    """A schedule file knows the structure of its model, unless it came without it."""
+
+    def reads(*words: object) -> list[list[int]]:
+        data = page_of(invoke("show", schedule_file, *words, "--format", "html").stdout)
+        return [sorted(sources) for sources in data["reads"] or []]
+
+    assert reads() == []
+    assert reads("--model", model) == [[], [], [0, 1]]
     document = ScheduleDocument.from_json(schedule_file.read_text())
     schedule_file.write_text(replace(document, structure=load_model(model).structure).to_json())
-    alone = invoke("show", schedule_file, "--format", "dot").stdout
-    assert sorted(re.findall(r"n\d+ -> n\d+;", alone)) == edges
+    assert reads() == [[], [], [0, 1]]
 
 
 def test_netrons_attachment_names_the_nodes_of_the_optimized_file(invoke, model: Path) -> None:

@@ -26,7 +26,7 @@ BLOCK_KEYS = {
 def test_inspect_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     found = json.loads(invoke("inspect", model, "--json").stdout)
     assert set(found) == {
-        "model", "operators", "nodes", "flops", "params", "pruning", "endings", "variant", "blocks", "schedules",
+        "model", "operators", "nodes", "flops", "params", "pruning", "variant", "blocks", "schedules",
     }  # fmt: skip
     assert found["schedules"] == []
     assert (found["model"], found["pruning"]) == ("branches", {"r": 3, "s": 8})
@@ -42,19 +42,6 @@ def test_inspect_counts_what_pruning_leaves(invoke, model: Path) -> None:
 
     assert stages("-r", 1, "-s", 1) < stages("--no-pruning")
     assert json.loads(invoke("inspect", model, "--json", "--no-pruning").stdout)["pruning"] == {"r": None, "s": None}
-
-
-def test_inspect_counts_endings_as_they_were_published(invoke) -> None:
-    def counts(*words: object) -> tuple[object, ...]:
-        found = json.loads(invoke("inspect", "zoo:squeezenet", "--json", *words).stdout)
-        largest = max(found["blocks"], key=lambda block: block["operators"])
-        return found["endings"], found["pruning"]["r"], largest["transitions"], largest["schedules"], largest["stages"]
-
-    assert counts("--published-endings") == ("published", None, 51, 131, 29)
-    assert counts("--published-endings", "--no-pruning") == ("published", None, 51, 131, 29)
-    assert counts("--published-endings", "-r", 3) == ("published", 3, 47, 126, 26)
-    assert counts("--no-pruning") == ("all", None, 60, 152, 37)
-    assert "endings as published" in invoke("inspect", "zoo:squeezenet", "--published-endings").stdout
 
 
 def test_inspect_prints_a_row_for_each_block(invoke, model: Path) -> None:

@@ -28,6 +28,8 @@ iosched -q explore base.onnx --space space.py --objective latency:v100,params -o
 cp before.json now.json; cp before.json baseline.json
 cp model.schedule.json old.schedule.json; cp model.schedule.json new.schedule.json
 for file in v100 measurements; do cp h100.jsonl $file.jsonl; done
+for name in four_convolutions inception_v3 squeezenet; do cp model.onnx $name.onnx; done
+for name in four_convolutions inception_v3 sequential; do cp model.iosched.onnx $name.iosched.onnx; done
 """
 
 

@@ -59,7 +59,7 @@ def test_a_cluster_without_workers_ends_it() -> None:
     [
         (MatrixSettings(("t4",)), "it has cpu"),
         (MatrixSettings(("cpu",), resume=False), "--no-resume"),
-        (MatrixSettings(("cpu",), launch="streams"), "--launch streams"),
+        (MatrixSettings(("cpu",), launch="streams"), "launch='streams'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(settings: MatrixSettings, says: str) -> None:

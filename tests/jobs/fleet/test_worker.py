@@ -235,7 +235,7 @@ def test_an_interruption_without_a_result_is_an_error_of_its_own(worker: Worker,
 
 @pytest.mark.parametrize("work", [Optimize(OptimizeSettings(threads=3)), Optimize(OptimizeSettings(launch="streams"))])
 def test_an_error_is_the_same_as_here(worker: Worker, work: Optimize) -> None:
-    with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|--launch streams is for GPUs"):
+    with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|launch='streams' is for GPUs"):
         result(Talk(worker)("optimize", work, fire()), OptimizeResult)
 
 

@@ -32,7 +32,7 @@ def test_gpus_refuse_tf32_where_they_have_none_and_a_launch_that_is_not_the_runt
     CudaDevice(gpu(80)).check(OpenSettings(precision="tf32"))
     with pytest.raises(UsageError, match=r"Host 1000 has no tf32, .* 8\.0: optimize with --precision fp32 or fp16"):
         CudaDevice(gpu(75)).check(OpenSettings(precision="tf32"))
-    with pytest.raises(UsageError, match="--launch streams is for GPUs that are planned for"):
+    with pytest.raises(UsageError, match="launch='streams' is for GPUs that are planned for"):
         CudaDevice(gpu(80)).check(OpenSettings(launch="streams"))
     with pytest.raises(UsageError, match="--objective throughput is for CPUs"):
         CudaDevice(gpu(80)).check(OpenSettings(objective="throughput"))
