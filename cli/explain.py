@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.batch_choice import which_schedule_option
-from iosched.cli.capacity import capacity_object, print_capacity
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.source import read_schedule_and_model, remark_not_shipped
-from iosched.cli.stages import stage_object, throughput_object, throughput_text
+from iosched.cli.stages import idle_text, stage_object, throughput_object, throughput_text
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.terminal import say
 from iosched.cli.words import cost_remark, latency_text
@@ -26,9 +25,7 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
-    from iosched.models.model import Model
     from iosched.profiler.measuring.interleave import Comparison
-    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.places import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
@@ -47,13 +44,7 @@ _WHY: Mapping[Verdict, str] = {
 
 @click.command(name="explain", short_help="Why an operator is in its stage, and what the alternatives cost.")
 @click.argument("schedule", metavar="SCHEDULE", shell_complete=complete_file)
-@click.argument("operator", metavar="[OPERATOR]", required=False)
-@click.option(
-    "--capacity",
-    is_flag=True,
-    help="Show what stages leave idle, and what could be added to them at no latency: for OPERATOR's stage, or for "
-    "all.",
-)
+@click.argument("operator", metavar="OPERATOR")
 @click.option(
     "--model",
     shell_complete=complete_model,
@@ -66,7 +57,7 @@ _WHY: Mapping[Verdict, str] = {
     default=50,
     show_default=True,
     metavar="N",
-    help="Measure at most N stages that the profile database does not know, or changed ones; 0 measures none.",
+    help="Measure at most N stages that the profile database does not know; 0 measures none.",
 )
 @which_schedule_option
 @profile_db_option
@@ -74,8 +65,7 @@ _WHY: Mapping[Verdict, str] = {
 @verbosity_options
 def command(
     schedule: str,
-    operator: str | None,
-    capacity: bool,
+    operator: str,
     model: str | None,
     measurements: int,
     batch_size: int | None,
@@ -91,55 +81,25 @@ def command(
     are computed. 'at least' stands at a place of which too little was measured to know better. On a CPU, places that
     look faster are measured in turn with the block as it is. Only what is faster then is called faster.
 
-    With --capacity, show instead what each stage leaves idle of the device, and what could be added to it at no
-    latency: channels, a larger kernel, or a branch. On a CPU this is measured in turn with the stage as it is; for a
-    GPU that is not here it is computed. OPERATOR may then be left out.
+    The column 'idle' is the share of the lanes' time in which they wait while the operator's stage runs, or '-' where
+    that is not known.
 
     \b
     Examples:
       iosched explain squeezenet.iosched.onnx fire2/expand3x3
-      iosched explain squeezenet.iosched.onnx --capacity --measurements 200
       iosched explain model.schedule.json conv1 --model model.onnx --measurements 0
     """
-    if operator is None and not capacity:
-        raise UsageError("say of which operator to explain the place, or what all stages have to spare: --capacity")
+    from iosched.jobs.explain import explain_operator
+
     document, loaded = read_schedule_and_model(schedule, model, batch_size=batch_size)
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
     remark_not_shipped(document)
-    if operator is None or capacity:
-        _show_capacity(loaded, document, operator, measurements, profile_db, as_json)
-    else:
-        _explain(loaded, document, operator, measurements, profile_db, as_json)
-
-
-def _explain(
-    model: Model, document: ScheduleDocument, operator: str, measurements: int, profile_db: Path | None, as_json: bool
-) -> None:
-    from iosched.jobs.explain import explain_operator
-
-    found = explain_operator(model, document, operator, measurements=measurements, profile_db=profile_db)
+    found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
         emit_json(as_object(found))
         return
     _print(found)
-
-
-def _show_capacity(
-    model: Model,
-    document: ScheduleDocument,
-    operator: str | None,
-    measurements: int,
-    profile_db: Path | None,
-    as_json: bool,
-) -> None:
-    from iosched.jobs.capacity import capacity
-
-    found = capacity(model, document, operator, measurements=measurements, profile_db=profile_db)
-    if as_json:
-        emit_json(capacity_object(found))
-        return
-    print_capacity(found)
 
 
 def as_object(found: Explained) -> dict[str, object]:
@@ -168,7 +128,8 @@ def as_object(found: Explained) -> dict[str, object]:
         "side_by_side": list(found.side_by_side),
         "placements": [_placement_object(found, placement) for placement in explanation.elsewhere],
         "alternatives": [
-            {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage)} for each in found.considered
+            {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage, each.idle)}
+            for each in found.considered
         ],
     }
 
@@ -192,7 +153,7 @@ def _comparison_object(found: Comparison | None) -> dict[str, float] | None:
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
     return {
-        **stage_object(stage),
+        **stage_object(stage, found.idle.get(stage)),
         "predicted_us": stage.predicted_us,
         **throughput_object(found.throughputs.of([stage])),
     }
@@ -211,17 +172,22 @@ def _print(found: Explained) -> None:
     )
     _print_placements(found)
     if found.considered:
-        rows = [[each.name, latency_text(each.latency_us), _company(found, each.stage)] for each in found.considered]
-        print_columns(["in another schedule", "the whole takes", "there it is"], rows)
+        rows = [
+            [each.name, latency_text(each.latency_us), idle_text(each.idle), _company(found, each.stage)]
+            for each in found.considered
+        ]
+        print_columns(["in another schedule", "the whole takes", "idle", "there it is"], rows)
 
 
 def _print_placements(found: Explained) -> None:
     explanation = found.explanation
     if not explanation.elsewhere:
         return
-    rows = [["as it is", latency_text(explanation.present_us), ""]]
-    rows += [[_place(placement, explanation), *_price(placement, found)] for placement in explanation.possible]
-    print_columns(["in another place", "the block takes at best", "difference"], rows)
+    rows = [["as it is", latency_text(explanation.present_us), idle_text(found.idle.get(explanation.present)), ""]]
+    for placement in explanation.possible:
+        latency, difference = _price(placement, found)
+        rows.append([_place(placement, explanation), latency, _idle(placement, found), difference])
+    print_columns(["in another place", "the block takes at best", "idle", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
         say(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
     if found.equal:
@@ -317,6 +283,12 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     mark = f" {EQUAL}" if placement in (found.equal or ()) else ""
     turn = f", in turn {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
+
+
+def _idle(placement: Elsewhere, found: Explained) -> str:
+    """The idle share of the operator's stage in that place."""
+    own = (stage for stage in placement.stages if found.explanation.operator in stage.operators)
+    return idle_text(next(map(found.idle.get, own), None))
 
 
 def _names(names: list[str] | tuple[str, ...]) -> str:

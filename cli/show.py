@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,8 @@ def command(
 
     SCHEDULE is a schedule file, an optimized model, or '-' for standard input. If the model is at hand, the text and
     JSON say what each stage computes and how fast. On GPUs they also say the share of the peak, and on GPUs that are
-    planned for the share of the SMs' time that is filled with work, by the analytic model.
+    planned for the share of the SMs' time that is filled with work, by the analytic model. 'idle' is the share of the
+    lanes' time in which they wait while the stage runs, or '-' where that is not known.
     """
     if output is None and not as_json:
         output = Destination("-o", None)
@@ -111,7 +112,7 @@ def command(
     drawn = _drawn_alone(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
     drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else _considered(alternative))
     if fits and loaded is not None:
-        drawn = replace(drawn, known=partial(_known, loaded, document, profile_db))
+        drawn = replace(drawn, known=cache(partial(_known, loaded, document, profile_db)))
     if as_json:
         emit_json(as_object(drawn))
     if output is not None:
@@ -190,7 +191,9 @@ def as_object(drawn: Drawn) -> dict[str, object]:
             "index": block.index,
             "optimal": block.optimal,
             **_sums(drawn, block.stages),
-            "stages": [{**stage_object(stage), **_sums(drawn, [stage])} for stage in block.stages],
+            "stages": [
+                {**stage_object(stage, drawn.idle.get(stage)), **_sums(drawn, [stage])} for stage in block.stages
+            ],
         }
         for block in document.schedule.blocks
     ]

@@ -11,9 +11,18 @@ if TYPE_CHECKING:
 _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
 
 
-def stage_object(stage: Stage) -> dict[str, object]:
+def stage_object(stage: Stage, idle: float | None) -> dict[str, object]:
     """The keys of a stage that `show --json` and `explain --json` have in common."""
-    return {"strategy": stage.strategy.value, "groups": [list(group) for group in stage.groups]}
+    return {
+        "strategy": stage.strategy.value,
+        "groups": [list(group) for group in stage.groups],
+        "idle_share": idle,
+    }
+
+
+def idle_text(idle: float | None) -> str:
+    """An idle share in a column: `25%`, or `-` where it is not known."""
+    return "-" if idle is None else f"{idle:.0%}"
 
 
 def throughput_object(found: Throughput | None) -> dict[str, object]:

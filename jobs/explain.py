@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from operator import or_
@@ -15,6 +15,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import ComparesStretches, MeasuredCosts, known_us
+from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
@@ -37,11 +38,19 @@ MOST_IN_TURN = 3
 
 @dataclass(frozen=True)
 class Considered:
-    """Another schedule that was considered: its name, its latency in microseconds, and the operator's stage in it."""
+    """Another schedule that was considered.
+
+    Attributes:
+        name: of the schedule.
+        latency_us: what it takes in microseconds.
+        stage: the operator's stage in it.
+        idle: the idle share of that stage, see `OpenModel.idle_share`.
+    """
 
     name: str
     latency_us: float | None
     stage: Stage
+    idle: float | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Explained:
         cost: "measured" or "analytic".
         tolerance: the part of a latency below which a difference means nothing.
         throughputs: computes how fast the stages of the explanation are.
+        idle: for each stage of the explanation its idle share, see `OpenModel.idle_share`.
         measurements: how many stages were measured for this explanation.
         measured_share: on a GPU that is not attached, the part of `explanation.present_us`, from 0 to 1, that was
             measured on such a GPU elsewhere; None if nothing was.
@@ -80,6 +90,7 @@ class Explained:
     cost: str
     tolerance: float
     throughputs: Throughputs
+    idle: Mapping[Stage, float | None]
     measurements: int = 0
     measured_share: float | None = None
     considered: tuple[Considered, ...] = ()
@@ -119,15 +130,22 @@ def explain_operator(
     """
     document = fitted(document, model)
     operator = find_operator(model.graph, name)
-    found = _weighed(model, document, operator, measurements, profile_db)
-    return replace(found, considered=tuple(_considered(document, operator.name)))
+    return _weighed(model, document, operator, measurements, profile_db)
 
 
-def _considered(document: ScheduleDocument, operator: str) -> Iterator[Considered]:
+def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[Considered]:
+    units, unit = open_model.units, open_model.units.unit_of(operator)
     for alternative in document.alternatives:
-        for stage in alternative.schedule.stages:
-            if operator in stage.operators:
-                yield Considered(alternative.name, alternative.latency_us, stage)
+        own = next((stage for stage in alternative.schedule.stages if operator in stage.operators), None)
+        if own is not None:
+            in_units = units.scheduled(alternative.schedule).stages
+            idle = next(open_model.idle_share(stage) for stage in in_units if unit in stage.operators)
+            yield Considered(alternative.name, alternative.latency_us, own, idle)
+
+
+def _idle(open_model: OpenModel, found: Places) -> dict[Stage, float | None]:
+    stages = {found.present, *(stage for place in found.elsewhere for stage in place.stages)}
+    return {stage: open_model.idle_share(stage) for stage in stages}
 
 
 def _weighed(
@@ -162,8 +180,10 @@ def _weighed(
             device.cost_kind,
             open_model.effort.tolerance,
             open_model.throughputs,
+            _idle(open_model, found),
             0 if open_model.here is None else open_model.here.cost.measurements,
             open_model.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
+            considered=tuple(_considered(document, operator.name, open_model)),
             in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),
             equal=_equal(open_model.uncertainty, found),
             teams=teams,

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from iosched.jobs.headroom.idle import spare_of
-from iosched.jobs.headroom.trying import Allowance
 from iosched.jobs.opening import of_a_team, opened
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import recorded, runner_design, runner_name
+from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -33,7 +32,7 @@ class KnownStage:
 
     Attributes:
         measured: its latest thorough measurement; None where it was never measured.
-        idle: the part of the cores' time that it leaves idle, from 0 to 1; None where that is not known.
+        idle: the share of the lanes' time in which they wait, see `OpenModel.idle_share`; None where that is not known.
     """
 
     measured: Measurement | None = None
@@ -45,7 +44,7 @@ class KnownStages:
     """What is known of all stages of a schedule.
 
     Attributes:
-        stages: one for each stage, in order; empty where nothing was measured.
+        stages: one for each stage, in order; empty where nothing is known.
         single_us: what operators take alone, by the operators that the device computes as one.
         why: why nothing was measured; None where something may have been.
     """
@@ -74,10 +73,9 @@ def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | No
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db, writes=False) as whole:
         open_model, _ = of_a_team(whole, document)
-        in_units = tuple(open_model.units.scheduled(document.schedule).stages)
-        if len(in_units) != len(tuple(document.schedule.stages)):
+        if _separates_units(open_model.units, document.schedule):
             return KnownStages(why=_OTHER_UNITS)
-        return _looked_up(open_model, in_units)
+        return _looked_up(open_model, tuple(open_model.units.scheduled(document.schedule).stages))
 
 
 def _is_here(document: ScheduleDocument) -> bool:
@@ -88,12 +86,19 @@ def _is_here(document: ScheduleDocument) -> bool:
     return all(document.device.get(key, value) == value for key, value in design.items())
 
 
+def _separates_units(units: Units, schedule: Schedule) -> bool:
+    groups = (group for stage in schedule.stages for group in stage.groups)
+    found = [unit for group in groups for unit in {units.unit_of(name) for name in group}]
+    return len(found) > len(set(found))
+
+
 def _looked_up(open_model: OpenModel, stages: Sequence[Stage]) -> KnownStages:
+    idle = [open_model.idle_share(stage) for stage in stages]
     if open_model.here is None:
-        return KnownStages((), tuple(_singles(open_model, open_model.cost.stage_latency_us)), _COMPUTED)
+        singles = tuple(_singles(open_model, open_model.cost.stage_latency_us))
+        return KnownStages(tuple(KnownStage(None, each) for each in idle), singles, _COMPUTED)
     cost = open_model.here.cost
-    spare = spare_of(open_model, stages, Allowance(0))
-    found = tuple(KnownStage(cost.known(stage), idle) for stage, (_, idle) in zip(stages, spare, strict=True))
+    found = tuple(KnownStage(cost.known(stage), each) for stage, each in zip(stages, idle, strict=True))
     return KnownStages(found, tuple(_singles(open_model, partial(known_us, cost))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from iosched.cli.words import cost_remark
@@ -69,6 +70,12 @@ class Drawn:
     def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
         """The throughput of stages run one after another; None where the model is not at hand."""
         return None if self.throughputs is None else self.throughputs.of(stages)
+
+    @cached_property
+    def idle(self) -> Mapping[Stage, float | None]:
+        """For each stage the share of the lanes' time in which they wait; no stages where none is known."""
+        found = () if self.known is None else self.known().stages
+        return {stage: known.idle for stage, known in zip(self.document.schedule.stages, found, strict=False)}
 
     def before(self, known: KnownStages) -> Schedule:
         """The operators one after another, with what each takes alone as far as that is known."""

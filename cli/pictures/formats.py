@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.errors import printable
 from iosched.cli.pictures.drawn import Drawn
-from iosched.cli.stages import throughput_columns, throughput_text
+from iosched.cli.stages import idle_text, throughput_columns, throughput_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
+    from iosched.scheduler.schedule import Stage
 
 
 def _text(drawn: Drawn, unicode: bool) -> str:
@@ -20,7 +21,8 @@ def _text(drawn: Drawn, unicode: bool) -> str:
     known, remarks = drawn.throughputs, None
     if known is not None:
         remarks = Remarks(
-            lambda stages: throughput_text(known.of(stages)), lambda stage: throughput_columns(known.of([stage]))
+            lambda stages: throughput_text(known.of(stages)),
+            lambda stage: throughput_columns(known.of([stage])) + _idle_column(drawn, stage),
         )
     document = drawn.document
     text = draw_text(
@@ -32,6 +34,12 @@ def _text(drawn: Drawn, unicode: bool) -> str:
         remarks=remarks,
     )
     return printable(text + _considered(document))
+
+
+def _idle_column(drawn: Drawn, stage: Stage) -> str:
+    """The idle share of a stage, of fixed width; empty where it is known of no stage."""
+    is_known = any(share is not None for share in drawn.idle.values())
+    return f"{idle_text(drawn.idle[stage]):>6} idle" if is_known else ""
 
 
 def _proven(document: ScheduleDocument) -> str | None:

@@ -124,10 +124,10 @@ def _stage(drawn: Drawn, stage: Stage, known: KnownStage | None, number: Numbers
 
 
 def _busy(known: KnownStage | None, found: Throughput | None) -> float | None:
-    """The part of the cores' or the SMs' time that is filled with work; None where that is not known."""
-    if known is not None and known.idle is not None:
-        return 1 - known.idle
-    return None if found is None else found.sm_share
+    """The part of the SMs' or the lanes' time that is filled with work; None where that is not known."""
+    if found is not None and found.sm_share is not None:
+        return found.sm_share
+    return None if known is None or known.idle is None else 1 - known.idle
 
 
 def _us(latency_us: float | None) -> float | None:

@@ -7,7 +7,7 @@ not attached is a device too: nothing can be run there, and latencies are comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -28,7 +28,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.teams import Teams
 
 CostKind = Literal["measured", "analytic"]
@@ -109,11 +109,6 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def channel_block(self) -> int:
-        """How many channels the device's kernels compute at once: widths in between cost as much as the next one."""
-        ...
-
-    @property
     def effort(self) -> Effort:
         """How hard a search tries: it depends on how exact latencies are, and how long measuring one takes."""
         ...
@@ -131,6 +126,16 @@ class OpenModel(Protocol):
     @property
     def uncertainty(self) -> Uncertainty | None:
         """How well latencies are known that are computed; None where they are measured."""
+        ...
+
+    def idle_share(self, stage: Stage) -> float | None:
+        """The share of the lanes' time in which they wait while the stage runs, from 0 to 1; None if not known.
+
+        It is known of concurrent stages whose latency is, as well as that of their groups alone. Measures nothing.
+
+        Args:
+            stage: names nodes of `graph`.
+        """
         ...
 
     @property
@@ -242,21 +247,6 @@ class OpenModelHere(OpenModel, Protocol):
 
         Args:
             measured: latencies of whole models by the names of `ways`, which the notes comment on.
-        """
-        ...
-
-
-@runtime_checkable
-class OpensParts(Protocol):
-    """Optional part of `OpenModelHere`: says what parts of the model would take if there were more in them."""
-
-    def amid(self, parts: Model) -> OpenModelHere:
-        """Opens parts of this model, changed or not, whose stages are measured as they run amid this model.
-
-        It uses the threads of this model, and is closed before it.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses the parts.
         """
         ...
 

@@ -12,9 +12,6 @@ from types import MappingProxyType
 
 from iosched.scheduler.precision import PrecisionName
 
-GPU_CHANNELS = 8
-"""Channels that tensor cores take at once; kernels without them read as many with a load or two."""
-
 _MAKE = re.compile(r"^(?:nvidia|geforce|tesla|rtx)+")
 _OTHER_CARDS = frozenset({"pcie", "nvl", "mig", "laptop", "mobile", "q", "fhhl", "d"})
 """Words in a driver's name that make another card of it: on another board, throttled, cut down, or a part of one."""

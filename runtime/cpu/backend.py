@@ -13,7 +13,7 @@ from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.blocked import keep_blocked
-from iosched.runtime.cpu.calls import own_lanes
+from iosched.runtime.cpu.calls import own_lanes, stage_calls
 from iosched.runtime.cpu.dequantized_weights import dequantize_weights
 from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
@@ -260,6 +260,14 @@ class CpuBackend:
     def guessed_lanes(self, stage: Stage) -> tuple[tuple[int, ...], ...]:
         """The lanes of each group of a stage of units that has no division."""
         return own_lanes(self.kernels, _numbered(stage, self.coarse.nodes), None, self.lanes)
+
+    def unit_lanes(self, stage: Stage) -> dict[str, int]:
+        """For each unit of a concurrent stage, over how many lanes its kernels are cut."""
+        groups = _numbered(stage, self.coarse.nodes)
+        lanes = own_lanes(self.kernels, groups, stage.division, self.lanes)
+        calls = stage_calls(self.kernels, self._placement, groups, lanes, 0)
+        taken = {name: set(self.coarse.nodes[name]) for name in stage.operators}
+        return {name: len({call.lane for call in calls if call.node in nodes}) or 1 for name, nodes in taken.items()}
 
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
         """Compiles one stage of units to be run alone; None where this device cannot run it that way."""

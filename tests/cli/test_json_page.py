@@ -97,7 +97,6 @@ def of_schedules(ask: Callable[..., list[Any]]) -> Printed:
     for words in (("m.iosched.onnx",), ("sizes.onnx", "--batch-size", 4), ("cpu.onnx",), ("teams.onnx",)):
         yield "show", *ask("show", *words)
         yield "explain", *ask("explain", words[0], "b", *words[1:])
-    yield "explain", *ask("explain", "m.iosched.onnx", "--capacity")
     yield "diff", *ask("diff", "m.iosched.onnx", "cpu.onnx", "--anyway")
 
 

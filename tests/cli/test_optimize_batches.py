@@ -224,7 +224,7 @@ def test_run_takes_schedules_from_a_file(invoke: Invoke, several: Path) -> None:
     assert (result.exit_code, "that for the nearest, 1," in result.stderr) == (0, True)
 
 
-@pytest.mark.parametrize("words", [("show",), ("explain", "c"), ("explain", "--capacity")])
+@pytest.mark.parametrize("words", [("show",), ("explain", "c")])
 @pytest.mark.parametrize("source", ["dynamic.iosched.onnx", "dynamic.schedule.json"])
 def test_commands_on_schedules_take_one_of_them(
     invoke: Invoke, several: Path, words: tuple[str, ...], source: str

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import pytest
+from scripted import LATENCIES_US, fire_proto, latencies_by_stage, script_models
 from small_models import branches
 
 from iosched.models.load import load_model
@@ -65,7 +66,43 @@ def test_with_the_model_it_shows_what_stages_compute(invoke, model: Path) -> Non
     invoke("optimize", model, "--device", "v100", "-q")
     lines = invoke("show", "branches.iosched.onnx").stdout.splitlines()
     assert re.search(r"FLOP, .*FLOP/s, \d+% of peak, \d+% of the SMs$", lines[1])
-    assert re.search(r"µs +[\d.]+ .FLOP +[\d.]+ .FLOP/s +\d+% peak +\d+% SMs +(merge +)?[─┬]", lines[4])
+    assert re.search(r"µs +[\d.]+ .FLOP +[\d.]+ .FLOP/s +\d+% peak +\d+% SMs +(\d+%|-) idle +(merge +)?[─┬]", lines[4])
+
+
+def idle_cells(text: str) -> list[str]:
+    return re.findall(r"(\S+) idle ", text)
+
+
+def test_the_idle_share_of_each_stage_is_shown(invoke, workdir: Path) -> None:
+    onnx.save(fire_proto(), workdir / "branches.onnx")
+    invoke("optimize", "branches.onnx", "--device", "v100", "--strategy", "merge", "-q")
+    blocks = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)["blocks"]
+    stages = [stage for block in blocks for stage in block["stages"]]
+    assert {stage["strategy"] for stage in stages} == {"merge", "concurrent"}
+    for stage in stages:
+        share = stage["idle_share"]
+        assert (share is None) == (stage["strategy"] == "merge")
+        assert share is None or 0 <= share <= 1
+    texts = ["-" if stage["idle_share"] is None else f"{stage['idle_share']:.0%}" for stage in stages]
+    assert idle_cells(invoke("show", "branches.iosched.onnx").stdout) == texts
+    greedy = json.loads(invoke("show", "branches.iosched.onnx", "--alternative", "greedy", "--json").stdout)
+    assert any(0 < stage["idle_share"] < 1 for block in greedy["blocks"] for stage in block["stages"])
+
+
+def test_the_idle_share_is_known_where_the_profile_database_has_the_latencies(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latencies_by_stage(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    invoke("optimize", model, "--device", "cpu", "--threads", 2, "-q")
+    cells = idle_cells(invoke("show", "branches.iosched.onnx").stdout)
+    assert cells
+    assert all(re.fullmatch(r"\d+%", cell) for cell in cells)
+    unknown = ("show", "branches.iosched.onnx", "--profile-db", "empty.db")
+    assert "idle" not in invoke(*unknown).stdout
+    blocks = json.loads(invoke(*unknown, "--json").stdout)["blocks"]
+    assert {stage["idle_share"] for block in blocks for stage in block["stages"]} == {None}
+    assert not Path("empty.db").exists()
 
 
 def test_of_a_measured_schedule_it_shows_no_share(invoke, schedule_file: Path, model: Path) -> None:
@@ -92,7 +129,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     for block in found["blocks"]:
         assert set(block) == {"index", "optimal", "stages", *sums}
     for stage in stages:
-        assert set(stage) == {"strategy", "groups", *sums}
+        assert set(stage) == {"strategy", "groups", "idle_share", *sums}
         assert stage["tflops"] == pytest.approx(stage["flops"] / stage["latency_us"] / 1e6)
         assert stage["share_of_peak"] == pytest.approx(stage["tflops"] / found["peak_tflops"])
         assert 0 < stage["sm_share"] <= 1
@@ -105,6 +142,7 @@ def test_json_without_the_model_has_no_flops(invoke, schedule_file: Path) -> Non
     assert found["latency_us"] == sum(stage["latency_us"] for stage in found["blocks"][0]["stages"])
     assert found["proven"] is None, "one block is not the whole graph"
     assert (found["flops"], found["tflops"], found["peak_tflops"]) == (None, None, None)
+    assert {stage["idle_share"] for stage in found["blocks"][0]["stages"]} == {None}
 
 
 def test_a_picture_and_json_at_once(invoke, complains, schedule_file: Path, workdir: Path) -> None:

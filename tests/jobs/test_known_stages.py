@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from lowering import loaded, proto_of, weight
+from onnx import helper
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.known_stages import KnownStages, in_a_row, known_stages
@@ -65,10 +67,29 @@ def test_of_another_machine_it_says_why_nothing_is_known(made: Made) -> None:
         assert "another machine" in (known_stages(made.model, given, made.profile_db).why or "")
 
 
+def test_operators_that_this_machine_computes_as_one_are_not_known_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime computes the sum of s in the convolution a."""
+    script_models(monkeypatch, LATENCIES_US)
+    script_stages(monkeypatch)
+    nodes = [helper.make_node("Conv", ["x", f"w{name}"], [name]) for name in "ab"]
+    nodes.append(helper.make_node("Add", ["a", "b"], ["s"]))
+    model = loaded(proto_of(nodes, {"x": (1, 16, 6, 6)}, ["s"], {f"w{name}": weight(16, 16, 1, 1) for name in "ab"}))
+    document = optimize(model, OptimizeSettings(device="cpu", profile_db=tmp_path / "p.db")).document
+    assert known_stages(model, document, tmp_path / "p.db").why is None
+    side_by_side = Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",), ("s",))),)),))
+    for apart in (in_order("as"), side_by_side):
+        found = known_stages(model, replace(document, schedule=apart), tmp_path / "p.db")
+        assert "computes other operators together" in (found.why or "")
+
+
 def test_for_a_gpu_that_is_not_here_what_operators_take_alone_is_computed(made: Made) -> None:
     document = optimize(made.model, OptimizeSettings(device="v100", profile_db=made.profile_db)).document
     found = known_stages(made.model, document, made.profile_db)
-    assert (found.stages, "nothing was measured" in (found.why or "")) == ((), True)
+    assert "nothing was measured" in (found.why or "")
+    assert len(found.stages) == len(tuple(document.schedule.stages))
+    assert all(each.measured is None for each in found.stages)
     before = next(each.schedule for each in document.alternatives if each.name == "sequential")
     assert dict(found.single_us) == {stage.operators: pytest.approx(stage.predicted_us) for stage in before.stages}
 

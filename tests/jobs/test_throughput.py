@@ -15,7 +15,6 @@ from scripted import OPENVINO_OPENED, script_openvino
 from small_models import branches
 
 from iosched.jobs import throughput
-from iosched.jobs.capacity import capacity
 from iosched.jobs.explain import explain_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
@@ -231,22 +230,16 @@ def test_a_schedule_is_explained_as_one_team_runs_it(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_left_idle_is_said_of_one_team(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of one core, which is never idle; all cores together would be."""
     script(monkeypatch, {"iosched": 50.0}, best=4)
-    model = small(4)
+    monkeypatch.setattr(CpuStageCost, "_timed", lambda *_: summarize([10.0] * 7))
+    model, profile_db = small(4), tmp_path / "new.db"
     document = optimized(model, strategy="greedy").document
     assert document.teams is not None
-    images = set()
-
-    def in_turn(cost: CpuStageCost, stretches: Mapping[str, object]) -> dict[str, Measurement]:
-        images.update(spec.shape[0] for spec in cost.backend.graph.inputs if spec.shape)
-        return {name: summarize([10.0] * 9) for name in stretches}
-
-    monkeypatch.setattr(CpuStageCost, "_timed", lambda *_: summarize([10.0] * 7))
-    monkeypatch.setattr(CpuStageCost, "in_turn", in_turn)
-    found = capacity(model, document, measurements=100, profile_db=tmp_path / "new.db")
-    assert (found.teams, found.lanes) == (document.teams, 1)
-    assert any(each.changes for each in found.stages)
-    assert images == {document.teams.images}
+    found = explain_operator(model, document, "b", profile_db=profile_db)
+    assert found.idle[found.explanation.present] == 0.0
+    found = explain_operator(model, replace(document, teams=None), "b", profile_db=profile_db)
+    assert found.idle[found.explanation.present] != 0.0
 
 
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import CostKind, Device, OpenModel
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
-from iosched.profiler.devices.gpus import GPU_CHANNELS, GpuSpec, gpu_called, gpu_named
+from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
+from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
@@ -30,6 +31,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
+from iosched.scheduler.schedule import Stage
 
 _LONG_SEARCH = 2_000  # stages computed of a block
 
@@ -165,7 +167,6 @@ class OpenOnPaper:
     launch: LaunchName = DEFAULT_LAUNCH
     elsewhere: FoundElsewhere = NOTHING
     effort: Effort = Effort()
-    channel_block: ClassVar[int] = GPU_CHANNELS
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None
 
@@ -183,6 +184,10 @@ class OpenOnPaper:
     def uncertainty(self) -> AnalyticUncertainty:
         """Intervals by how far kernels and networks that others measured lie from the model."""
         return AnalyticUncertainty(self.cost, self.launch)
+
+    def idle_share(self, stage: Stage) -> float | None:
+        """The share of the time of a stage's streams in which they wait, by computed latencies."""
+        return idle_streams(stage, self.cost.stage_latency_us)
 
     def close(self) -> None:
         """Does nothing: there is nothing to free."""

@@ -24,11 +24,12 @@ from iosched.profiler.devices.analytic.constants import (
     measured,
 )
 from iosched.profiler.devices.analytic.kernels import Product, Window
-from iosched.profiler.devices.gpus import GPU_CHANNELS, GpuSpec
+from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 _ISSUED = 128  # lanes: four warps a cycle. Kepler's SMs have more, for a second instruction of the same warp
 _FIRST_WINOGRAD, _VOLTA = 5.0, 7.0  # compute capabilities
+_CHANNELS = 8  # that tensor cores take at once; kernels without them read as many with a load or two
 _ACCUMULATORS = 2**15  # results that the blocks on an SM hold at once: half of its registers
 _PAGE_NBYTES = 2**21
 _MOST_OF_A_PAGE = 1 / 8  # longer rows were not measured
@@ -325,4 +326,4 @@ class Machine:
 
 
 def _filled(channels: int) -> int:
-    return -(-channels // GPU_CHANNELS) * GPU_CHANNELS
+    return -(-channels // _CHANNELS) * _CHANNELS

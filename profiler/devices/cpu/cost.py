@@ -12,11 +12,13 @@ from functools import cached_property
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.choice import DivisionChoice
 from iosched.profiler.devices.cpu.divisions import GroupTime
 from iosched.profiler.devices.cpu.stretches import stretches_in_turn
 from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.devices.cpu.yardstick import RunBatch, compile_yardstick, corrected, measure_reference
+from iosched.profiler.devices.idle_share import idle_share
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
     FAILED,
@@ -210,6 +212,26 @@ class CpuStageCost:
             return None if alone is None else alone.median_us
         one = self.known(_alone(name), lanes=1)
         return None if one is None else min(one.median_us, alone.median_us * self.lanes)
+
+    def idle_share(self, stage: Stage) -> float | None:
+        """The share of the lanes' time in which they wait while the stage runs; None if not known. Measures nothing.
+
+        A unit keeps every lane busy that its kernels are cut over, for as long as it takes alone on so many.
+        """
+        if stage.strategy is not Strategy.CONCURRENT:
+            return None
+        cut = self.backend.unit_lanes(self.divided(stage))
+        return idle_share(known_us(self, stage), (self._busy_us(*each) for each in cut.items()), self.lanes)
+
+    def _busy_us(self, name: str, lanes: int) -> float | None:
+        """Lane-microseconds of a unit that is cut over so many lanes; None if not known."""
+        if lanes in (1, self.lanes):
+            found = self.known(_alone(name), lanes)
+            return None if found is None else found.median_us * lanes
+        one, every = (self.known(_alone(name), count) for count in (1, self.lanes))
+        if one is None or every is None:
+            return None
+        return GroupTime.between(one.median_us, every.median_us, self.lanes).on(lanes) * lanes
 
     def operator_key(self, name: str) -> str:
         """A text that says what the unit computes; stages of units with equal texts have the same signature."""

@@ -46,7 +46,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.strategy_names import ONE_SESSION
 from iosched.scheduler.stretches import session_of
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
@@ -187,6 +187,10 @@ class OpenOnCpu:
         """Throughputs without a share of the peak, which is not known of a CPU."""
         return Throughputs(self.graph)
 
+    def idle_share(self, stage: Stage) -> float | None:
+        """The share of the cores' time in which they wait, by latencies in the database."""
+        return self.cost.idle_share(stage)
+
     @property
     def uncertainty(self) -> None:
         """None: latencies are measured."""
@@ -218,18 +222,6 @@ class OpenOnCpu:
         second = self.openvino or self.only_way
         more = {} if second is None else {"openvino": second.version}
         return {"onnxruntime": load_onnxruntime().__version__, **more}
-
-    @property
-    def channel_block(self) -> int:
-        """Channels of a vector, or of the two or four that the layout of images holds together."""
-        return self._backend.kernels.channel_block
-
-    def amid(self, parts: Model) -> OpenOnCpu:
-        """Opens parts of this model, whose stages are measured with the caches as they are amid it."""
-        backend = CpuBackend(parts, beside=self._backend)
-        return replace(
-            self, model=parts, cost=CpuStageCost(backend, self.cost.database, sweep_nbytes=self.cost.swept_nbytes)
-        )
 
     @cached_property
     def plain(self) -> PlainOnnxruntime | None:

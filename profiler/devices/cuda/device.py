@@ -13,6 +13,7 @@ from typing import ClassVar
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cuda.about import about
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
 from iosched.profiler.devices.cuda.checks import cuda_checks
@@ -24,7 +25,8 @@ from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
-from iosched.profiler.devices.gpus import GPU_CHANNELS, gpu_named, spec_of
+from iosched.profiler.devices.gpus import gpu_named, spec_of
+from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
 from iosched.profiler.devices.selfcheck import SelfCheck
@@ -48,7 +50,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Stage
 
 GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
 """Latencies are steadier than on a CPU, but their bounds are weak, since it is not known how much of the GPU an
@@ -164,7 +166,6 @@ class OpenOnGpu:
     model: Model
     settings: OpenSettings
     cost: CudaStageCost
-    channel_block: ClassVar[int] = GPU_CHANNELS
     effort: ClassVar[Effort] = GPU_EFFORT
     prices: ClassVar[Prices] = GPU_PRICES
     budget: ClassVar[Budget] = Budget(ROUNDS, max_seconds=math.inf)
@@ -194,6 +195,10 @@ class OpenOnGpu:
     def throughputs(self) -> Throughputs:
         """Throughputs with the share of the GPU's peak, if its specification is known."""
         return gpu_throughputs(self.graph, self.device.name, self.settings.precision)
+
+    def idle_share(self, stage: Stage) -> float | None:
+        """The share of the time of a stage's streams in which they wait, by latencies in the database."""
+        return idle_streams(stage, partial(known_us, self.cost))
 
     @property
     def opened_with(self) -> str:

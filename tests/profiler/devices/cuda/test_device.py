@@ -17,6 +17,7 @@ from separables import separables
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench
 from iosched.jobs.estimate import estimate
+from iosched.jobs.opening import opened
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cuda import device as cuda_device
@@ -265,6 +266,23 @@ def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[obje
     assert first.measurements > 0
     assert (second.measurements, second.cache_hits) == (0, first.measurements)
     assert first.schedule == second.schedule
+
+
+def test_the_idle_share_of_streams_is_known_by_what_groups_take_alone(
+    tmp_path: Path, attached: list[object], by_size: None
+) -> None:
+    model = fire()
+    document = optimize(
+        model, OptimizeSettings(device="cuda", strategy="greedy", profile_db=tmp_path / "p.db")
+    ).document
+    device, settings = recorded(document)
+    with opened(device, model, settings, tmp_path / "p.db") as there:
+        assert there.here is not None
+        stage = next(stage for stage in document.schedule.stages if len(stage.groups) == 2)
+        alone = [replace(stage, groups=(group,)) for group in stage.groups]
+        assert there.idle_share(stage) is None
+        us, *alone_us = (there.cost.stage_latency_us(each) for each in (stage, *alone))
+        assert there.idle_share(stage) == pytest.approx(max(1 - sum(alone_us) / (2 * us), 0))
 
 
 def test_another_precision_is_another_device(tmp_path: Path, attached: list[object], by_size: None) -> None:
