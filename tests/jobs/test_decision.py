@@ -103,3 +103,12 @@ def test_what_takes_no_time_is_not_compared() -> None:
     found = decide({"plain": nothing, "a": nothing}, "plain", ("a",))
     assert (found.chosen, found.ratio()) == ("plain", None)
     assert "takes no time" in found.reason(WORDS)
+
+
+def test_a_library_ships_that_beats_ours_although_it_is_not_known_to_beat_the_usual_one() -> None:
+    """Ours beats the usual one in eight rounds of nine, the library beats ours in eight others."""
+    plain, ours, openvino = [1.2] * 9, [1.1] * 9, [1.0] * 9
+    plain[0], openvino[1] = 0.1, 10.0
+    measured = {"plain": summarize(plain), "a": summarize(ours), "openvino": summarize(openvino)}
+    assert decide(measured, "plain", ("a",)).chosen == "a"
+    assert decide(measured, "plain", ("a",), ("openvino",)).chosen == "openvino"

@@ -86,6 +86,16 @@ def test_constant_subgraphs_are_folded():
     assert model.weights["target"].tolist() == [5, -1]
 
 
+@pytest.mark.parametrize(
+    ("part", "sizes"), [({}, [2, 3, 4]), ({"start": 1}, [3, 4]), ({"end": -1}, [2, 3]), ({"start": -2, "end": 2}, [3])]
+)
+def test_a_part_of_a_shape_is_folded_to_that_part(part: dict[str, int], sizes: list[int]) -> None:
+    nodes = [node("Shape", ["x"], ["part"], **part), node("Expand", ["one", "part"], ["y"]), node("Relu", ["x"], ["z"])]
+    proto = model_of(nodes, {"x": [2, 3, 4]}, ["y", "z"], {"one": np.ones(1, np.float32)})
+    model = assert_computes_the_same(proto)
+    assert model.graph.tensor["y"].shape == tuple(sizes)
+
+
 def test_random_and_quantising_nodes_are_not_folded():
     nodes = [
         node("RandomNormal", [], ["noise"], shape=[4], seed=1.0),

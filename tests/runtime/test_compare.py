@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from iosched.runtime.compare import Check, compare
+from iosched.runtime.compare import Check, compare, rtol_of
 
 
 def check(found: Any, expected: Any, **options: float) -> Check:
@@ -153,3 +153,10 @@ def test_empty_tensors_and_scalars() -> None:
     assert check(np.float32(1.0), np.float32(1.0)).passed
     assert not check(np.float32(1.5), np.float32(1.0)).passed
     assert compare({}, {}).passed
+
+
+@pytest.mark.parametrize(("precision", "passes"), [("fp32", False), ("tf32", False), ("fp16", True), ("bf16", True)])
+def test_only_models_in_16_bits_may_be_off_by_a_hundredth(precision: str, passes: bool) -> None:
+    expected = {"y": np.array([1.0, 2.0], np.float32)}
+    found = {"y": np.array([1.01, 2.0], np.float32)}
+    assert compare(found, expected, rtol=rtol_of(precision)).passed == passes

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iosched.profiler.measuring.interleave import compare, interleave
-from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, summarize
 
 
 def recorded(log: list[str], name: str, latencies: list[float]) -> Callable[[], float]:
@@ -103,3 +105,14 @@ def test_no_ratio_without_its_interval() -> None:
     assert compare(summarize([2.0] * 5), summarize([1.0] * 5)) is None
     assert compare(summarize([2.0] * 6), summarize([1.0] * 6)) is not None
     assert compare(summarize([1.0] * 6), summarize([0.0] * 6)) is None
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 9.0), st.floats(1.0, 9.0)), min_size=LEAST_SAMPLES, max_size=15))
+def test_the_interval_contains_the_quotient_of_the_medians_however_the_machine_drifts(
+    rounds: list[tuple[float, float]],
+) -> None:
+    baseline, candidate = (summarize(samples) for samples in zip(*rounds, strict=True))
+    found = compare(baseline, candidate)
+    assert found is not None
+    assert found.speedup == baseline.median_us / candidate.median_us
+    assert found.low <= found.speedup <= found.high

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -363,3 +364,19 @@ def test_a_process_that_nobody_knows_of_counts_as_living_for_a_minute(monkeypatc
         profile.begin_cudnn_trial("k", "eng1", GPU)
         assert profile.fatal_cudnn_plans("k", GPU) == frozenset()
         assert profile.fatal_cudnn_plans("k", GPU) == {"eng1"}
+
+
+def test_medians_of_stages_are_the_latest_thorough_ones_of_a_quiet_machine() -> None:
+    with ProfileDatabase(None) as profile:
+        for signature, turn, latency_us, disturbances in (
+            ("rough alone", "rough", 1.0, ()),
+            ("disturbed", "first", 2.0, ("other processes",)),
+            ("once", "first", 3.0, ()),
+            ("again", "first", 4.0, ()),
+            ("again", "again", 5.0, ()),
+            ("disturbed again", "first", 6.0, ()),
+            ("disturbed again", "again", 7.0, ("other processes",)),
+        ):
+            found = replace(summarize([latency_us] * 7), disturbed_by=disturbances)
+            profile.keep_stage(signature, CPU, found, turn)  # type: ignore[arg-type]
+        assert profile.stage_medians(CPU) == {"once": 3.0, "again": 5.0, "disturbed again": 6.0}
