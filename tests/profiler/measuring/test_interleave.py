@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iosched.profiler.measuring.interleave import compare, interleave
@@ -108,6 +108,7 @@ def test_no_ratio_without_its_interval() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 9.0), st.floats(1.0, 9.0)), min_size=LEAST_SAMPLES, max_size=15))
+@example([(1.0, 1.0)] * 7 + [(1.0, 9.0)] + [(9.0, 9.0)] * 7)
 def test_the_interval_contains_the_quotient_of_the_medians_however_the_machine_drifts(
     rounds: list[tuple[float, float]],
 ) -> None:
