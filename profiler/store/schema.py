@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -152,6 +151,8 @@ def set_aside(path: Path) -> None:
     Raises:
         UsageError: another process has the file open, or it cannot be renamed.
     """
+    import fcntl  # not on Windows
+
     real = path.resolve()
     folder = os.open(real.parent, os.O_RDONLY)
     try:

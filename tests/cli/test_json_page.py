@@ -41,7 +41,18 @@ Invoke = Callable[..., Result]
 Printed = Iterator[tuple[str, Any]]
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
-OLD_LINES = PAGE.parents[1] / "tests" / "profiler" / "store" / "exported_before_tables.jsonl"
+_NOON = "2026-01-01T12:00:00Z"
+_OF_A_GPU = {"clock_mhz": 1410, "throttled_by": "power cap"}
+PROFILE_LINES: tuple[dict[str, object], ...] = (
+    {"table": "choice", "device": "d", "key": "k", "value": "v"},
+    {"table": "yardstick", "device": "d", "measured_at": _NOON, "samples_us": [1.0]},
+    {"table": "stage", "device": "d", "signature": "s", "turn": "first", "measured_at": _NOON, "samples_us": [1.0],
+     "disturbed_by": "others", **_OF_A_GPU},
+    {"table": "comparison", "device": "d", "key": "k", "candidate": "c", "measured_at": _NOON, "samples_us": [1.0],
+     "rested_us": [1.0], "setting": "one thread", **_OF_A_GPU},
+    {"table": "whole", "device": "d", "key": "k", "measured_at": _NOON, "shipped": "iosched", "samples_us": [1.0],
+     "sequential_us": [1.0], "stages": 1, "sum_us": 1.0, "sequential_sum_us": 1.0},
+)  # fmt: skip
 SMALL = "devices, zoo list, profile stats"
 V100 = ("--device", "v100")
 CPU = ("--device", "cpu", "--threads", 2)
@@ -186,7 +197,9 @@ def compared(ask: Callable[..., list[Any]], invoke: Invoke, files: None, monkeyp
     for printed_there in (of_a_cluster, of_failures):
         for section, found in printed_there(asking, monkeypatch):
             complaints += page.complaints(section, found)
-    invoke("profile", "import", OLD_LINES)
+    lines = Path("lines.jsonl")
+    lines.write_text("\n".join(map(json.dumps, PROFILE_LINES)), encoding="utf-8")
+    assert invoke("profile", "import", lines).exit_code == 0
     for line in filter(None, invoke("profile", "export", "-").stdout.split("\n")):
         complaints += page.complaints("profile export", json.loads(line))
     return Compared(page, complaints, asked)

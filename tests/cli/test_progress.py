@@ -24,7 +24,7 @@ from rich.progress import Progress
 from scripted import LATENCIES_US, script_models, script_stages
 from small_models import branches
 
-from iosched.cli import optimize as optimize_command
+from iosched.cli import optimize_batches
 from iosched.cli.main import cli
 from iosched.cli.progress import _Bar, bar_columns, description_for, end_of
 
@@ -130,7 +130,7 @@ def test_a_search_shows_the_time_left_of_its_budget_and_the_best_latency(
 
         yield SimpleNamespace(progress=progress, paused=observer.paused)
 
-    monkeypatch.setattr(optimize_command, "progress_bar", drawn)
+    monkeypatch.setattr(optimize_batches, "progress_bar", drawn)
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     onnx.save(branches(), workdir / "m.onnx")

@@ -131,7 +131,7 @@ FAILURES = (
     "run model.onnx --against broken.onnx --device cpu", "run model.onnx --against small.onnx --device cpu",
     "bench missing.onnx", "bench model.onnx --with nosuch", "bench model.onnx --rounds 1", "bench broken.onnx",
     "inspect missing.onnx", "inspect broken.onnx", "inspect model.onnx -r 0", "show missing.json",
-    "show broken.onnx", "show model.onnx", "explain model.onnx", "explain missing.json a", "matrix model.onnx",
+    "show broken.onnx", "show model.onnx", "explain model.onnx", "explain missing.json a", "matrix",
     "matrix model.onnx --devices nosuch", "rank", "rank broken.onnx --device v100",
     "batch model.onnx broken.onnx --device v100", "diff model.onnx", "diff broken.onnx broken.onnx", "explore",
     "explore --space builtin:nosuch", "explore model.onnx --space missing.py", "zoo export nosuch -o -",

@@ -57,5 +57,5 @@ def test_the_words_are_those_of_the_settings_and_of_the_command_line() -> None:
     with_units = {"budget": "budget_s", "gap": "gap_percent"}
     assert {with_units.get(word, word) for word in words} == {f.name for f in fields(OptimizeSettings)}
     options = {name for param in command.params for name in (param.name, *param.opts)}
-    assert {word for word in words if word not in options} == {"schedule_from"}
+    assert {word for word in words if word not in options} == {"schedule_from", "launch"}
     assert "--schedule-from" in options
