@@ -216,7 +216,7 @@ class CpuStageCost:
     def idle_share(self, stage: Stage) -> float | None:
         """The share of the lanes' time in which they wait while the stage runs; None if not known. Measures nothing.
 
-        A unit keeps every lane busy that its kernels are cut over, for as long as it takes alone on so many.
+        A unit keeps every lane busy that its kernels are cut over, for its latency alone on that number of lanes.
         """
         if stage.strategy is not Strategy.CONCURRENT:
             return None
@@ -224,7 +224,7 @@ class CpuStageCost:
         return idle_share(known_us(self, stage), (self._busy_us(*each) for each in cut.items()), self.lanes)
 
     def _busy_us(self, name: str, lanes: int) -> float | None:
-        """Lane-microseconds of a unit that is cut over so many lanes; None if not known."""
+        """Lane-microseconds of a unit that is cut over `lanes`; None if not known."""
         if lanes in (1, self.lanes):
             found = self.known(_alone(name), lanes)
             return None if found is None else found.median_us * lanes
