@@ -69,9 +69,9 @@ def everything(python: Path, files: Path, room: Path, seeds: int, only: str) -> 
 
 
 def probe(python: Path, files: Path, seeds: int) -> dict[str, str]:
-    done = subprocess.run(
-        [python, "-W", "ignore", HERE / "probe.py", files, str(seeds)], check=True, stdout=subprocess.PIPE, cwd=files
-    )
+    words = [python, "-W", "ignore", HERE / "probe.py", files, str(seeds)]
+    environment = {**os.environ, "IOSCHED_PROFILE_DB": ":memory:"}
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, cwd=files, env=environment)
     return dict(json.loads(done.stdout))
 
 
