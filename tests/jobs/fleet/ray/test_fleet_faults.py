@@ -91,6 +91,7 @@ def test_a_worker_is_killed_while_it_measures(fleet: Fleet, path: Path) -> None:
 
 
 def test_all_workers_are_killed_and_new_ones_come(fleet: Fleet, path: Path) -> None:
+    fleet.devices()  # starts the workers, if no test has
     soon(lambda: len(fleet.status().workers) == WORKERS)  # an errand is done before one that is lost is back
     names = ["a", "b"][:WORKERS]
     futures = [fleet.submit(slept_errand(name, LENGTHS_S)) for name in names]
