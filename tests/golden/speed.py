@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="where to write the samples")
     options = parser.parse_args()
     trees = {"before": options.before.absolute(), "after": options.after.absolute()}
+    os.environ["IOSCHED_PROFILE_DB"] = ":memory:"
     samples: Samples = defaultdict(lambda: {tree: [] for tree in trees})
     with tempfile.TemporaryDirectory(prefix="golden-speed-") as name:
         prepare(trees["before"], Path(name))
@@ -67,19 +68,7 @@ def prepare(python: Path, folder: Path) -> None:
 
 def timed(python: Path, call: str, folder: Path) -> Iterator[tuple[str, float]]:
     """What one process takes, by name: latency of a run, time to open, memory; of a start, its time alone."""
-    words = [
-        "-m",
-        "iosched",
-        "run",
-        f"{call}.onnx",
-        "--device",
-        "cpu",
-        "--threads",
-        "2",
-        "--repeat",
-        str(_RUNS),
-        "--json",
-    ]
+    words = ["-m", "iosched", *f"run {call}.onnx --device cpu --threads 2 --repeat {_RUNS} --json".split()]
     if call not in NETWORKS:
         words = ["-c", call] if call.startswith("import") else ["-m", "iosched", call]
     began = time.perf_counter()
