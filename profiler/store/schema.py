@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -119,12 +120,12 @@ def connected(path: Path | None) -> sqlite3.Connection:
     """
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    connection = _opened(path)
-    try:
-        if path is not None and 0 < version_of(connection, path) < VERSION:
-            connection.close()
+        with _folder_locked(path, exclusively=False), closing(_opened(path)) as connection:
+            is_old = 0 < version_of(connection, path) < VERSION
+        if is_old:
             set_aside(path)
-            connection = _opened(path)
+    connection = _opened_and_read(path)
+    try:
         _refuse_programs(connection, path)
         _create(connection, path)
         _switch_to_wal(connection)
@@ -142,6 +143,18 @@ def _opened(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
+def _opened_and_read(path: Path | None) -> sqlite3.Connection:
+    """A connection that has read the file once: from then on SQLite holds a lock on the very file that lies there."""
+    with _folder_locked(path, exclusively=False):
+        connection = _opened(path)
+        try:
+            version_of(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
 def set_aside(path: Path) -> None:
     """Renames a database of an earlier schema, which is read no more, to NAME.schema-N, and warns of it.
 
@@ -151,13 +164,9 @@ def set_aside(path: Path) -> None:
     Raises:
         UsageError: another process has the file open, or it cannot be renamed.
     """
-    import fcntl  # not on Windows
-
     real = path.resolve()
-    folder = os.open(real.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with closing(_opened(path)) as connection:
+        with _folder_locked(path, exclusively=True), closing(_opened(path)) as connection:
             version = version_of(connection, path)
             if not 0 < version < VERSION:
                 return
@@ -168,11 +177,25 @@ def set_aside(path: Path) -> None:
             real.rename(target)
     except OSError as error:
         raise UsageError(f"{path} {_IS_OLD}, and cannot be renamed: {error.strerror}.\n{WAY_OUT}.") from error
-    finally:
-        os.close(folder)
     warnings.warn(
         f"{path} {_IS_OLD}: it is {target} now, and stages are measured again.", SetAsideWarning, stacklevel=2
     )
+
+
+@contextmanager
+def _folder_locked(path: Path | None, *, exclusively: bool) -> Iterator[None]:
+    """Keeps files of the folder from being set aside between being opened and first read, or from being opened."""
+    if path is None or sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    folder = os.open(path.resolve().parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _lock(connection: sqlite3.Connection, path: Path) -> None:
