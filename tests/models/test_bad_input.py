@@ -92,6 +92,8 @@ def test_broken_graphs():
     refused(data(model_of(cycle, {"x": [3]}, ["y"])), "cycle", "'a'")
     refused(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"])), "'w'", "no initializer")
     refused(data(model_of([*RELU, *RELU], {"x": [3]}, ["y"])), "'y'", "twice")
+    over_a_weight = [node("Relu", ["x"], ["w"]), node("Relu", ["w"], ["y"])]
+    refused(data(model_of(over_a_weight, {"x": [3]}, ["y"], {"w": weight(3)})), "'w'", "twice")
     refused(data(model_of(RELU, {"x": [3]}, ["y", "y"])), "'y'", "twice")
     refused(data(model_of(RELU, {"x": [3]}, ["y", "lost"])), "'lost'", "no node")
     refused(data(model_of([], {"x": [3]}, [])), "without nodes")

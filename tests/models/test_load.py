@@ -96,6 +96,13 @@ def test_a_part_of_a_shape_is_folded_to_that_part(part: dict[str, int], sizes: l
     assert model.graph.tensor["y"].shape == tuple(sizes)
 
 
+def test_a_constant_reshape_keeps_the_axes_that_zeros_name():
+    nodes = [node("Reshape", ["w", "target"], ["r"]), node("Add", ["x", "r"], ["y"])]
+    constants = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "target": np.array([0, -1, 1])}
+    model = assert_computes_the_same(model_of(nodes, {"x": [2, 3, 1]}, ["y"], constants))
+    assert model.weights["r"].shape == (2, 3, 1)
+
+
 def test_random_and_quantising_nodes_are_not_folded():
     nodes = [
         node("RandomNormal", [], ["noise"], shape=[4], seed=1.0),

@@ -71,3 +71,11 @@ def test_the_ends_of_a_front_are_the_farthest_apart_and_a_crowd_is_near() -> Non
 def test_several_points_at_one_place_are_all_of_the_front() -> None:
     assert ranks([Point((1.0, 1.0)), Point((1.0, 1.0)), Point((2.0, 2.0))]) == [0, 0, 1]
     assert best_first([]) == []
+
+
+def test_an_objective_counts_by_its_range_and_not_by_its_unit() -> None:
+    losses = [(0.0, 9.0), (1.0, 8.0), (5.0, 2.0), (9.0, 0.0)]
+    apart, in_other_units = (
+        crowding([Point((first, unit * second)) for first, second in losses]) for unit in (1.0, 1024.0)
+    )
+    assert apart == in_other_units
