@@ -120,12 +120,12 @@ def connected(path: Path | None) -> sqlite3.Connection:
     """
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _folder_locked(path, exclusively=False), closing(_opened(path)) as connection:
-            is_old = 0 < version_of(connection, path) < VERSION
-        if is_old:
-            set_aside(path)
     connection = _opened_and_read(path)
     try:
+        if path is not None and 0 < version_of(connection, path) < VERSION:
+            connection.close()
+            set_aside(path)
+            connection = _opened_and_read(path)
         _refuse_programs(connection, path)
         _create(connection, path)
         _switch_to_wal(connection)
@@ -184,13 +184,22 @@ def set_aside(path: Path) -> None:
 
 @contextmanager
 def _folder_locked(path: Path | None, *, exclusively: bool) -> Iterator[None]:
-    """Keeps files of the folder from being set aside between being opened and first read, or from being opened."""
+    """Keeps files of the folder from being set aside between being opened and first read, or from being opened.
+
+    Nothing is set aside in a folder that may not be read: there it keeps nothing.
+    """
     if path is None or sys.platform == "win32":
         yield
         return
     import fcntl
 
-    folder = os.open(path.resolve().parent, os.O_RDONLY)
+    try:
+        folder = os.open(path.resolve().parent, os.O_RDONLY)
+    except PermissionError:
+        if exclusively:
+            raise
+        yield
+        return
     try:
         fcntl.flock(folder, fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH)
         yield

@@ -12,6 +12,7 @@ import pytest
 
 from iosched.models.errors import SetAsideWarning, UsageError
 from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.store import schema
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.schema import APPLICATION_ID, VERSION
 
@@ -121,6 +122,27 @@ def test_several_processes_set_one_file_aside_once(tmp_path: Path) -> None:
         assert [each.name for each in path.parent.glob("*.schema-*")] == [f"p.sqlite.schema-{VERSION - 1}"]
         with ProfileDatabase(path) as profile:
             assert all(profile.stage(name, CPU) == FOUND for name in ended_well)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_folder_that_may_not_be_read_serves_a_present_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    path = tmp_path / "p.sqlite"
+    if is_old:
+        old_database(path)
+
+    def refused(name: Path, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", str(name))
+
+    monkeypatch.setattr(schema.os, "open", refused)
+    if is_old:
+        with pytest.raises(UsageError, match="cannot be renamed: Permission denied"):
+            ProfileDatabase(path)
+        return
+    with ProfileDatabase(path) as profile:
+        profile.keep_stage("s", CPU, FOUND)
+        assert profile.stage("s", CPU) == FOUND
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
