@@ -17,7 +17,6 @@ from iosched.cli.terminal import say
 from iosched.cli.words import count_text, latency_text
 from iosched.models.errors import IoschedError, UsageError
 from iosched.profiler.measuring.statistics import CONFIDENCE
-from iosched.scheduler.difference import Change
 from iosched.scheduler.schedule import Stage, Strategy, total_us
 from iosched.scheduler.strategies import STAGES
 
@@ -36,13 +35,14 @@ _PAIR = "a=before b=after a_us b_us alike"
 _DOCUMENT = "model device cost shipped stages latency_us predicted_us=schedule.predicted_us"
 _MOST_NAMES = 3
 _WORDS = {
-    Change.STAGE: "in another stage",
-    Change.GROUP: "in another group",
-    Change.STRATEGY: "run in another way",
-    Change.MERGED: "merged with others",
-    Change.ORDER: "in another order",
-    Change.LANES: "on other lanes",
+    "stage": "in another stage",
+    "group": "in another group",
+    "strategy": "run in another way",
+    "merged": "merged with others",
+    "order": "in another order",
+    "lanes": "on other lanes",
 }
+"""How an operator runs otherwise, by the values of `Change`, which `--help` need not import."""
 
 
 def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:

@@ -283,14 +283,14 @@ def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
 
 
 def _per_run(found: Measurement, in_flight: int) -> Measurement:
-    """The time from the end of one run to that of the next, where so many go on at the same time."""
+    """The time from the end of one run to that of the next, with `in_flight` runs at the same time."""
     return found if in_flight == 1 else summarize([each / in_flight for each in found.samples_us])
 
 
 def _rows(
     found: Mapping[str, Measurement], in_flight: Mapping[str, int], images: int, baseline: str | None
 ) -> Iterator[BenchRow]:
-    """The rows of candidates; a run has so many images."""
+    """The rows of candidates; each run has `images` images."""
     per_run = {name: _per_run(each, in_flight[name]) for name, each in found.items()}
     for name, each in found.items():
         speedup, over_baseline = (

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from iosched.cli.diff import _WORDS
+from iosched.scheduler.difference import Change
+
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.0, 0.99, 1.01)
 
 
@@ -195,3 +198,7 @@ def test_a_gate_that_cannot_be_told_is_refused(invoke, complains, measured) -> N
     one = measured("a.json", rounds=5, iosched=100)
     complains(invoke("diff", one, one, "--max-regression", "3%"), 2, "too few samples", "--rounds")
     assert "too few samples" in invoke("diff", one, one).stdout
+
+
+def test_every_change_of_an_operator_that_both_have_is_named() -> None:
+    assert set(_WORDS) == {change.value for change in Change} - {Change.MISSING}
