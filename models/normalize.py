@@ -177,7 +177,8 @@ def squeeze_range_operands(graph: onnx.GraphProto, ranks: Mapping[str, int]) -> 
 
     Its shape inference refuses them as soon as one becomes a constant, as when it inlines an If.
     """
-    known = set(use_counts(graph)) | {name for node in graph.node for name in writes(node)}
+    known = {value.name for value in graph.input} | {name for node in graph.node for name in writes(node)}
+    known |= set(use_counts(graph))
     for place, node in reversed([*enumerate(graph.node)]):
         if node.op_type != "Range" or not is_standard(node):
             continue

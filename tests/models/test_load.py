@@ -103,6 +103,25 @@ def test_a_constant_reshape_keeps_the_axes_that_zeros_name():
     assert model.weights["r"].shape == (2, 3, 1)
 
 
+def test_operands_of_range_become_scalars_under_names_that_are_free():
+    nodes = [
+        node("Range", ["zero", "limit", "one"], ["steps"]),
+        node("Cast", ["steps"], ["floats"], to=FLOAT),
+        node("Shape", ["steps"], ["steps/1"]),
+        node("Relu", ["x"], ["y"]),
+    ]
+    constants = {"zero": np.int64(0), "one": np.int64(1)}
+    proto = model_of(
+        nodes, {"x": [3], "steps/1_": [2]}, ["y"], {name: np.array(each) for name, each in constants.items()}
+    )
+    proto.graph.input.append(helper.make_tensor_value_info("limit", TensorProto.INT64, [1]))
+    proto.graph.output.append(helper.make_tensor_value_info("floats", FLOAT, ["n"]))
+    proto.graph.output.append(helper.make_tensor_value_info("steps/1", TensorProto.INT64, [1]))
+    model = load_model(data(proto))
+    (squeeze,) = (each for each in model.proto.graph.node if each.op_type == "Squeeze")
+    assert (list(squeeze.input), list(squeeze.output)) == (["limit"], ["steps/1__"])
+
+
 def test_random_and_quantising_nodes_are_not_folded():
     nodes = [
         node("RandomNormal", [], ["noise"], shape=[4], seed=1.0),
