@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from gpu_cases import JAX, ONNXRUNTIME, NetworkCase
 from gpu_prepare import Paper, Prepared, alone, on_paper, stand_in, timed
+from graph_nodes import node_counts
 from peer import Peer
 from testbed import compared
 
@@ -195,6 +196,8 @@ class CaseRun:
             "relative_error": errors,
             "correct": all(errors[name] < LIMITS[self._case.precision] for name in ours),
             "kernels": {name: each.kernel_count for name, each in ours.items()},
+            "nodes": {name: node_counts(each.executor.graphs) for name, each in ours.items()},
+            "plans": dict(ours["sequential"].cudnn_plans),
             "missing": self._missing,
             "notes": list(self._opened.backend.notes),
             "roofline_us": roofline_us(prepared.model, self._gpu.name, self._case.precision),

@@ -20,6 +20,9 @@ RTOL = 1e-4
 HALF_RTOL = 2e-2
 """Tolerance of 16-bit floats: a few units in the last place of bfloat16, a few dozen of float16."""
 
+TF32_RTOL = 1e-2
+"""Tolerance where factors were rounded to tf32: one convolution is 3.5e-4 off by that alone, whole networks 8e-4."""
+
 STEP_DTYPES = ("int8", "uint8")
 """Outputs of quantised models. A value on the edge between two steps may fall to either side when the arithmetic before
 it is fused differently, so one step of difference passes. ONNX gives indices and counts as int64, which are compared
@@ -48,7 +51,7 @@ class Check:
 
 def rtol_of(precision: str) -> float:
     """What outputs may be off, relative to their scale, where floats were multiplied in this precision."""
-    return HALF_RTOL if precision in ("fp16", "bf16") else RTOL
+    return {"fp16": HALF_RTOL, "bf16": HALF_RTOL, "tf32": TF32_RTOL}.get(precision, RTOL)
 
 
 def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float = RTOL) -> Check:

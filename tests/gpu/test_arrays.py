@@ -22,7 +22,7 @@ from iosched.runtime.cuda.onnxruntime.sessions import Home
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 
-TOLERANCE = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 2e-2}
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}
 RUNS = 3 if IS_DESK else 200
 
 needs_gpu = pytest.mark.skipif(IS_DESK, reason="the desk has no CUDA provider and no libraries but CuPy")

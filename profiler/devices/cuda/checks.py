@@ -15,6 +15,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
+from iosched.runtime.compare import rtol_of
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.layout import Layout
@@ -23,12 +24,11 @@ from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, s
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.plan import Task
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS, PrecisionName
+from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 
 MODEL = "light_squeezenet"
 STREAMS = 3
 _RUNS = 10
-_RTOL: Mapping[PrecisionName, float] = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layou
             }
             if new := tuple(task for form, task in tasks.items() if form not in known):
                 name = " ".join((kernel, precision, *([layout.value] if layout else ())))
-                yield _Case(name, backend, lowering, new, _RTOL[precision])
+                yield _Case(name, backend, lowering, new, rtol_of(precision))
             known.update(tasks)
 
 

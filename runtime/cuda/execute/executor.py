@@ -105,6 +105,11 @@ class CudaExecutor:
         return len(self._plan.tasks)
 
     @property
+    def graphs(self) -> tuple[Any, ...]:
+        """What was captured, one graph of the driver's for each stretch that onnxruntime does not run."""
+        return tuple(graph for graph in self._own.graphs if graph is not None)
+
+    @property
     def is_captured(self) -> bool:
         """Whether the whole plan is one CUDA graph, with nothing run by onnxruntime."""
         return len(self._segments) == 1 and not self._segments[0].is_session
