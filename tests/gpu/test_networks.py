@@ -57,6 +57,11 @@ class Case:
         with Reference(model) as reference:
             return Case(model, tuple((inputs, reference.run(inputs)) for inputs in given))
 
+    @property
+    def largest(self) -> float:
+        """The largest number in an output."""
+        return max(float(np.abs(array).max()) for _, expected in self.pairs for array in expected.values())
+
     @cached_property
     def schedules(self) -> dict[str, Schedule]:
         """Of every kind; the one of strategy `both` is what the analytic model finds for an H100."""
@@ -83,6 +88,8 @@ def light(name: str) -> Case:
 
 def check(gpu: AttachedGpu, case: Case, precision: str, layout: Layout | None = None) -> None:
     """Every schedule, with and without barriers, on unlike inputs and poisoned memory."""
+    if precision == "fp16" and case.largest > np.finfo(np.float16).max:
+        pytest.skip(f"an output is {case.largest:.0f}, more than fp16 can hold")
     backend = gpu.backend(case.model, precision, KnownCudnnPlans({}), layout)
     for name, schedule in case.schedules.items():
         for barriers in BARRIERS:

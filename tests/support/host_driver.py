@@ -41,8 +41,14 @@ class Operation:
 
 @dataclass(eq=False)
 class Stream:
+    """One as CuPy's, which is destroyed by `__del__`: in a cycle of garbage that may come before others'."""
+
     last: Operation | None = None
     capture: list[Operation] | None = None
+    is_destroyed: bool = False
+
+    def __del__(self) -> None:
+        self.is_destroyed = True
 
     @property
     def ptr(self) -> int:
@@ -153,6 +159,8 @@ class HostDriver:
         return 10.0
 
     def synchronize(self, stream: Stream) -> None:
+        if stream.is_destroyed:
+            self.mistakes.append("waits for a stream that was destroyed")
         assert stream.capture is None, "synchronizes in a capture"
         self._run_pending(stream.last)
 

@@ -5,6 +5,7 @@ The whole network is one captured graph, unless operators run in onnxruntime: th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,6 +80,10 @@ class CudaExecutor:
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
         self._buffers = DeviceBuffers(lowering, driver, self._origin)
+        # One that is dropped while it runs, as with a caller's stream, keeps its memory until that is done. In a cycle
+        # of garbage, `__del__` may come after that of CuPy's stream, which destroys it; this keeps the stream.
+        self._settle = weakref.finalize(self, _settle, driver, self._origin)
+        self._settle.atexit = False
         self._choose, self._sessions = choose, sessions or HostSessions(driver)
         self._segments = segments(lowering)
         self._elsewhere: dict[tuple[tuple[str, int], ...], _Ready] = {}
@@ -244,17 +249,11 @@ class CudaExecutor:
     def close(self) -> None:
         """Gives the memory and the graphs back, once nothing runs; arrays given out are invalid."""
         self._driver.synchronize(self._origin)
+        self._settle.detach()
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
         self._many, self._cold = {}, {}
         self._elsewhere.clear()
         self._buffers.close()
-
-    def __del__(self) -> None:
-        """One that is dropped while it runs, as with a caller's stream, keeps its memory until that is done."""
-        buffers = getattr(self, "_buffers", None)
-        if buffers is not None and buffers.addresses:
-            with suppress(Exception):  # at the end of the process there may be no CUDA any more
-                self._driver.synchronize(self._origin)
 
     def poison(self) -> None:
         """Fills arena and outputs with bytes that are no number, so that what a run does not write is seen."""
@@ -382,6 +381,11 @@ def _timed(
     """Microseconds of one of the `copies` runs in `graph`, from each of `repeats` launches, with `before` untimed."""
     found = elapsed_in_a_row_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats, before)
     return tuple(latency / copies for latency in found)
+
+
+def _settle(driver: Driver, stream: Any) -> None:
+    with suppress(Exception):  # nobody is there to whom it could be told
+        driver.synchronize(stream)
 
 
 def _displaced(driver: Driver, stream: Any, cold: ColdWeights, graph: Any) -> None:

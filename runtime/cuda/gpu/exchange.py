@@ -114,6 +114,24 @@ class _Handle:
         return 0, self.handle
 
 
+@dataclass(frozen=True)
+class _GivenTo:
+    """An array whose library is told which stream reads it.
+
+    CuPy asks for the stream that is current. Made so, it would be that of arrays which CuPy itself gives, too, and
+    nothing would wait for the stream of the caller.
+    """
+
+    given: SupportsDLPack
+    stream: int
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.given.__dlpack__(**{**how, "stream": self.stream})
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.given.__dlpack_device__()
+
+
 class CupyExchange:
     """DLPack through CuPy, which reads and writes the capsules. Beside what `Exchange` says, everything may raise
 
@@ -135,8 +153,8 @@ class CupyExchange:
     def take(self, given: SupportsDLPack, stream: Any) -> Taken:
         """See `Exchange`."""
         try:
-            with self._told(), stream:
-                array = self._cupy.from_dlpack(given)
+            with self._told():
+                array = self._cupy.from_dlpack(_GivenTo(given, int(stream.ptr)))
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise BufferError(first_line(error)) from error
         address, dtype = int(array.data.ptr), str(array.dtype)

@@ -202,3 +202,16 @@ def test_an_executor_that_is_dropped_while_it_runs_keeps_its_memory_until_then()
     assert driver.pending
     del executor
     assert driver.mistakes == []
+
+
+def test_an_executor_and_its_streams_may_be_dropped_in_one_cycle() -> None:
+    """As an exception's traceback makes one: whose `__del__` Python calls first is not known."""
+    model, driver = fire(batch=2), HostDriver()
+    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    executor = CudaExecutor(lowering, driver, chooser(driver))
+    cycle: list[object] = [executor.origin, executor]
+    cycle.append(cycle)
+    executor.launch()
+    del executor, cycle
+    gc.collect()
+    assert driver.mistakes == []

@@ -109,6 +109,19 @@ def test_arrays_of_cupy_are_read_and_given_where_they_lie(desk: DeskCuda, stream
             assert relative_error(got, expected) < 1e-5
 
 
+def test_a_run_waits_for_the_stream_that_is_current_for_arrays_of_cupy(desk: DeskCuda) -> None:
+    cupy = importlib.import_module("cupy")
+    model = two_inputs()
+    found = compiled(model)
+    inputs = on_gpu(random_inputs(model.graph.inputs))
+    found.run_on_device(inputs)
+    desk.calls.clear()
+    with cupy.cuda.Stream(non_blocking=True):
+        found.run_on_device(inputs)
+    assert desk.calls.count("streamWaitEvent") == len(inputs)
+    assert desk.calls.index("streamWaitEvent") < desk.calls.index("graphLaunch")
+
+
 def test_a_consumer_on_another_stream_waits_for_the_run(desk: DeskCuda) -> None:
     cupy = importlib.import_module("cupy")
     model = two_inputs()
