@@ -20,6 +20,8 @@ from gpu_cases import PIECES, key_of
 from gpu_results import ResultsError, load_results
 from testbed import compared, print_table, speedup_text
 
+from iosched.profiler.measuring.interleave import Comparison
+
 BASE, GRAPHED = "sequential", "torch-cudagraph"
 FOUND = "both"
 _COLOURS = (
@@ -71,6 +73,7 @@ def tables(cases: Cases) -> list[tuple[str, Table]]:
     found = measured(cases)
     return [
         ("Measured on", device_table(found)),
+        ("In short", summary_table(found)),
         (f"Latency in a row in us, and how many times as fast as {BASE!r}", latency_table(found)),
         (f"How many times as fast as {GRAPHED!r}", ratio_table(found, GRAPHED)),
         ("Latency on an idle GPU in us, in which the launch counts, and what it adds", idle_table(found)),
@@ -102,6 +105,25 @@ def device_table(found: Mapping[str, Entry]) -> Table:
         rows.setdefault((each["gpu"], versions), []).extend([] if clock is None else [clock["sm_mhz"]])
     cells = [[gpu, text, f"{min(mhz)} to {max(mhz)}" if mhz else "not read"] for (gpu, text), mhz in rows.items()]
     return ["GPU", "versions", "SM clock in MHz"], cells
+
+
+def summary_table(found: Mapping[str, Entry]) -> Table:
+    """Our fastest schedule of each network, against one operator after another and against PyTorch's CUDA graph."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in found.values():
+        latency_us = each["median_us"]
+        best = min((name for name in each["kernels"] if name in latency_us), key=latency_us.__getitem__)
+        speedups = [compared(each["samples_us"], base).get(best) for base in (BASE, GRAPHED) if base in latency_us]
+        cells = ["1" if best == BASE else _speedup(speedups[0]), *(_speedup(other) for other in speedups[1:]), ""]
+        row = [each["network"], each["precision"], f"{latency_us[BASE]:.0f}", f"{latency_us[best]:.0f}", best, *cells]
+        rows.setdefault((each["network"], each["precision"]), row[:7])
+    return ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"], list(
+        rows.values()
+    )
+
+
+def _speedup(found: Comparison | None) -> str:
+    return "" if found is None else f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def latency_table(found: Mapping[str, Entry]) -> Table:

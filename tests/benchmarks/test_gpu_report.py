@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def report(script: Callable[[str], ModuleType]) -> ModuleType:
@@ -121,3 +123,9 @@ def test_the_chart_has_a_bar_for_each_alternative(report: ModuleType, tmp_path: 
     pytest.importorskip("matplotlib")
     report.plot(tmp_path / "c.svg", [found("x", sequential=100.0, both=50.0), found("y", sequential=9.0)], "title")
     assert (tmp_path / "c.svg").read_text().count('<g id="patch_') >= 3
+
+
+def test_the_table_of_the_documentation_is_that_of_the_results(report: ModuleType, capsys: Any) -> None:
+    report.main([str(ROOT / "benchmarks" / "results" / "gpu-h100.json")])
+    table = capsys.readouterr().out.split("In short\n\n")[1].split("\n\n")[0]
+    assert table in (ROOT / "docs" / "cuda.md").read_text()
