@@ -1,6 +1,7 @@
 """Tables and a chart of what `gpu.py` measured so far, for the documentation.
 
     python benchmarks/gpu_report.py benchmarks/results/gpu.json [--plot gpu.svg] [--batch 1] [--precision fp32]
+    python benchmarks/gpu_report.py benchmarks/results/gpu-h100.json --predicted h100
 
 Latencies are medians of runs in a row, in microseconds, and how many times as fast as one operator after another in
 one CUDA graph, measured in turn with it: the quotient of the medians, with its 95 % interval. Prints
@@ -13,14 +14,21 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from gpu_cases import PIECES, key_of
 from gpu_results import ResultsError, load_results
 from testbed import compared, print_table, speedup_text
 
+from iosched.models import zoo
+from iosched.models.load import load_model
+from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.gpus import GpuSpec, gpu_named
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.interleave import Comparison
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.search import search
 
 BASE, GRAPHED = "sequential", "torch-cudagraph"
 FOUND = "both"
@@ -48,6 +56,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw the speed-ups (needs matplotlib)")
     parser.add_argument("--batch", type=int, default=1, help="batch size that is drawn")
     parser.add_argument("--precision", default="fp32", help="precision that is drawn")
+    parser.add_argument("--predicted", metavar="GPU", help="print the analytic model's latencies for this GPU instead")
     options = parser.parse_args(words)
     try:
         results = [load_results(path) for path in options.results]
@@ -57,6 +66,9 @@ def main(words: Sequence[str]) -> None:
     if len(gpus) > 1:
         parser.error(f"these were measured on {len(gpus)} GPUs: {', '.join(gpus)}")
     cases = in_order({key: entry for each in results for key, entry in each.cases.items()})
+    if options.predicted is not None:
+        print_table(*predicted_table(measured(cases), options.predicted))
+        return
     for title, table in tables(cases):
         if table[1]:
             print(f"{title}\n")
@@ -120,6 +132,42 @@ def summary_table(found: Mapping[str, Entry]) -> Table:
     return ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"], list(
         rows.values()
     )
+
+
+def predicted_table(found: Mapping[str, Entry], gpu: str) -> Table:
+    """The analytic model's latency over the measured one, and the speedup of the model's schedule by both."""
+    spec = gpu_named(gpu)
+    assert spec is not None, f"no GPU {gpu!r}: see `iosched devices`"
+    rows: dict[tuple[str, str], list[str]] = {}
+    ratios: dict[str, list[float]] = {}
+    for each in found.values():
+        if (key := (each["network"], each["precision"])) in rows:
+            continue
+        predicted_us = _predicted_us(spec, each)
+        quotient = {name: latency_us / each["median_us"][name] for name, latency_us in predicted_us.items()}
+        for name, ratio in quotient.items():
+            ratios.setdefault(name, []).append(ratio)
+        speedups = [latency_us[BASE] / latency_us["paper"] for latency_us in (predicted_us, each["median_us"])]
+        rows[key] = [
+            *key,
+            *(f"{ratio:.2f}" for ratio in quotient.values()),
+            *(f"{speedup:.2f}" for speedup in speedups),
+        ]
+    means = [f"{geometric_mean(each):.2f}" for each in ratios.values()]
+    headers = ["network", "precision", *ratios, "predicted speedup", "measured"]
+    return headers, [*rows.values(), ["geometric mean", "", *means, "", ""]]
+
+
+def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
+    proto = zoo.build(each["network"])
+    model = load_model(proto.SerializeToString(), name=each["network"], batch_size=each["batch"])
+    opened = PaperGpu(spec).open(model, OpenSettings(precision=each["precision"]))
+    schedules = {
+        BASE: sequential(opened.graph),
+        "greedy": greedy(opened.graph),
+        "paper": search(opened.graph, opened.cost, effort=opened.effort).schedule,
+    }
+    return {name: sum(map(opened.cost.stage_latency_us, each.stages)) for name, each in schedules.items()}
 
 
 def _speedup(found: Comparison | None) -> str:

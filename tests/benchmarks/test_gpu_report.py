@@ -129,3 +129,12 @@ def test_the_table_of_the_documentation_is_that_of_the_results(report: ModuleTyp
     report.main([str(ROOT / "benchmarks" / "results" / "gpu-h100.json")])
     table = capsys.readouterr().out.split("In short\n\n")[1].split("\n\n")[0]
     assert table in (ROOT / "docs" / "cuda.md").read_text()
+
+
+def test_the_analytic_model_is_compared_with_what_was_measured(report: ModuleType) -> None:
+    cases = {"first/squeezenet": found("squeezenet", sequential=640.0, greedy=500.0, paper=400.0)}
+    headers, (row, mean) = report.predicted_table(cases, "h100")
+    of = dict(zip(headers, row, strict=True))
+    assert of["measured"] == "1.60"
+    assert float(of["sequential"]) == pytest.approx(309 / 640, abs=0.02)
+    assert mean[2:5] == row[2:5]
