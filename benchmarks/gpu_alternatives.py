@@ -80,7 +80,10 @@ class CaseRun:
         preferred = preferred_layout(precision_named(case.precision), gpu.driver.gpu)
         with timed(self._seconds, "open"):
             layout = None if case.layout == "timed" else preferred
-            self._opened = open_cost(gpu, prepared.model, case.precision, database, layout=layout)
+            self._opened = open_cost(
+                gpu, prepared.model, case.precision, database, layout=layout,
+                suggest=lambda: self._paper().schedule.stages,
+            )  # fmt: skip
         self._others = [each for each in Layout if case.layout == "both" and each is not preferred]
 
     def close(self) -> None:

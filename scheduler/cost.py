@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from iosched.scheduler.lattice import Latencies, Lattice
@@ -100,6 +100,18 @@ class Remeasurable(Protocol):
         `stage_latency_us` goes on to answer the first value, and a cost model that keeps latencies keeps both: a later
         search then gets the same answers to the same questions.
         """
+        ...
+
+
+@runtime_checkable
+class Suggesting(Protocol):
+    """Optional part of a `CostModel`: stages of a schedule that is likely good.
+
+    They are measured right after the single operators, so a search that ends early has that schedule.
+    """
+
+    def suggested_stages(self) -> Iterable[Stage]:
+        """The stages, of all blocks; those that a search does not consider are passed over."""
         ...
 
 

@@ -71,6 +71,7 @@ class Exploration:
         lattice: the block's states and stages.
         latencies: what is known of the stages' latencies.
         effort: how hard to search.
+        suggested: stages to measure first (`Suggesting`).
         proven: no schedule can be better, beyond the tolerance, than the best one of measured stages.
         best_us: latency of the best schedule known when this was last looked up; infinite before.
     """
@@ -78,6 +79,7 @@ class Exploration:
     lattice: Lattice
     latencies: KnownLatencies
     effort: Effort
+    suggested: tuple[int, ...] = ()
     proven: bool = False
     best_us: float = math.inf
     _n_alone: int = 0
@@ -138,6 +140,7 @@ class Exploration:
     def _all_rounds(self, is_over: Callable[[], bool]) -> Iterator[Round]:
         yield Round(self.latencies.missing(self.latencies.single_operators()), bounds=True)
         self._n_alone = self.latencies.n_measured
+        yield Round(self.latencies.missing(self.suggested))
         if self.latencies.fill_bounds(is_over):
             yield from self._beyond_operators()
             yield from self._undisturbed(is_over)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -353,6 +353,15 @@ class KnownLatencies:
     def position(self, mask: int) -> int:
         """The position of the stage of these operators."""
         return int(np.searchsorted(self.lattice.stages, np.uint64(mask)))
+
+    def positions(self, stages: Iterable[Iterable[str]]) -> Iterator[int]:
+        """The positions of the stages of these operators, without those that are not in the lattice."""
+        bit = {name: 1 << index for index, name in enumerate(self.names)}
+        for operators in stages:
+            bits = [bit.get(name, 0) for name in operators]
+            position = self.position(sum(bits))
+            if all(bits) and position < len(self.lattice.stages) and self.lattice.stages[position] == sum(bits):
+                yield position
 
     def stage(self, position: int) -> Stage:
         """The stage by its best strategy measured, with that latency as the predicted one."""

@@ -17,7 +17,7 @@ from iosched.scheduler import lattice as lattices
 from iosched.scheduler.asking import who_answers
 from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
 from iosched.scheduler.classes import block_key, stage_classes
-from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable
+from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable, Suggesting
 from iosched.scheduler.divided import divided
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.exploration import Exploration
@@ -142,6 +142,7 @@ class _Settings:
 
 
 def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOperators]) -> list[BlockSearch]:
+    suggested = [*settings.cost.suggested_stages()] if isinstance(settings.cost, Suggesting) else []
     lattice_of: dict[Hashable, Lattice] = {}
     found: dict[Hashable, BlockSearch] = {}
     for index, part in enumerate(parts):
@@ -158,7 +159,8 @@ def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOp
         lattice = lattice_of[order, only]
         classes = None if labels is None else stage_classes(settings.graph, part.operators, lattice, labels)
         latencies = KnownLatencies.start(settings.cost, part.operators, lattice, masks, classes)
-        found[key] = BlockSearch({index: part}, Exploration(lattice, latencies, effort))
+        first = tuple(latencies.positions(stage.operators for stage in suggested))
+        found[key] = BlockSearch({index: part}, Exploration(lattice, latencies, effort, first))
     return list(found.values())
 
 

@@ -18,7 +18,7 @@ from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_
 from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.elsewhere import FoundElsewhere
 from iosched.profiler.devices.facts import DeviceFacts
-from iosched.profiler.devices.gpus import gpu_keys
+from iosched.profiler.devices.gpus import gpu_keys, spec_of
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.system import check_system, not_linux
@@ -27,8 +27,10 @@ from iosched.scheduler.document import ScheduleDocument
 
 if TYPE_CHECKING:
     from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.profiler.devices.cuda.device import CudaDevice
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.scheduler.precision import PrecisionName
+    from iosched.scheduler.schedule import Stage
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
 KINDS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
@@ -192,17 +194,29 @@ def _opened(kind: Kind, device: str) -> Device:
 
 
 def _usable(device: Device) -> Device:
-    """The device; a GPU that is not attached takes what the runtime of attached ones measured elsewhere."""
+    """The device; simulated GPUs use measurements of attached ones, and these use schedules of simulated ones."""
     if device.cost_kind == "analytic":
         return replace(cast("PaperGpu", device), find_elsewhere=_measured_elsewhere)
     check_system()
-    return device
+    return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.kind == "cuda" else device
 
 
 def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
     from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
 
     return measured_elsewhere(database, model, gpu, precision)
+
+
+def _simulated_stages(model: Model, gpu: str, precision: str) -> tuple[Stage, ...]:
+    """The stages of the best schedule by the analytic model; none where the GPU's specification is not known."""
+    spec = spec_of(gpu)
+    if spec is None:
+        return ()
+    from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.scheduler.search import search
+
+    opened = PaperGpu(spec).open(model, OpenSettings(precision=precision))
+    return tuple(search(opened.graph, opened.cost, effort=opened.effort).schedule.stages)
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:

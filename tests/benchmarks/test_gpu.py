@@ -149,7 +149,8 @@ def record(number: int, *, complete: bool) -> dict[str, Any]:
     names = ("sequential", "both")
     return {
         "complete": complete, "number": number, "gpu": "Host 1000", "network": "x", "batch": 1, "precision": "fp32",
-        "kernels": dict.fromkeys(names, 9), "median_us": dict.fromkeys(names, 10.0), "samples_us": {name: [10.0] * 6 for name in names},
+        "kernels": dict.fromkeys(names, 9), "median_us": dict.fromkeys(names, 10.0),
+        "samples_us": {name: [10.0] * 6 for name in names},
         "relative_error": dict.fromkeys(names, 0.0), "correct": True,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.checks import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 
 
@@ -60,6 +60,44 @@ def test_before_a_deadline_every_block_gets_its_turn() -> None:
         assert sum(len(stage.operators) for stage in block.stages) < 6 or len(block.stages) < 8
         assert max(len(stage.groups) for stage in block.stages) > 1 or len(block.stages) < 3
     assert cost.total_us(found.schedule) < cost.total_us(sequential(graph))
+
+
+class Suggested(TableCost):
+    """A device for which a schedule is known that is likely good."""
+
+    def __init__(self, seed: int, noise: float, schedule: Schedule) -> None:
+        super().__init__(seed, noise)
+        self.schedule = schedule
+
+    def suggested_stages(self) -> list[Stage]:
+        nowhere = Stage(Strategy.CONCURRENT, (("no such operator",),))
+        return [nowhere, *self.schedule.stages]
+
+
+@settings(max_examples=40, deadline=None)
+@given(dags(8), st.integers(0, 10**6), st.integers(0, 3))
+def test_a_deadline_leaves_a_schedule_no_worse_than_the_one_suggested(
+    graph: ComputationGraph, seed: int, more: int
+) -> None:
+    """Under any costs, also those by which another schedule would be the better one."""
+    suggested = search(graph, TableCost(seed + 1), strategy="concurrent").schedule
+    stages = {frozenset(stage.operators) for stage in suggested.stages}
+    allowed = len({frozenset([each.name]) for each in graph.operators} | stages) + more
+    cost = Suggested(seed, 0.5, suggested)
+    found = search(graph, cost, strategy="concurrent", deadline=lambda: len(cost.asked) >= allowed)
+
+    assert len(cost.asked) <= allowed
+    check_operators(found.schedule, graph)
+    assert found.schedule.predicted_us is not None
+    assert found.schedule.predicted_us <= sum(map(cost.latency_us, stages)) * (1 + 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(dags(8), st.integers(0, 10**6))
+def test_a_suggestion_changes_no_optimum(graph: ComputationGraph, seed: int) -> None:
+    cost = Suggested(seed, 0.5, greedy(graph))
+    found, plain = (search(graph, each, strategy="concurrent") for each in (cost, TableCost(seed, 0.5)))
+    assert found.schedule.predicted_us == pytest.approx(plain.schedule.predicted_us, rel=1e-12)
 
 
 @settings(max_examples=30, deadline=None)

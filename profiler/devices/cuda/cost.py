@@ -29,14 +29,15 @@ SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_wid
 
 @dataclass(frozen=True, eq=False)
 class CudaStageCost:
-    """The search's cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds` and
-    `OperatorKeys`.
+    """The search's cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds`,
+    `OperatorKeys` and `Suggesting`.
 
     Attributes:
         device: the key of the GPU in the database, see `AttachedGpu.key`.
         on_measured: is called after every stage that was really measured.
         clock: reads the clock of the GPU after every measurement.
         resume: whether the latencies in the database are used, see `StageMemory`.
+        suggest: returns stages that are likely good.
         dropped: the reason for every stage that failed to run; such stages count as infinitely slow.
     """
 
@@ -47,12 +48,17 @@ class CudaStageCost:
     on_measured: Callable[[], None] = lambda: None
     clock: ReadClock = lambda: None
     resume: bool = True
+    suggest: Callable[[], Iterable[Stage]] = tuple
     dropped: dict[str, str] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
         """One: it is not known how much of the GPU an operator leaves idle, see `operator_work_us`."""
         return 1
+
+    def suggested_stages(self) -> Iterable[Stage]:
+        """See `scheduler.cost.Suggesting`."""
+        return self.suggest()
 
     @property
     def measurements(self) -> int:
@@ -200,6 +206,7 @@ def open_cost(
     layout: Layout | None = None,
     resume: bool = True,
     times: bool = True,
+    suggest: Callable[[], Iterable[Stage]] = tuple,
 ) -> CudaStageCost:
     """Opens the cost model of `model` on `gpu`, with a backend that it measures on.
 
@@ -207,6 +214,7 @@ def open_cost(
         layout: how images lie in memory; by default as is best for the precision and the GPU.
         resume: whether the latencies in the database are used; if not, everything is measured anew and replaced.
         times: whether plans and kernels that the database does not have may be chosen by timing.
+        suggest: see `CudaStageCost`.
 
     Raises:
         DeviceError: the GPU cannot place the model, or cuDNN is missing.
@@ -214,4 +222,4 @@ def open_cost(
     device = gpu.key(precision)
     plans = StoredCudnnPlans(database, device, times=times)
     backend = gpu.backend(model, precision, plans, layout)
-    return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume)
+    return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume, suggest=suggest)

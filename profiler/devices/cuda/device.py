@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -66,9 +66,14 @@ _NO_BARRIERS = " without barriers"
 
 @dataclass(frozen=True, eq=False)
 class CudaDevice:
-    """A GPU of this machine; see `Device`."""
+    """A GPU of this machine; see `Device`.
+
+    Attributes:
+        suggest: stages of a model that are likely good on a GPU of this name in a precision.
+    """
 
     gpu: AttachedGpu
+    suggest: Callable[[Model, str, str], Iterable[Stage]] = lambda *_: ()
     kind: ClassVar[str] = "cuda"
     cost_kind: ClassVar[CostKind] = "measured"
 
@@ -130,6 +135,7 @@ class CudaDevice:
             self.gpu, model, settings.precision, database,
             layout=None if settings.layout == "auto" else Layout(settings.layout),
             resume=settings.resume, times=settings.may_time,
+            suggest=partial(self.suggest, model, self.name, settings.precision),
         )  # fmt: skip
         return OpenOnGpu(self, model, settings, cost)
 

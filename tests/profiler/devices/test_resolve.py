@@ -6,15 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from host_driver import HostDriver
+from host_gpu import HostGpu
 from scripted import fire
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.device import attached_index
 from iosched.profiler.devices.gpus import gpu_called, gpu_keys, gpu_named
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import check_name, resolve, runner
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.cost import Suggesting
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import search
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
@@ -91,3 +99,21 @@ def test_barriers_and_layouts_are_for_attached_gpus(device: str) -> None:
         optimize(fire(), replace(settings, barriers="none"))
     with pytest.raises(UsageError, match="--layout is for attached GPUs"):
         optimize(fire(), replace(settings, layout="nchw"))
+
+
+@pytest.mark.parametrize(("name", "spec"), [("NVIDIA H100 80GB HBM3", "h100"), ("Host 1000", None)])
+def test_an_attached_gpu_first_tries_what_the_analytic_model_finds_for_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, spec: str | None
+) -> None:
+    gpu = HostGpu(0, name, {"cudnn": "90"}, HostDriver())
+    monkeypatch.setattr(cuda_device, "attach", lambda _: gpu)
+    with ProfileDatabase(":memory:") as database:
+        cost = resolve("cuda:0").open(fire(), OpenSettings(), database).cost
+    assert isinstance(cost, Suggesting)
+    suggested = {stage.operators for stage in cost.suggested_stages()}
+    assert suggested == (set() if spec is None else {stage.operators for stage in simulated(spec).stages})
+
+
+def simulated(spec: str) -> Schedule:
+    opened = resolve(spec).open(fire(), OpenSettings(), None)
+    return search(opened.graph, opened.cost).schedule
