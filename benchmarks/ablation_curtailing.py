@@ -20,7 +20,7 @@ from testbed import option_parser, print_table, write_results, zoo_model
 
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement

@@ -29,7 +29,7 @@ from testbed import YARDSTICK, print_table, write_results, zoo_model
 
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.store.database import ProfileDatabase

@@ -38,7 +38,7 @@ from iosched.jobs.opening import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, close_all

@@ -14,7 +14,7 @@ import onnx
 from iosched.models.errors import DeviceError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.runtime.cpu.align import align_channels

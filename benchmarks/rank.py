@@ -39,7 +39,8 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
-from iosched.profiler.devices.cpu.device import CpuDevice, OpenOnCpu
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import quantile

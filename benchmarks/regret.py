@@ -39,7 +39,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.measuring.disturbance import disturbances, read_load
 from iosched.profiler.measuring.idle import wait_until_idle

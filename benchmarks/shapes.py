@@ -23,7 +23,7 @@ from search import TwoLanes
 from testbed import print_table, write_results
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.search import search
 

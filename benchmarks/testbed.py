@@ -21,7 +21,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.facts import package_version

@@ -127,7 +127,6 @@ def command(
       iosched run super.onnx --against a=a.onnx --against b=b.onnx
       iosched run model.iosched.onnx --repeat 50 --trace run.json
     """
-    from iosched.jobs.locating.words import mismatch_text
     from iosched.jobs.run import run
 
     inputs = [input_file(model), *(path for _, path in input_files)]
@@ -168,6 +167,8 @@ def command(
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
     _emit(found, taken, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
+        from iosched.jobs.locating.words import mismatch_text
+
         raise MismatchError(mismatch_text(found.check.reasons, found.first_difference))
 
 

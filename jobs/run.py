@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from iosched.jobs.locating.difference import FirstDifference
-from iosched.jobs.locating.locate import first_difference
-from iosched.jobs.locating.site import Original, Site
 from iosched.jobs.member_checks import member_checks
 from iosched.jobs.other_device import warn_of_other_device
 from iosched.models.composition.members import Member, members_of
@@ -29,6 +27,10 @@ from iosched.runtime.traced import TracedRuns
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.transfer import fitted
+
+if TYPE_CHECKING:
+    from iosched.jobs.locating.difference import FirstDifference
+    from iosched.jobs.locating.site import Original
 
 _log = logger(__name__)
 
@@ -145,6 +147,9 @@ def run(
         result = RunResult(outputs, summarize(samples_us), check, executor.description, notes, traced)
     if check is None or check.passed:
         return result
+    from iosched.jobs.locating.locate import first_difference
+    from iosched.jobs.locating.site import Site
+
     tell("Outputs differ from onnxruntime's: looking for the first operator that does.")
     originals = _originals(reference, members, own)
     site = Site(model, document, runner(device, document), inputs, originals, rtol, threads)
@@ -153,6 +158,8 @@ def run(
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
     """What outputs are compared with, by the names that are the model's own."""
+    from iosched.jobs.locating.site import Original
+
     if not members and reference is not None:
         return [Original(reference, {spec.name: spec.name for spec in reference.graph.inputs})]
     return [Original(members[each.name], each.inputs, f"{each.name}/") for each in own if each.name in members]

@@ -10,7 +10,7 @@ import pytest
 from few_samples import FewSamples
 
 from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
-from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
@@ -53,7 +53,7 @@ def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside other tests no latency gets any surer by more samples, or by waiting for threads that still run."""
-    monkeypatch.setattr(cpu_device, "CpuStageCost", FewSamples)
+    monkeypatch.setattr(cpu_open, "CpuStageCost", FewSamples)
     monkeypatch.setattr(idle, "LONGEST_SECONDS", idle.WINDOW_SECONDS)
 
 

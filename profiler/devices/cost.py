@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Row
 from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys, Remeasurable
 from iosched.scheduler.schedule import Stage
+
+if TYPE_CHECKING:
+    from iosched.profiler.measuring.statistics import Measurement
+    from iosched.profiler.store.database import ProfileDatabase
+    from iosched.profiler.store.tables import Row
 
 
 class StageCosts(CostModel, OperatorKeys, Protocol):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from iosched.models.model import Model
-from iosched.profiler.devices.device import Device
-from iosched.profiler.devices.facts import DeviceFacts
-from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.scheduler.document import ScheduleDocument
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.devices.device import Device
+    from iosched.profiler.devices.facts import DeviceFacts
+    from iosched.profiler.devices.open_settings import OpenSettings
+    from iosched.scheduler.document import ScheduleDocument
 
 
 @dataclass(frozen=True)

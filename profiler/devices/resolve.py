@@ -13,22 +13,22 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
-from iosched.models.model import Model
 from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_before
-from iosched.profiler.devices.device import Device
-from iosched.profiler.devices.elsewhere import FoundElsewhere
-from iosched.profiler.devices.facts import DeviceFacts
 from iosched.profiler.devices.gpus import gpu_keys, spec_of
-from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.system import check_system, not_linux
-from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
-from iosched.scheduler.document import ScheduleDocument
 
 if TYPE_CHECKING:
+    from iosched.models.model import Model
     from iosched.profiler.devices.analytic.device import PaperGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
+    from iosched.profiler.devices.device import Device
+    from iosched.profiler.devices.elsewhere import FoundElsewhere
+    from iosched.profiler.devices.facts import DeviceFacts
+    from iosched.profiler.devices.kind import Kind
+    from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.store.database import ProfileDatabase
+    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.precision import PrecisionName
     from iosched.scheduler.schedule import Stage
 
@@ -71,7 +71,9 @@ def resolve(device: str, model: Model | None = None) -> Device:
 
 def remarks(device: str) -> tuple[str, ...]:
     """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
-    return () if _is_cpu(device) else tuple(_kind(_CUDA).remarks(device))
+    from iosched.runtime.cuda.gpu.library import look
+
+    return () if _is_cpu(device) or not look().gpus else tuple(_kind(_CUDA).remarks(device))
 
 
 def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:
@@ -145,6 +147,8 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
 
     If the device or the precision is not known, they have no peak to be compared with.
     """
+    from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
+
     if document.cost != "analytic" and document.device_kind == "cuda":
         return gpu_throughputs(model.graph, document.device_name, document.precision)
     if document.cost != "analytic":
@@ -158,7 +162,7 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
 
 
 def _kind(folder: str) -> Kind:
-    return cast(Kind, import_module(f"iosched.profiler.devices.{folder}.device").KIND)
+    return cast("Kind", import_module(f"iosched.profiler.devices.{folder}.device").KIND)
 
 
 def _kinds(device: str) -> Iterator[Kind]:

@@ -14,7 +14,7 @@ from small_models import branches
 
 from iosched.jobs import bench as bench_job
 from iosched.jobs.bench import BenchResult, BenchRow
-from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.statistics import summarize
 
 ROW_KEYS = {
@@ -100,7 +100,7 @@ def test_a_baseline_is_a_column_with_intervals(invoke, model: Path, asked) -> No
 
 
 def test_what_is_measured_is_said_at_the_start(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_device, "measure_in_turn", lambda rows, *_: {name: summarize([10.0] * 7) for name in rows})
+    monkeypatch.setattr(cpu_open, "measure_in_turn", lambda rows, *_: {name: summarize([10.0] * 7) for name in rows})
     script_stages(monkeypatch)
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     words = ("bench", "dynamic.onnx", "--threads", 1, "--batch-size", 1, "--batch-size", 4, "--json")
@@ -167,7 +167,7 @@ def test_wrong_usage_is_refused_before_the_work(invoke, complains, model: Path, 
 def test_a_baseline_that_is_no_row_is_refused_before_anything_is_measured(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    monkeypatch.setattr(cpu_device, "measure_in_turn", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(cpu_open, "measure_in_turn", lambda *_: pytest.fail("measured"))
     script_stages(monkeypatch)
     complains(invoke("bench", model, "--device", "cpu", "--threads", 1, *words), code, said)
 

@@ -17,6 +17,7 @@ from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors
 from iosched.models.light import light_model
+from iosched.runtime.cuda.gpu.library import look
 
 ALL = list(commands(cli, click.Context(cli, info_name="iosched")))
 IDS = [path for path, _, _ in ALL]
@@ -47,19 +48,32 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("device", [(), ("--device", "cpu")], ids=" ".join)
 def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path, device: tuple[str, ...]) -> None:
     onnx.save(light_model("squeezenet"), tmp_path / "m.onnx")
+    modules = imported("run", tmp_path / "m.onnx", "--threads", "2", "-q", *device)
+    others = ("cuda", "analytic", "batching", "exploring", "fleet", "spaces", "mutation", "store", "peers", "locating")
+    assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
+    assert "iosched.runtime.cpu.native" in modules
+    assert len(modules) <= 180
+
+
+def test_optimize_imports_nothing_of_gpus_where_there_is_none(tmp_path: Path) -> None:
+    if look().gpus:
+        pytest.skip("this machine has a GPU")
+    onnx.save(light_model("squeezenet"), tmp_path / "m.onnx")
+    modules = imported("optimize", tmp_path / "m.onnx", "--budget", "1", "-q", "-o", tmp_path / "o.onnx")
+    kinds = ("iosched.profiler.devices.cuda", "iosched.profiler.devices.analytic", "iosched.runtime.cuda.execute")
+    assert {name for name in modules if name.startswith(kinds)} == set()
+
+
+def imported(*words: str | Path) -> set[str]:
+    """The modules of iosched that a command imports."""
     code = (
         "import sys, iosched.cli.main as m\n"
         "try: m.main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "print(*(name for name in sys.modules if name.startswith('iosched.')), file=sys.stderr)"
     )
-    words = ("run", tmp_path / "m.onnx", "--threads", "2", "-q", *device)
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
-    modules = set(done.stderr.splitlines()[-1].split())
-    others = ("cuda", "analytic", "batching", "exploring", "fleet", "spaces", "mutation")
-    assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
-    assert "iosched.runtime.cpu.native" in modules
-    assert len(modules) <= 245
+    return set(done.stderr.splitlines()[-1].split())
 
 
 def test_python_m_iosched_is_the_same_command() -> None:

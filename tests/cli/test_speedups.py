@@ -14,7 +14,7 @@ from scripted import fire_proto, script_models, script_stages
 
 from iosched.cli.words import latency_text
 from iosched.jobs.decision import decide
-from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, summarize
 
@@ -35,7 +35,7 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     script_stages(monkeypatch)
     script_models(monkeypatch, {})
-    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from scripted import fire
 from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.schedules import priced
 from iosched.profiler.devices.analytic.device import PaperGpu
-from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.gpus import gpu_named
@@ -67,7 +67,7 @@ def test_all_stages_are_handed_over_to_be_answered_ahead(tmp_path: Path, monkeyp
             asked.append(Question(stage, "again"))
             return 7.0
 
-    monkeypatch.setattr(cpu_device, "CpuStageCost", Ahead)
+    monkeypatch.setattr(cpu_open, "CpuStageCost", Ahead)
     with (
         ProfileDatabase(tmp_path / "p.db") as database,
         closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as there,

@@ -12,7 +12,7 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.profiler.devices.cpu.device import CPU_PRICES
+from iosched.profiler.devices.cpu.open import CPU_PRICES
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 
 

@@ -17,7 +17,7 @@ from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.disturbance import Load
 from iosched.profiler.measuring.in_turn import Budget

@@ -32,9 +32,9 @@ from iosched.jobs import throughput
 from iosched.jobs.doctor import libraries
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cpu import stretches
-from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle, rate
 from iosched.profiler.measuring.in_turn import Budget
@@ -82,7 +82,7 @@ def _quieten() -> None:
     squeezenet.build = branches
     _narrow(Network)
     libraries.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
-    cpu_device.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
+    cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
     idle.LONGEST_SECONDS, rate.TURN_SECONDS = idle.WINDOW_SECONDS, 0.01
     few = Budget(rounds=LEAST_SAMPLES)
     OpenOnCpu.budget, throughput._COMPARED, stretches.ROUNDS = few, few, LEAST_SAMPLES

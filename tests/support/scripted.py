@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import cost as cpu_cost
-from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers import onnxruntime as plain
@@ -86,7 +86,7 @@ def script_models(
         calls.append(tuple(runnables))
         return {name: summarize([latencies_us.get(name, 1000.0 + int(name == "1"))] * runs) for name in runnables}
 
-    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
     monkeypatch.setattr(plain, "measure_in_turn", measured_in_turn)
     return calls
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from iosched.models.composition.members import members_of
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.remarks import thread_remarks
 from iosched.profiler.devices.executor import Executor
-from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide
 from iosched.scheduler.document import ScheduleDocument
+
+if TYPE_CHECKING:
+    from iosched.runtime.side_by_side import Library
 
 
 def apart_executor(
@@ -25,6 +29,8 @@ def apart_executor(
     side_by_side, threads = (known.get(name) for name in ("lanes", "threads"))
     if not isinstance(side_by_side, int) or not isinstance(threads, int):
         return None
+    from iosched.runtime.side_by_side import SessionsSettings, SideBySide
+
     settings = SessionsSettings(min(max(side_by_side, 1), lanes), min(max(threads, 1), lanes), library)
     remarks = (*notes, *thread_remarks(settings.lanes * settings.threads))
     return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks, by="library")

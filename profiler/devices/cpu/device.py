@@ -2,67 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from iosched.models.errors import UsageError
-from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.checks import cpu_checks
-from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.precision import check_precision
-from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
-from iosched.profiler.devices.cpu.teams import CpuTeams
-from iosched.profiler.devices.cpu.units import CpuUnits
-from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
-from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
+from iosched.profiler.devices.device import CostKind, Device, OpenModel
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
-from iosched.profiler.devices.selfcheck import SelfCheck
-from iosched.profiler.devices.throughput import Throughputs
-from iosched.profiler.devices.units import Units
-from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-from iosched.profiler.measuring import disturbance
-from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
-from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
-from iosched.profiler.peers.openers import CPU_OPENERS
-from iosched.profiler.peers.openvino import PlainOpenvino
-from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus, cpu_count
-from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.faults import Faults
-from iosched.runtime.inputs import Arrays
 from iosched.runtime.memory import check_fits, machine_nbytes
 from iosched.runtime.processor import cpu_name, read_processor
-from iosched.runtime.session import load_onnxruntime
-from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Block, Schedule, Stage
-from iosched.scheduler.strategy_names import ONE_SESSION
-from iosched.scheduler.stretches import session_of
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
-CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.015, max_measurements=80)
-"""Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
-After 80 measured stages of a block, the gap to the block's bound is a few percent, see benchmarks/search.py. To end
-within 3 % of it lost as much on a cell of NASNet-Mobile, and within 1.5 % nothing (docs/search.md), with no more
-measurements there."""
-
-CPU_PRICES = Prices(measurement_s=0.1, comparison_s=8.0, samples_alone=2)
-"""Seldom a stage takes longer to be measured, up to half a second, see `cost.STAGE_SETTINGS`."""
-
-
-COMPARISON_WITH_OPENVINO_S = 12.0
-"""What takes the place of `comparison_s` where OpenVINO is compared: it opens slowly, and is checked."""
+if TYPE_CHECKING:
+    from iosched.profiler.devices.cpu.open import OpenOnCpu
+    from iosched.profiler.devices.facts import DeviceFacts
+    from iosched.profiler.devices.selfcheck import SelfCheck
+    from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
+    from iosched.profiler.store.database import ProfileDatabase
 
 
 @dataclass(frozen=True)
@@ -86,7 +50,7 @@ class CpuDevice:
     @property
     def about(self) -> Mapping[str, str]:
         """The number of cores, and the instructions that they have."""
-        facts = cpu_facts().values
+        facts = _facts().values
         return {"cores": str(facts["cores"]), "instructions": str(facts["instruction_set"])}
 
     @property
@@ -96,6 +60,8 @@ class CpuDevice:
 
     def checks(self) -> Sequence[SelfCheck]:
         """Whether the compiled executor is there, and a small network."""
+        from iosched.profiler.devices.cpu.checks import cpu_checks
+
         return cpu_checks()
 
     def check(self, settings: OpenSettings) -> None:
@@ -127,17 +93,17 @@ class CpuDevice:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed, or the model does not fit into the memory that is free.
         """
+        from iosched.profiler.devices.cpu.open import open_on_cpu
+
         assert database is not None
-        check_fits(model.graph)
-        other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
-        backend = CpuBackend(model, lanes=settings.threads, beside=other)
-        cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
-        return OpenOnCpu(self, model, cost, settings.precision)
+        return open_on_cpu(self, model, settings, database, beside)
 
     def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
         """Plain onnxruntime on the same cores; None in a precision that it does not compute in."""
         if settings.precision != DEFAULT_PRECISION:
             return None
+        from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
+
         return PlainOnnxruntime(model, min(settings.threads or cpu_count(), len(allowed_cpus())))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
@@ -151,149 +117,10 @@ class CpuDevice:
         return shipped_executor(model, document, threads or cpu_count())
 
 
-@dataclass(frozen=True, eq=False)
-class OpenOnCpu:
-    """A model that is open on the CPU of this machine; see `OpenModelHere`."""
+def _facts() -> DeviceFacts:
+    from iosched.profiler.devices.cpu.facts import cpu_facts
 
-    device: CpuDevice
-    model: Model
-    cost: CpuStageCost
-    precision: str = DEFAULT_PRECISION
-    effort: ClassVar[Effort] = CPU_EFFORT
-    budget: ClassVar[Budget] = Budget(repeats=7)
-    elsewhere: ClassVar[FoundElsewhere] = NOTHING
-    wording: ClassVar[Wording] = Wording(
-        sequential="one operator after another, each over all cores,",
-        rival="plain onnxruntime",
-        elsewhere="runs on a GPU: use --device cuda",
-    )
-
-    @property
-    def _backend(self) -> CpuBackend:
-        return self.cost.backend
-
-    @property
-    def graph(self) -> ComputationGraph:
-        """The graph of units: operators that onnxruntime fuses are one unit."""
-        return self._backend.graph
-
-    @cached_property
-    def units(self) -> Units:
-        """Translates schedules between operators and units."""
-        return CpuUnits(self._backend.coarse)
-
-    @property
-    def throughputs(self) -> Throughputs:
-        """Throughputs without a share of the peak, which is not known of a CPU."""
-        return Throughputs(self.graph)
-
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the cores' time in which they wait, by latencies in the database."""
-        return self.cost.idle_share(stage)
-
-    @property
-    def uncertainty(self) -> None:
-        """None: latencies are measured."""
-        return
-
-    @property
-    def here(self) -> OpenModelHere:
-        """This object: the CPU can run the model."""
-        return self
-
-    @property
-    def opened_with(self) -> str:
-        """Nothing: on a CPU there is no choice."""
-        return ""
-
-    @property
-    def is_schedulable(self) -> bool:
-        """Whether plans can be made for the model in this precision, see `CpuBackend.is_supported`."""
-        return self.only_way is None and self._backend.is_supported()
-
-    @property
-    def prices(self) -> Prices:
-        """About how long measuring takes, with OpenVINO where it is compared too."""
-        return CPU_PRICES if self.openvino is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions of onnxruntime and OpenVINO, whose kernels run."""
-        second = self.openvino or self.only_way
-        more = {} if second is None else {"openvino": second.version}
-        return {"onnxruntime": load_onnxruntime().__version__, **more}
-
-    @cached_property
-    def plain(self) -> PlainOnnxruntime | None:
-        """Plain onnxruntime on the same cores."""
-        return PlainOnnxruntime(self.model, self._cores)
-
-    @property
-    def _cores(self) -> int:
-        """How many cores the lanes have. Other runtimes get no more threads: they spin, and more are much slower."""
-        return min(self._backend.lanes, len(allowed_cpus()))
-
-    @cached_property
-    def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO on the same cores; None where it is not installed, or is the only way."""
-        found = PlainOpenvino(self.model, self._cores)
-        return found if found.is_there() and self.only_way is None else None
-
-    @cached_property
-    def only_way(self) -> PlainOpenvino | None:
-        """OpenVINO in a precision that onnxruntime's kernels do not have."""
-        if self.precision == DEFAULT_PRECISION:
-            return None
-        return PlainOpenvino(self.model, self._cores, self.precision)
-
-    @cached_property
-    def teams(self) -> CpuTeams:
-        """The ways to run the model with as many images a second as can be."""
-        return CpuTeams(self.model, self._backend.lanes, self._backend.cpus, self._with_backend)
-
-    def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
-        cost = CpuStageCost(backend, self.cost.database, resume=self.cost.resume, faults=self.cost.faults)
-        return OpenOnCpu(self.device, model, cost)
-
-    def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """The only way to run `schedule` here, by the name "iosched"."""
-        return {"iosched": Way(schedule)}
-
-    def one_after_another(self) -> Mapping[str, Way]:
-        """Each operator shared out by us, or all of them in one session of onnxruntime over all cores."""
-        whole = session_of(self.graph, [operator.name for operator in self.graph.operators])
-        return {"sequential": Way(sequential(self.graph)), ONE_SESSION: Way(Schedule((Block(0, (whole,)),)))}
-
-    def ready(self, way: Way, inputs: Arrays) -> Candidate:
-        """Compiles the model for these cores; the inputs are given to each run."""
-        compiled = self._backend.compile(way.schedule)
-        return Candidate(partial(compiled.time, inputs), compiled.close, partial(core_remarks, self._backend.cpus))
-
-    def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Functions that open onnxruntime in two settings, and OpenVINO."""
-        return {name: partial(opener, self.model, self._cores, inputs) for name, opener in CPU_OPENERS.items()}
-
-    def in_turn(
-        self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
-    ) -> Mapping[str, Measurement]:
-        """Measures candidates in a row and after a rest, without the rounds that others disturb."""
-        return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
-
-    def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
-        del measured
-        runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
-        notes = (*core_remarks(self._backend.cpus), *self.cost.remarks, *self.cost.faults.notes)
-        if way is None:
-            return Running(len(self._backend.kernels.nodes), runtime, notes)
-        n_kernels = sum(map(len, self._backend.lower(way.schedule).plan.lanes))
-        return Running(n_kernels, runtime, notes, self._backend.plan_nbytes(way.schedule))
-
-    def close(self) -> None:
-        """Stops the worker threads, unless another open model lent them."""
-        if "teams" in vars(self):
-            self.teams.close()
-        self._backend.close()
+    return cpu_facts()
 
 
 def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
@@ -313,6 +140,6 @@ KIND = Kind(
     design=lambda: read_processor().design,
     made=_made,
     unscheduled="on plain onnxruntime",
-    facts=cpu_facts,
+    facts=_facts,
     speed="at the speed that the machine had when its profile was begun",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from iosched.models.errors import UsageError
-from iosched.runtime.openvino.library import library
 from iosched.runtime.processor import read_processor
 from iosched.scheduler.precision import CPU_PRECISIONS, DEFAULT_PRECISION
 
@@ -34,4 +33,6 @@ def check_precision(precision: str) -> None:
             " them it would only be slower: leave --precision out"
         )
     if precision != DEFAULT_PRECISION:
+        from iosched.runtime.openvino.library import library
+
         library()

@@ -9,11 +9,8 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.apart import apart_executor
 from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
-from iosched.profiler.devices.cpu.shipped_teams import in_teams
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.openvino.library import installed_version
-from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -37,6 +34,8 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     if document is None:
         return _plain(model, ReferenceSettings("sequential", lanes))
     if (teams := document.teams_on(lanes)) is not None:
+        from iosched.profiler.devices.cpu.shipped_teams import in_teams
+
         return in_teams(model, document, teams, lanes)
     if document.is_on_openvino:
         return _as_on_openvino(model, document, lanes)
@@ -88,6 +87,9 @@ def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = (
 
 
 def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
+    from iosched.runtime.openvino.library import installed_version
+    from iosched.runtime.openvino.model import OpenvinoModel
+
     notes: tuple[str, ...] = ()
     if precision not in precisions():
         notes = (f"This CPU has no instructions for {precision}: the model runs in {DEFAULT_PRECISION}.",)

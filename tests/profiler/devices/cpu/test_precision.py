@@ -11,12 +11,13 @@ from iosched.profiler.devices.cpu import precision
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.runtime.openvino import library
 from iosched.runtime.processor import read_processor
 
 
 @pytest.fixture(autouse=True)
 def openvino(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "library", lambda: None)
+    monkeypatch.setattr(library, "library", lambda: None)
 
 
 def having(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
@@ -56,7 +57,7 @@ def test_without_openvino_it_is_said_what_to_install(monkeypatch: pytest.MonkeyP
         raise DeviceError("OpenVINO is not installed; run in a clone of iosched: pip install '.[openvino]'")
 
     having(monkeypatch, "avx512_bf16")
-    monkeypatch.setattr(precision, "library", missing)
+    monkeypatch.setattr(library, "library", missing)
     CpuDevice().check(OpenSettings())
     with pytest.raises(DeviceError, match="openvino"):
         CpuDevice().check(OpenSettings(precision="bf16"))
