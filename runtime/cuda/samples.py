@@ -45,6 +45,7 @@ SAMPLES: Mapping[str, str] = {
     "BatchedMatMul": "(float[2,1,40,36] x, float[1,3,36,44] v) => (float[] y) { y = MatMul(x, v) }",
     "Binary": "(float[2,24,13,11] x, float[24,1,1] v) => (float[] y) { y = Mul(x, v) }",
     "Copy": "(float[2,40,36] x) => (float[] y) { y = Transpose<perm=[0,2,1]>(x) }",
+    "DenseRow": "(float[1,64] x, float[64,48] w, float[48] wb) => (float[] y) { p = MatMul(x, w) y = Add(p, wb) }",
     "Depthwise": """(float[2,24,13,11] x, float[24,1,3,3] w, float[24] wb) => (float[] y) {
         y = Conv<pads=[1,1,1,1], group=24>(x, w, wb) }""",
     "Lrn": "(float[2,24,13,11] x) => (float[] y) { y = LRN<size=5>(x) }",

@@ -16,6 +16,7 @@ from iosched.runtime.cuda.kernel import CudaCall, Precision, SourceKernel
 from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.dense_row import DenseRow
 from iosched.runtime.cuda.kernels.normalize import Normalize
 from iosched.runtime.cuda.kernels.reduce import Reduce
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
@@ -122,6 +123,11 @@ def _separable(
     return _case(kernel, [x, *weights, weight(normal(len(matrix)))], [y], _TOLERANCES[precision])
 
 
+def _dense_row() -> Case:
+    reads = [put(normal(1, 260)), put(normal(3, 260, seed=1) / np.float32(16)), put(normal(3, seed=2))]
+    return _case(DenseRow(activation=RELU), reads, [blank((1, 3), "float32")], 2e-5)
+
+
 _ROWS: Mapping[str, Callable[[tuple[int, ...]], SourceKernel]] = {
     "reduce": partial(Reduce, "Mean"),
     "softmax": Softmax,
@@ -132,6 +138,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     **{f"copy to {dtype}": partial(_copy, dtype) for dtype in ("float32", "float16")},
     **{f"{name} along rows": partial(_rows, kernel, False) for name, kernel in _ROWS.items()},
     **{f"{name} across rows": partial(_rows, kernel, True) for name, kernel in _ROWS.items()},
+    "dense row": _dense_row,
     "product": partial(_product, batched_matmul._TILES[-1], put),
     "product of transposed": partial(_product, batched_matmul._TILES[-1], transposed),
     **{f"separable {name} in one part": partial(_separable, name, (32, 128), 3, 1) for name in _TOLERANCES},

@@ -17,6 +17,7 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.dense_row import DenseRow
 from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.kernels.matmul import MOST_AXES, Dense, MatMul
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
@@ -156,16 +157,18 @@ def _emit_dense(builder: Builder, found: _Product) -> bool:
     if not _is_operand(builder, found.a) or (found.weight is None and not _is_operand(builder, found.b)):
         return False
     x = _rows(builder, found)
-    is_fused = found.added is None and found.activation in (IDENTITY, RELU)
+    is_row = builder.precision.name == "fp32" and prod(shape[:-1]) == 1
+    is_fused = found.added is None and (is_row or found.activation in (IDENTITY, RELU))
     activation = found.activation if is_fused else IDENTITY
     reads = [x, _factor(builder, found)]
-    has_bias = found.bias is not None or not activation.is_identity
+    has_bias = found.bias is not None or not (is_row or activation.is_identity)
     if has_bias:
         bias = np.zeros(shape[-1]) if found.bias is None else found.bias
         reads.append(builder.weight(f"{found.y}/bias", bias))
     flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-1]), shape[-1])
     written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
-    builder.emit(Dense(has_bias, activation, builder.precision), reads, (written,))
+    kernel = DenseRow(has_bias, activation) if is_row else Dense(has_bias, activation, builder.precision)
+    builder.emit(kernel, reads, (written,))
     _finish(builder, found, written, is_fused)
     return True
 

@@ -29,7 +29,7 @@ from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 MAX_LANES = 8
 """Streams of a plan at most."""
 
-CUDA_LOWERING = 8
+CUDA_LOWERING = 9
 """Raised whenever stages come to run, or to be timed, in another way than before: what was measured no longer holds."""
 
 

@@ -19,6 +19,7 @@ from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.binary import Binary, Where
 from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.dense_row import DenseRow
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.kernels.elementwise import Unary
 from iosched.runtime.cuda.kernels.lrn import Lrn
@@ -65,6 +66,8 @@ def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Sh
     yield AddN(RELU), (IMAGES,) * 5, (IMAGES,)
     for batches, m, n, k in ((3, 40, 33, 35), (12, 197, 256, 64), (64, 1024, 64, 1024), (64, 1024, 1024, 64)):
         yield BatchedMatMul(RELU), ((batches, m, k), (batches, k, n)), ((batches, m, n),)
+    for k in (7, 64, 25088):
+        yield DenseRow(activation=RELU), ((1, k), (40, k), (40,)), ((1, 40),)
     yield from ((Binary(kind), (IMAGES, (16, 1, 1)), (IMAGES,)) for kind in ("Add", "Pow", "Max", "PRelu"))
     yield ScaleShift(RELU), (IMAGES, (16,), (16,)), (IMAGES,)
     yield Reduce("Mean", (2, 3)), (IMAGES,), ((2, 16),)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from host_cuda import blank, put
+from host_cuda import blank, check, needs_compiler, put
 from lowering import loaded, proto_of
 from node_kernels import FP16, FP32, Lowered, lowered, normal
 from onnx import helper
@@ -17,6 +17,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.dense_row import DenseRow
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
 from iosched.runtime.cuda.kernels.product import lower_product
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
@@ -41,6 +42,32 @@ def test_dense_layers_on_slices_of_rows(dtype: str, lead: tuple[int, ...], activ
     assert y.is_clean_outside()
 
 
+@needs_compiler
+@pytest.mark.parametrize("activation", [IDENTITY, RELU, Activation("Sigmoid")], ids=lambda each: each.type)
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(
+    ("lead", "n", "k"), [((1,), 5, 7), ((), 1, 1), ((1, 1), 33, 64), ((1,), 3, 130), ((1,), 2, 2052)]
+)
+def test_source_of_dense_layers_of_one_row(
+    lead: tuple[int, ...], n: int, k: int, has_bias: bool, activation: Activation
+) -> None:
+    x, weight, bias = normal(*lead, k), normal(n, k, seed=1) / np.float32(k) ** 0.5, normal(n, seed=2)
+    for before in (0, 1, 4):
+        reads = [put(x, before=before), put(weight, before=before), *([put(bias)] if has_bias else [])]
+        check(DenseRow(has_bias, activation), reads, [blank((*lead, n), before=before, after=3)], 2e-5)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Sigmoid"])
+def test_one_row_in_strict_float32_takes_any_activation_along(activation: str) -> None:
+    nodes = [helper.make_node("Gemm", ["a", "b"], ["p"]), helper.make_node(activation, ["p"], ["y"])]
+    for rows in (1, 2):
+        model = loaded(proto_of(nodes, {"a": (rows, 7)}, ["y"], {"b": normal(7, 5)}))
+        builder = Builder.of(model, FP32)
+        assert lower_product(builder, list(model.proto.graph.node))
+        fused = [Dense] if activation == "Relu" else [Dense, AddN]
+        assert [type(call.kernel) for call in builder.calls] == ([DenseRow] if rows == 1 else fused)
+
+
 @pytest.mark.parametrize("precision", [FP32, TF32, FP16])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("transposed", [0, 1])
@@ -53,7 +80,7 @@ def test_gemm_with_constant_weights_is_one_kernel(
         weights["c"] = normal(*c_shape)
     node = helper.make_node("Gemm", ["a", *weights], ["y"], alpha=0.5, beta=0.25, transB=transposed)
     case = lowered(node, {"a": normal(batch, 7)}, weights, precision=precision)
-    assert types(case) == [Dense]
+    assert types(case) == [DenseRow if batch == 1 and precision == FP32 else Dense]
     case.compare(before=1)
 
 
@@ -90,7 +117,8 @@ def test_scaled_computed_factors_and_biases_by_row_are_left_to_onnxruntime(
 def test_matmul_by_constant_weights(precision: Precision, a_shape: tuple[int, ...]) -> None:
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
     case = lowered(node, {"a": normal(*a_shape)}, {"b": normal(7, 5)}, precision=precision)
-    assert types(case) == ([Dense] if len(a_shape) <= 3 else [Copy, Dense, Copy])
+    dense = DenseRow if len(a_shape) == 1 and precision == FP32 else Dense
+    assert types(case) == ([dense] if len(a_shape) <= 3 else [Copy, dense, Copy])
     case.compare(before=1)
 
 
