@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -59,6 +64,19 @@ class GpuFacts:
     versions: Mapping[str, str]
 
 
+def _find_cache() -> None:
+    """Gives CuPy a folder for compiled kernels where its own cannot be written, which it makes when it is imported."""
+    try:
+        folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return
+    except (OSError, RuntimeError):  # there may be no home at all
+        pass
+    os.environ["CUPY_CACHE_DIR"] = found = mkdtemp(prefix="cupy-kernels-")
+    atexit.register(rmtree, found, ignore_errors=True)
+
+
 class CupyDriver:
     """The `Driver` of a GPU, through CuPy.
 
@@ -80,14 +98,18 @@ class CupyDriver:
         Raises:
             DeviceError: CuPy is not installed, or there is no such GPU; says what to do.
         """
+        _find_cache()
         try:
             import cupy
         except ImportError as error:
             raise DeviceError(f"CuPy is not installed; {how_to_install(index)}") from error
+        except OSError as error:
+            raise DeviceError(f"CuPy cannot be loaded: {error}") from error
         self._cupy = cupy
         self.failures: tuple[type[Exception], ...] = (
             RuntimeError,  # those of CUDA's runtime, driver and NVRTC, and libraries that are not found
             ImportError,
+            OSError,  # compiled kernels cannot be kept: the disk is full, say
             cupy.cuda.memory.OutOfMemoryError,
             cupy.cuda.compiler.CompileException,
         )
