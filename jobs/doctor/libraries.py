@@ -29,6 +29,7 @@ _MODULES = {
 _ONE_OF = (
     ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn"),
     ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
+    ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
 """Packages that own the same files, so that of two the later one has overwritten the earlier one."""
 

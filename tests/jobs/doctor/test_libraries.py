@@ -71,11 +71,14 @@ def test_the_module_of_a_package_that_is_called_otherwise_is_tried(looked) -> No
     assert finding.where == "onnxruntime-gpu 1.30"
 
 
-def test_two_packages_that_own_the_same_files_are_broken(looked) -> None:
-    (finding,) = looked({"numpy": "2.0", "onnxruntime": "1.30", "onnxruntime-gpu": "1.30"}).findings
-    assert finding.where == "onnxruntime, onnxruntime-gpu"
+@pytest.mark.parametrize(
+    ("one", "other"), [("onnxruntime", "onnxruntime-gpu"), ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")]
+)
+def test_two_packages_that_own_the_same_files_are_broken(looked, one: str, other: str) -> None:
+    (finding,) = looked({"numpy": "2.0", one: "1.30", other: "1.30"}).findings
+    assert finding.where == f"{one}, {other}"
     assert "overwrite" in finding.what
-    assert "pip uninstall onnxruntime onnxruntime-gpu" in finding.way
+    assert f"pip uninstall {one} {other}" in finding.way
 
 
 def test_where_the_metadata_does_not_tell_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
