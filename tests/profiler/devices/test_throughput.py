@@ -120,3 +120,8 @@ def test_a_measured_gpu_has_its_specifications_peak_and_no_modelled_share(model:
 
 def test_of_a_cpu_no_peak_is_known(model: Model) -> None:
     assert throughputs(model, measured_on(model, "cpu", "v100")).peak_tflops is None
+
+
+def test_of_a_damaged_file_with_computed_costs_on_a_cpu_only_the_speed_is_known(model: Model) -> None:
+    damaged = replace(planned(model), device={"kind": "cpu", "name": "Some CPU"})
+    assert throughputs(model, damaged).of([]).peak_tflops is None
