@@ -88,7 +88,7 @@ def test_an_interruption_while_whole_models_are_compared(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", slow)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", slow)
     if not answer:
         with pytest.raises(KeyboardInterrupt):
             optimize(fire(), settings, interrupt=interrupt)

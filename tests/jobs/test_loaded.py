@@ -25,9 +25,9 @@ from small_models import branches
 import iosched
 from iosched.models.errors import InvalidModelError, InvalidScheduleError, UsageError
 from iosched.models.load import load_model
-from iosched.profiler.devices.cpu import shipped as on_cpu
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu import backend
+from iosched.runtime.openvino import model as openvino_model
 
 X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
 
@@ -100,7 +100,7 @@ def test_without_openvino_it_is_scheduled_if_the_file_then_runs_by_its_schedule(
     def missing(*_: object) -> None:
         raise iosched.DeviceError("OpenVINO is not installed")
 
-    monkeypatch.setattr(on_cpu, "OpenvinoModel", missing)
+    monkeypatch.setattr(openvino_model, "OpenvinoModel", missing)
     model = load_model(path)
     with iosched.load(model, schedule=document(model, shipped="openvino", without_openvino=without)) as loaded:
         assert loaded.is_scheduled == (without == "iosched")

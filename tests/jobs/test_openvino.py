@@ -16,9 +16,9 @@ from iosched.jobs.bench import bench
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.run import open_executor, run
 from iosched.models.errors import DeviceError, MismatchError
-from iosched.profiler.devices.cpu import shipped as on_cpu
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
+from iosched.runtime.openvino import model as openvino_model
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
 
@@ -136,7 +136,7 @@ def test_a_file_runs_without_openvino_and_says_what_to_install(
     def missing(*_: object) -> None:
         raise DeviceError("OpenVINO is not installed; run in a clone of iosched: pip install '.[openvino]'")
 
-    monkeypatch.setattr(on_cpu, "OpenvinoModel", missing)
+    monkeypatch.setattr(openvino_model, "OpenvinoModel", missing)
     model = fire()
     executor = open_executor(model, document(model, shipped="openvino", without_openvino=without), threads=2)
     assert executor.description.startswith(runs)
@@ -154,7 +154,7 @@ def test_bench_says_that_what_shipped_ran_without_openvino(tmp_path: Path, monke
         raise DeviceError("OpenVINO is not installed")
 
     script_stages(monkeypatch)
-    monkeypatch.setattr(on_cpu, "OpenvinoModel", missing)
+    monkeypatch.setattr(openvino_model, "OpenvinoModel", missing)
     shipped = document(fire(), shipped="openvino")
     found = bench(fire(), shipped, names=["iosched"], threads=2, rounds=6, profile_db=tmp_path / "p.db")
     assert any("Not run on OpenVINO" in note for note in found.notes)

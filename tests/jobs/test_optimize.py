@@ -59,7 +59,7 @@ class Sampled:
 
     def __post_init__(self) -> None:
         without_openvino(self.monkeypatch)
-        self.monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", self._in_turn)
+        self.monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", self._in_turn)
         self.monkeypatch.setattr(PlainOnnxruntime, "best", lambda plain, _: plain.settings[0])
 
     def _in_turn(self, runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
@@ -152,7 +152,7 @@ def test_a_smaller_median_alone_is_no_reason_to_ship(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST["iosched"])
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", measured_in_turn)
     result = optimize(fire(), settings)
     assert result.measured_us is not None
     assert result.reference_us is not None
@@ -366,7 +366,7 @@ def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
 
     script_stages(monkeypatch)
     without_openvino(monkeypatch)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", measured_in_turn)
     monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", measured_in_turn)
     for _ in range(2):
         result = optimize(fire(), settings)

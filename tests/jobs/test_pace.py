@@ -57,7 +57,7 @@ def test_few_runs_do_not_show_what_is_faster(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", measured_in_turn)
     result = optimize(fire(), settings)
     assert len(result.notes) == len(notes)
     assert all(words in note for words, note in zip(notes, result.notes, strict=True))
@@ -93,7 +93,7 @@ def test_a_budget_holds_for_everything(
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     script_stages(monkeypatch, stage)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", compared)
     monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", compared)
     result = optimize(fire(), replace(settings, budget_s=budget_s))
     shortest_comparison_s = 4 * 3 * 0.02
@@ -122,7 +122,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.0, 0.0))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.5))
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", compared)
     without_openvino(monkeypatch)
     return lambda: now[0] - 1000.0
 

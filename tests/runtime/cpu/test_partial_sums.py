@@ -10,11 +10,14 @@ from onnx import helper
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.kernel_graph import _channel_block
 from iosched.runtime.cpu.split import split, split_sum
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
+BLOCK = _channel_block()  # 16 with AVX-512, 8 with AVX2
+WIDER = 16 // BLOCK
 
 
 def model_of(
@@ -56,11 +59,11 @@ def steps_of(model: Model, lanes: int) -> int:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("after", "steps"), [("", 2), ("Relu", 3), ("Sigmoid", 0)])
 def test_each_core_sums_over_some_of_the_channels(after: str, steps: int, bias: bool) -> None:
-    assert steps_of(model_of(128, 32, bias=bias, after=after), lanes=2) == steps
+    assert steps_of(model_of(128 * WIDER, 2 * BLOCK, bias=bias, after=after), lanes=2) == steps
 
 
 def test_one_block_of_results_that_could_not_be_cut() -> None:
-    model = model_of(64, 16)
+    model = model_of(64 * WIDER, BLOCK)
     assert steps_of(model, lanes=2) == 2
     with CpuBackend(model, lanes=2) as backend:
         parts = [index for index in range(len(backend.kernels.nodes)) if split_sum(backend.kernels, index, 2)]
@@ -69,7 +72,7 @@ def test_one_block_of_results_that_could_not_be_cut() -> None:
 
 @pytest.mark.parametrize("after", ["", "Relu"])
 def test_a_sum_that_was_taken_in(after: str) -> None:
-    assert steps_of(model_of(128, 32, after=after, summed=True), lanes=2) > 1
+    assert steps_of(model_of(128 * WIDER, 2 * BLOCK, after=after, summed=True), lanes=2) > 1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from iosched.models.model import Model
 from iosched.runtime.cpu import shared_rows
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.calls import stage_calls
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernel_graph import KernelGraph, _channel_block
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.row_ranges import RowPlan
 from iosched.scheduler.baselines import sequential
@@ -106,7 +106,9 @@ def test_pools(kind: str, pads: int) -> None:
 
 
 def test_a_stem_that_is_worth_it() -> None:
-    net = Net(149).conv(32, 3, strides=[2, 2]).add("Relu").conv(32, 3).add("Relu").conv(64, 3).add("Relu")
+    """Two blocks of results, then four: with AVX-512 these are 32 and 64 channels, as in Inception V3."""
+    narrow, wide = 2 * _channel_block(), 4 * _channel_block()
+    net = Net(149).conv(narrow, 3, strides=[2, 2]).add("Relu").conv(narrow, 3).add("Relu").conv(wide, 3).add("Relu")
     assert check(net.model(), 2) == 3
 
 
