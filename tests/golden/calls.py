@@ -53,6 +53,7 @@ def scenarios() -> Mapping[str, Sequence[str]]:
         "pipeline": ["optimize model.onnx --device v100 -o -", "zoo export squeezenet -o -"],
         "failures": FAILURES,
         FROZEN: _frozen(),
+        "killed": _killed(),
         "machine": ["devices --json", "zoo list --json", "profile stats --profile-db new.db --json"],
     }
 
@@ -69,6 +70,22 @@ def _simulated(model: str, name: str) -> list[str]:
         "diff v100.json h100.json --json",
         "run v100.onnx --device cpu --threads 2 --output outputs.npz",
         f"run {model} --schedule k80.json --device cpu --threads 1 --output outputs1.npz",
+    ]
+
+
+def _killed() -> list[str]:
+    """A study and a search that are killed or interrupted, and the same command once more."""
+    explore = "explore --space builtin:inception:32 --objective latency:v100 --sampler random --trials 6 -o found"
+    search = "optimize zoo:squeezenet --device cpu --threads 2 --budget 20 -o found.onnx --profile-db"
+    return [
+        f"KILL when found/study.db has 200000 bytes: {explore}",
+        "explore show found/study.db --json",
+        f"INT when found/study.db has 250000 bytes: {explore}",
+        f"{explore} --json",
+        f"KILL when k.db-wal has 100000 bytes: {search} k.db",
+        f"INT when i.db-wal has 100000 bytes: {search} i.db",
+        "profile import frozen.jsonl --profile-db k.db",
+        "optimize small.onnx --threads 2 --profile-db k.db --json -o found.onnx",
     ]
 
 

@@ -14,11 +14,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from difflib import unified_diff
 from pathlib import Path
@@ -29,6 +31,7 @@ from calls import FROZEN, scenarios
 
 HERE = Path(__file__).parent
 MASKED_KEYS = {"provenance", "seconds", "versions", "search_seconds", "pid", "memory", "free_bytes", "load", "uptime_s"}
+KILLED = re.compile(r"(?P<signal>KILL|INT) when (?P<path>\S+) has (?P<nbytes>\d+) bytes: (?P<words>.*)")
 MASKS = (
     (re.compile(r"\d[\d.,]* (s|seconds|ms|µs)\b"), "<time>"),
     (re.compile(r"\d+:\d\d(:\d\d)?"), "<time>"),
@@ -89,11 +92,15 @@ def scenario(python: Path, files: Path, room: Path, name: str, steps: object) ->
     }  # fmt: skip
     known: set[tuple[Path, int]] = set()
     for step in steps:  # type: ignore[attr-defined]
+        place = f"{name}: {step}"
+        if ended_early := KILLED.fullmatch(step):
+            words = [str(python), "-m", "iosched", *ended_early["words"].split()]
+            yield f"{place} [code]", str(killed(words, room, environment, ended_early))
+            continue
         done = subprocess.run(
             [python, "-m", "iosched", *step.split()],
             cwd=room, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=600, check=False,
         )  # fmt: skip
-        place = f"{name}: {step}"
         yield f"{place} [code]", str(done.returncode)
         yield f"{place} [stdout]", masked(done.stdout, room, {"latency_us"} if step.startswith("run") else set())
         yield f"{place} [stderr]", masked(done.stderr, room)
@@ -103,6 +110,17 @@ def scenario(python: Path, files: Path, room: Path, name: str, steps: object) ->
             known.add((path, path.stat().st_mtime_ns))
             yield f"{place} [{path.relative_to(room)}]", content(path, room)
     shutil.rmtree(room)
+
+
+def killed(words: Sequence[str], room: Path, environment: Mapping[str, str], how: re.Match[str]) -> int:
+    """The exit code of a call that gets a signal once a file has so many bytes."""
+    path, nbytes = room / how["path"], int(how["nbytes"])
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, cwd=room, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        while process.poll() is None and not (path.is_file() and path.stat().st_size >= nbytes):
+            time.sleep(0.01)
+        process.send_signal(signal.Signals[f"SIG{how['signal']}"])
+        return process.wait(timeout=600)
 
 
 def is_result(path: Path, home: Path) -> bool:
