@@ -8,6 +8,7 @@ from zlib import crc32
 
 import pytest
 from few_samples import FewSamples
+from hypothesis import settings
 
 from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
 from iosched.profiler.devices.cpu import open as cpu_open
@@ -15,6 +16,10 @@ from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
+
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
+settings.register_profile("thorough", max_examples=150, deadline=None)
+settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True)

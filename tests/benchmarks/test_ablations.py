@@ -16,7 +16,7 @@ import pytest
 from by_definition import dags, graph_of, groups_of
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from networks import zoo_model
 from scripted import fire, script_stages
@@ -63,7 +63,6 @@ def check_legal(schedule: Schedule, graph: ComputationGraph) -> None:
         assert stage.strategy is not Strategy.MERGE or can_merge(graph, stage.operators)
 
 
-@settings(max_examples=40, deadline=None)
 @example(graph=graph_of(12, []), eagerness=0.99, seed=0)
 @given(graph=dags(), eagerness=st.floats(0, 0.99), seed=st.integers(0, 99))
 def test_random_schedules_are_legal(graph: ComputationGraph, eagerness: float, seed: int) -> None:

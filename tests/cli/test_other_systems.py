@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parents[1] / "support" / "other_system.py"
 NAMES = {"Darwin": "macOS", "Windows": "Windows"}
 
 
-@pytest.fixture(scope="module", params=sorted(NAMES))
+@pytest.fixture(scope="module", params=["Windows", pytest.param("Darwin", marks=pytest.mark.slow)])
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the process said: `broken` modules, and `calls` by the words of the command; and the system's `name`."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 import pytest
 import yaml
+from _pytest.mark import ParameterSet
 from doc_blocks import PAGES, REASONS, ROOT, Block, blocks, with_counts
 from doc_folder import prepare, two_branches
 from doc_shell import Shell, shell
@@ -58,11 +59,18 @@ def pages(*languages: str, is_run: bool = True) -> list[Path]:
     ]
 
 
+def carried_out(*languages: str) -> list[ParameterSet]:
+    """The pages that have such blocks; all but the README take long together."""
+    return [
+        pytest.param(page, marks=[] if page.name == "README.md" else pytest.mark.slow) for page in pages(*languages)
+    ]
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", pages(*SHELLS), ids=name)
+@pytest.mark.parametrize("page", carried_out(*SHELLS), ids=name)
 def test_commands_do_what_they_are_said_to_do(page: Path, folder: Path, bash: Shell) -> None:
     """One block after another, as a reader does who goes through the page."""
     for block in blocks(page):
@@ -96,7 +104,7 @@ def shape(printed: str) -> list[str]:
     return [re.sub(r"\d[\d.,e+-]*", "0", line).rstrip() for line in printed.strip().splitlines()]
 
 
-@pytest.mark.parametrize("page", pages("python"), ids=name)
+@pytest.mark.parametrize("page", carried_out("python"), ids=name)
 def test_examples_in_python_print_what_stands_below_them(page: Path, folder: Path, bash: Shell) -> None:
     """Names that a block binds are known to those behind it."""
     onnx.save(two_branches(32, 28), folder / "model.onnx")

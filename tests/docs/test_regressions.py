@@ -49,6 +49,7 @@ def run(folder: Path, script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "words"), [(100.0, "as fast as before"), (0.01, "slower than before"), (None, "cannot be compared")]
 )

@@ -56,6 +56,7 @@ def printed(score: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) 
     return found
 
 
+@pytest.mark.slow
 def test_features_that_tell_digits_apart_score_high_and_those_that_do_not_like_guessing(
     score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def make(out: Path, model: Path, *targets: str) -> subprocess.CompletedProcess[s
     return subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_pipeline_ends_with_a_gate_that_can_fail(folder: Path, tmp_path: Path) -> None:
     done = make(tmp_path, folder / "digits.onnx")

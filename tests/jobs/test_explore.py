@@ -218,6 +218,7 @@ def test_several_variants_are_scored_as_one_model_that_computes_what_each_does(
     assert together.reused == alone.reused
 
 
+@pytest.mark.slow
 def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings: Settings) -> None:
     """The command fails with several; and one of several may be left out."""
     code = (
@@ -254,6 +255,7 @@ print(json.dumps({{each: 1 for each in several}} if several else 1))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fails", "is_given_several_again"), [("several", False), ("'Tanh' in sys.argv[2]", True)])
 def test_a_command_that_takes_no_several_models_is_not_given_them_again(
     fails: str, is_given_several_again: bool, base: Model, settings: Settings, tmp_path: Path

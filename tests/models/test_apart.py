@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from import_helpers import model_of, weight
 from onnx import helper
 from random_models import models
@@ -147,7 +147,6 @@ def test_what_else_a_file_leaves_open_stays_as_it_was_bound() -> None:
     assert with_images(model, 2).bindings == {"x": (2, 6, 7, 8)}
 
 
-@settings(max_examples=40, deadline=None)
 @given(models(most=6))
 def test_what_is_accepted_gives_each_image_what_it_gets_alone(proto: onnx.ModelProto) -> None:
     model = load_model(proto.SerializeToString(), name="m", batch_size=3)

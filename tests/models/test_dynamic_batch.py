@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import data, model_of, run, weight
 from onnx import helper
@@ -198,7 +198,6 @@ def test_a_light_model_of_batch_1_is_the_same_with_a_dynamic_batch(name: str) ->
     assert_written_is_the_model(light_model(name), 1, 3, 2)
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     proto=models(), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=2, unique=True), between=st.integers(1, 5)
 )

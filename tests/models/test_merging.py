@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -84,7 +84,6 @@ def _mergeable(draw: st.DrawFn) -> list[dict[str, object]]:
     return convs
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(_mergeable())
 def test_merged_model_computes_the_same_and_is_restored_bit_for_bit(convs: list[dict[str, object]]) -> None:
     original = _network(convs)

@@ -45,7 +45,11 @@ KERNEL = node("DequantizeLinear", ["w", "sw", "zw"], ["wf"])
 
 @pytest.mark.parametrize(
     ("name", "activations", "per_channel"),
-    [("squeezenet", "uint8", True), ("squeezenet", "int8", False), ("shufflenet", "uint8", True)],
+    [
+        ("squeezenet", "uint8", True),
+        ("squeezenet", "int8", False),
+        pytest.param("shufflenet", "uint8", True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_quantized_network_has_the_operators_of_the_network(name: str, activations: str, per_channel: bool) -> None:
     made = quantized(light_model(name), activations=activations, per_channel=per_channel)

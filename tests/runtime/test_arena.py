@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime.arena import ALIGNMENT_NBYTES, place
@@ -98,7 +98,6 @@ def graphs(draw: st.DrawFn) -> tuple[tuple[tuple[Task, ...], ...], tuple[Buffer,
     return tuple(map(tuple, lanes)), tuple(buffers)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(graphs())
 def test_every_placement_is_free_of_hazards(graph: tuple[tuple[tuple[Task, ...], ...], tuple[Buffer, ...]]) -> None:
     lanes, buffers = graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime.intervals import Intervals
@@ -10,7 +10,6 @@ from iosched.runtime.intervals import Intervals
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 6)).map(lambda pair: (pair[0], sum(pair)))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(ranges, max_size=12), ranges)
 def test_what_was_put_last_is_found(puts: list[tuple[int, int]], asked: tuple[int, int]) -> None:
     found: Intervals[int] = Intervals()

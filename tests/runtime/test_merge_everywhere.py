@@ -62,13 +62,12 @@ def convolutions(draw: st.DrawFn) -> list[Conv]:
     return convs
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(convolutions(), st.randoms(use_true_random=False))
 def test_convolutions_that_the_rule_allows_are_merged_by_all(convs: Sequence[Conv], random: Random) -> None:
     _check(side_by_side(convs), random)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10)
 @given(st.lists(st.sampled_from([1, 8, 16, 24]), min_size=2, max_size=3), st.sampled_from(AFFINE), st.booleans())
 def test_convolutions_behind_a_relu_of_their_own_are_merged_by_all(
     channels: Sequence[int], behind: tuple[str, ...], bias: bool
@@ -89,7 +88,6 @@ def products(draw: st.DrawFn) -> list[Product]:
     ]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(products(), st.sampled_from([(1, 6), (4, 6), (2, 3, 6), (1, 5, 6), (2, 2, 3, 6)]))
 def test_products_of_one_input_are_merged_by_all(found: Sequence[Product], shape: Sequence[int]) -> None:
     """Three projections of one input, as attention has them, become one."""

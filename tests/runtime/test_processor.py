@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
@@ -136,7 +136,6 @@ def test_what_linux_does_not_say_is_empty(tmp_path: Path, cpuinfo: str) -> None:
 WORDS = st.text("abz019_", min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.fixed_dictionaries(dict.fromkeys(("vendor_id", "cpu family", "model", "stepping"), WORDS)),
     st.sets(WORDS.map("avx{}".format), max_size=4),

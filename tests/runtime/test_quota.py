@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime import cores
@@ -77,7 +77,6 @@ NAMES = st.text("ab.c -:\\", min_size=1, max_size=3).filter(lambda name: name no
 LIMITS = st.one_of(st.none(), st.tuples(st.integers(1, 999), st.integers(1, 99)))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(NAMES, LIMITS), max_size=4), LIMITS, st.integers(0, 4), st.booleans())
 def test_the_least_quota_on_the_way_down_from_what_is_mounted_counts(
     tmp_path_factory: pytest.TempPathFactory,
@@ -109,7 +108,6 @@ def test_the_least_quota_on_the_way_down_from_what_is_mounted_counts(
     assert found == min((limit[0] / limit[1] for _, limit in chain[mounted:] if limit), default=None)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.text("0:/cpu,.\n- grou2max\\", max_size=60), st.text("0:/cpu,.\n- grou2max\\", max_size=60))
 def test_text_that_nobody_understands_limits_nothing(
     tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str

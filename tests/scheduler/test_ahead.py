@@ -10,7 +10,7 @@ import onnx
 import pytest
 from ahead import CurtailedLanes, FixedLanes, Guessing, KeptLanes, Key, Noted
 from by_definition import TableCost, dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lane_costs import cells
 from lowering import loaded
@@ -46,7 +46,6 @@ graphs = st.one_of(dags(8), models(9).map(of_models), st.sampled_from([cells(1),
 costs = st.sampled_from([FixedLanes, CurtailedLanes])
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
 def test_the_same_is_asked_and_found(
     graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
@@ -59,7 +58,6 @@ def test_the_same_is_asked_and_found(
     assert Counter(cost.asked) == Counter(plain.asked)
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
 def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it_out(
     graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
@@ -85,7 +83,6 @@ def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it
         assert by_another_strategy or (max_states < 100 and asked)  # a whole schedule across cuts
 
 
-@settings(max_examples=30, deadline=None)
 @given(models(9).map(of_models), st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
 def test_so_it_is_where_all_answers_were_given_ahead(
     graph: ComputationGraph, seed: int, effort: Effort, max_states: int
@@ -98,7 +95,6 @@ def test_so_it_is_where_all_answers_were_given_ahead(
     assert Counter(cost.asked) == Counter(plain.asked)
 
 
-@settings(max_examples=20, deadline=None)
 @given(models(9).map(of_models), st.sampled_from([Pruning(3, 8), Pruning(1, 2)]))
 def test_a_gpu_that_is_computed_gets_the_same_schedule(graph: ComputationGraph, pruning: Pruning) -> None:
     v100 = gpu_named("v100")
@@ -142,7 +138,6 @@ def test_blocks_are_searched_side_by_side() -> None:
     assert lengths[1] < 2 * lengths[0]
 
 
-@settings(max_examples=40, deadline=None)
 @given(graphs, st.integers(0, 99), st.integers(0, 60), st.sampled_from(FEW_STATES))
 def test_nothing_is_handed_over_after_the_deadline(
     graph: ComputationGraph, seed: int, allowed: int, max_states: int
@@ -154,7 +149,6 @@ def test_nothing_is_handed_over_after_the_deadline(
     assert all(start < allowed for start in ahead.starts)
 
 
-@settings(max_examples=40, deadline=None)
 @given(graphs, st.integers(0, 99), st.integers(0, 12), st.sampled_from(FEW_STATES))
 def test_what_the_deadline_comes_too_early_for_is_not_measured_then(
     graph: ComputationGraph, seed: int, allowed: int, max_states: int
@@ -202,7 +196,6 @@ def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
     assert min(again) > max(place for place, each in enumerate(names) if last >= each)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     graphs,
     costs,
@@ -225,7 +218,6 @@ def test_guesses_change_nothing(
         assert len(set(told)) == len(told)
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(8), st.integers(0, 10**6))
 def test_where_guesses_come_true_they_are_all_that_is_asked_later(graph: ComputationGraph, seed: int) -> None:
     """Every stage takes twice its bound, which is what the search expects once it has measured a few."""

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from by_definition import dags, graph_of
 from calls import count_calls
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
@@ -19,7 +19,6 @@ def sizes(parts: tuple[BlockOperators, ...]) -> list[int]:
     return [len(part.operators) for part in parts]
 
 
-@settings(max_examples=100, deadline=None)
 @given(dags(12), st.sampled_from([2, 3, 5, 20, 8000]))
 def test_blocks_are_a_chain_of_down_sets_under_the_bound(graph: ComputationGraph, max_states: int) -> None:
     parts = partition(graph, max_states)

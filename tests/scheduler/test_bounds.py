@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from by_definition import dags, groups_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
@@ -24,13 +24,11 @@ def best_placement(groups: list[int], lanes: int) -> float:
     )
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8))
 def test_two_lanes_are_filled_in_the_best_way(groups: list[int]) -> None:
     assert makespans(np.array([groups], dtype=float), 2) == pytest.approx([best_placement(groups, 2)])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.sampled_from([1, 3, 4]))
 def test_more_lanes_are_never_filled_better(groups: list[int], lanes: int) -> None:
     bound = float(makespans(np.array([groups], dtype=float), lanes)[0])
@@ -42,7 +40,6 @@ def test_two_long_groups_must_share_one_of_three_lanes() -> None:
     assert makespans(np.array([[10.0, 10.0, 10.0, 10.0]]), 3) == pytest.approx([20.0])
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(6), st.integers(1, 3), st.data())
 def test_a_bound_is_the_slowest_group_or_the_busiest_lane(
     graph: ComputationGraph, lanes: int, data: st.DataObject

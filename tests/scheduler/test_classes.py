@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from by_definition import dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
@@ -14,7 +14,6 @@ from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(7), st.integers(1, 3))
 def test_stages_of_one_class_are_those_of_one_signature(graph: ComputationGraph, kinds: int) -> None:
     names = [operator.name for operator in graph.operators]

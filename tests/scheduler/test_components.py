@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from ahead import FixedLanes, KeptLanes
 from by_definition import TableCost, dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lane_costs import KeyedLanes, Lanes
 
@@ -38,7 +38,6 @@ def find(part: ComputationGraph, cost: CostModel) -> SearchResult:
     return search(part, cost, strategy="concurrent", pruning=Pruning(3, 8))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(dags(8))
 def test_components_are_what_paths_lead_to(graph: ComputationGraph) -> None:
     parts = components(graph)
@@ -53,7 +52,6 @@ def test_parts_are_found_in_order() -> None:
     assert components(TWO_CHAINS) == (("0", "4", "6"), ("1", "5", "7"), ("2", "3"))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(dags(8), st.integers(0, 10**6))
 def test_the_schedule_runs_everything_and_is_the_best_of_the_ways(graph: ComputationGraph, seed: int) -> None:
     found = found_by(graph, TableCost(seed))

@@ -9,7 +9,7 @@ from math import comb
 
 import pytest
 from by_definition import dags, graph_of, groups_of, schedules_of
-from hypothesis import given, settings
+from hypothesis import given
 from table_blocks import BLOCKS
 
 from iosched.models.graph import ComputationGraph
@@ -82,7 +82,6 @@ def test_the_growth_under_pruning_is_a_product_of_states_and_stages() -> None:
     assert pruned_growth(4, 2, Pruning(10**400, 1)) == math.inf
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(6))
 def test_counts_of_small_graphs_by_brute_force(graph: ComputationGraph) -> None:
     names = [operator.name for operator in graph.operators]
@@ -100,7 +99,6 @@ def test_counts_of_small_graphs_by_brute_force(graph: ComputationGraph) -> None:
     assert found.signatures == len({stage_signature(graph, stage) for stage in stages})
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(6))
 def test_published_endings_are_those_whose_groups_have_a_single_source(graph: ComputationGraph) -> None:
     names = [operator.name for operator in graph.operators]

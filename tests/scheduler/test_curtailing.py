@@ -46,7 +46,6 @@ class CurtailedLanes(KeyedLanes):
         return curtailed_us(latency_us, worse_than_us)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     dags(7), st.integers(0, 10**6), st.sampled_from([Pruning(3, 8), Pruning(2, 3)]), st.sampled_from([0.5, 0.8, 1.0])
 )
@@ -59,7 +58,7 @@ def test_the_schedule_is_as_good_as_if_all_were_known(
     assert found.proven == plain.proven
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(dags(7), st.integers(1, 4), st.sampled_from([0.0, 0.2]), st.sampled_from([0.8, 1.0]))
 def test_so_it_is_where_operators_bound_their_stages(
     graph: ComputationGraph, kinds: int, noise: float, slack: float

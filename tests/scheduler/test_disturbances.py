@@ -118,6 +118,7 @@ def test_repeats_neither_use_up_the_limit_of_measurements_nor_raise_it() -> None
         assert abs(len(set(noticing.measured)) - len(set(trusting.measured))) <= 2, "rounds end behind the limit"
 
 
+@pytest.mark.slow
 def test_a_deadline_amid_repeats_loses_no_latency() -> None:
     whole = Noticing(1, range(10**6))
     searched(whole, EFFORTS[0])

@@ -12,7 +12,7 @@ from typing import get_args
 import jsonschema
 import pytest
 from by_definition import TableCost, dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.errors import InvalidScheduleError
@@ -43,7 +43,6 @@ def document(*stages: Stage) -> ScheduleDocument:
     )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
 @given(dags(7))
 def test_what_is_written_is_read_back_and_fits_the_schema(graph: ComputationGraph) -> None:
     found = replace(document(), schedule=search(graph, TableCost(1)).schedule)
@@ -207,7 +206,6 @@ def places(value: object, path: tuple = ()) -> Iterator[tuple]:
         yield from places(inner, (*path, key))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_stands_in_one_place_of_a_file_is_read_or_refused(data: st.DataObject) -> None:
     content = json.loads(replace(document(), structure=CHAIN).to_json())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from by_definition import TableCost
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import loaded, proto_of, weight
 from onnx import helper
@@ -49,7 +49,6 @@ def dos_us(graph: ComputationGraph, names: Iterable[str], stage_us: Callable[[fr
     return dos(frozenset(names))
 
 
-@settings(max_examples=40, deadline=None)
 @given(convolutions(), st.integers(0, 10**6), st.sampled_from([0.0, 0.8]))
 def test_it_finds_what_its_own_recursion_finds_and_ios_is_never_worse(
     graph: ComputationGraph, seed: int, bound_factor: float

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from by_definition import TableCost, dags, graph_of, schedules_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
@@ -74,7 +74,6 @@ def explained(
     return found, block
 
 
-@settings(max_examples=60, deadline=None)
 @given(dags(6), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([0.0, 0.7, 1.0]), st.data())
 def test_every_placement_is_the_best_of_all_schedules_that_have_it(
     graph: ComputationGraph, seed: int, pruning: Pruning, bound_factor: float, data: st.DataObject
@@ -97,7 +96,6 @@ def test_every_placement_is_the_best_of_all_schedules_that_have_it(
             assert sum(stage.predicted_us or 0.0 for stage in placement.stages) == least
 
 
-@settings(max_examples=60, deadline=None)
 @given(dags(6), st.integers(0, 10**6), st.sampled_from([0.0, 0.7, 1.0]), st.sampled_from([0.0, 0.3, 0.8]), st.data())
 def test_what_is_only_partly_known_is_held_between_two_bounds(
     graph: ComputationGraph, seed: int, bound_factor: float, known_share: float, data: st.DataObject
@@ -211,7 +209,6 @@ def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_
     assert asked[:3] == [("0",), ("1",), ("2",)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(dags(6), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([0.0, 0.7, 1.0]), st.data())
 def test_an_operator_of_a_session_is_weighed_with_all_of_it_by_the_best_stages(
     graph: ComputationGraph, seed: int, pruning: Pruning, bound_factor: float, data: st.DataObject

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from by_definition import dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
@@ -34,13 +34,11 @@ def forms(graph: ComputationGraph, names: Sequence[str], kinds: int) -> tuple[li
     return group_numbers(graph, names, labels, masks).tolist(), exact
 
 
-@settings(max_examples=60, deadline=None)
 @given(dags(8), st.integers(1, 3))
 def test_numbers_are_equal_where_canonical_forms_are(graph: ComputationGraph, kinds: int) -> None:
     assert same_partition(*forms(graph, [operator.name for operator in graph.operators], kinds))
 
 
-@settings(max_examples=20, deadline=None)
 @given(dags(8), st.integers(1, 2))
 def test_what_a_block_hands_on_counts(graph: ComputationGraph, kinds: int) -> None:
     """A block of the first operators only: the others read from it."""

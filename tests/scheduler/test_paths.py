@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from by_definition import dags
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
@@ -14,7 +14,6 @@ from iosched.scheduler.paths import bound_us, distances, within
 from iosched.scheduler.pruning import NO_PRUNING
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(7), st.integers(0, 10**6))
 def test_the_best_schedule_stays_when_it_just_meets_the_limit(graph: ComputationGraph, seed: int) -> None:
     names = [operator.name for operator in graph.operators]

@@ -58,7 +58,6 @@ def stage_us(graph: ComputationGraph, cost: TableCost, strategy: SearchStrategy)
     return latency_us
 
 
-@settings(max_examples=150, deadline=None)
 @given(dags(8), st.lists(st.integers(1, 7), max_size=3))
 def test_a_cut_loses_nothing_if_all_before_it_leads_to_all_after_it(graph: ComputationGraph, at: list[int]) -> None:
     names = [operator.name for operator in graph.operators]
@@ -74,7 +73,6 @@ def test_a_cut_loses_nothing_if_all_before_it_leads_to_all_after_it(graph: Compu
     assert loses_nothing(graph, [names[first:last] for first, last in pairwise(ends)]) == expected
 
 
-@settings(max_examples=120, deadline=None)
 @given(dags(7), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([3, 5, 8, 8000]), st.booleans())
 def test_what_is_optimal_is_the_best_schedule_of_the_whole_graph(
     graph: ComputationGraph, seed: int, pruning: Pruning, max_states: int, additive: bool
@@ -97,7 +95,7 @@ def test_what_is_optimal_is_the_best_schedule_of_the_whole_graph(
 
 
 @pytest.mark.parametrize("strategy", ["merge", "both"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), pruning=st.sampled_from([Pruning(2, 2), Pruning(1, None), Pruning(3, 8)]))
 def test_merged_stages_never_reach_across_a_cut(strategy: SearchStrategy, seed: int, pruning: Pruning) -> None:
     """Two squeezing convolutions, each read by two that merge, in blocks of their own."""
@@ -179,7 +177,6 @@ def test_what_nobody_reads_could_run_beside_what_follows() -> None:
     assert search(graph, cost, strategy="concurrent").proven == "blocks"
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     dags(7), st.integers(0, 10**6), st.sampled_from([0.0, 0.02, 0.3]), st.sampled_from([0.7, 1.0]),
     st.sampled_from([None, 0, 3]), st.integers(0, 40),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from by_definition import TableCost, dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lane_costs import KeyedLanes
 
@@ -22,7 +22,6 @@ def find(part: ComputationGraph, cost: CostModel) -> SearchResult:
     return search(part, cost, strategy="concurrent", pruning=Pruning(3, 8))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(dags(9), st.sets(st.integers(0, 8).map(str)), st.integers(0, 10**6))
 def test_every_operator_is_in_the_earliest_region_it_can_be_in(
     graph: ComputationGraph, common: set[str], seed: int
@@ -39,7 +38,6 @@ def test_every_operator_is_in_the_earliest_region_it_can_be_in(
     check_operators(search_regions(graph, TableCost(seed), common, find).schedule, graph)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(dags(9), st.lists(st.integers(1, 3), min_size=9, max_size=9), st.integers(0, 10**6))
 def test_turns_are_parts_of_equal_owners_in_an_order_that_can_run(
     graph: ComputationGraph, bits: list[int], seed: int

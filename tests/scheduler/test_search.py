@@ -62,7 +62,6 @@ def brute_force_us(graph: ComputationGraph, cost: TableCost, strategy: SearchStr
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(dags(6), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([0.0, 0.7, 1.0]))
 def test_the_schedule_is_the_best_of_all(
     graph: ComputationGraph, seed: int, pruning: Pruning, bound_factor: float
@@ -74,7 +73,7 @@ def test_the_schedule_is_the_best_of_all(
     check_operators(found.schedule, graph)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(dags(8), st.integers(0, 10**6))
 def test_the_schedule_is_the_best_of_all_for_eight_operators(graph: ComputationGraph, seed: int) -> None:
     """Brute force without listing schedules twice: the best of a state, from its endings by definition."""
@@ -92,7 +91,6 @@ def test_the_schedule_is_the_best_of_all_for_eight_operators(graph: ComputationG
     assert found.schedule.predicted_us == expected
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.integers(2, 4), st.booleans(), st.integers(0, 10**6), st.sampled_from(PRUNINGS),
     st.sampled_from(["merge", "both", "concurrent"]), st.sampled_from([0.0, 0.9]),
@@ -128,7 +126,6 @@ def test_of_two_that_take_equally_long_the_merged_stage_is_taken(n: int, exhaust
     assert [len(stage.operators) for stage in merged] == [n]
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(8), st.integers(0, 10**6), st.sampled_from(PRUNINGS))
 def test_lazy_and_exhaustive_find_the_same_latency(graph: ComputationGraph, seed: int, pruning: Pruning) -> None:
     lazy_cost, full_cost = TableCost(seed, 0.9), TableCost(seed, 0.9)
@@ -140,7 +137,6 @@ def test_lazy_and_exhaustive_find_the_same_latency(graph: ComputationGraph, seed
     assert len(set(lazy_cost.asked)) == len(lazy_cost.asked)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 5), st.booleans(), st.integers(0, 10**6), st.sampled_from(PRUNINGS),
     st.sampled_from(["merge", "both", "concurrent"]), st.sampled_from([0.0, 0.5, 0.9, 1.0]),
@@ -189,7 +185,6 @@ class LaneCost:
         raise AssertionError("concurrent stages are bounded from their operators")
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(8), st.sampled_from(PRUNINGS))
 def test_bounds_from_single_operators_keep_the_optimum(graph: ComputationGraph, pruning: Pruning) -> None:
     lazy = search(graph, LaneCost(), strategy="concurrent", pruning=pruning)
@@ -205,7 +200,6 @@ def test_good_bounds_save_most_measurements() -> None:
     assert found.measured < found.stages / 2
 
 
-@settings(max_examples=30, deadline=None)
 @given(dags(7), st.integers(0, 10**6), st.integers(0, 30))
 def test_a_deadline_leaves_a_schedule_no_worse_than_the_sequential_one(
     graph: ComputationGraph, seed: int, allowed: int
@@ -304,7 +298,6 @@ def test_the_best_latency_known_is_reported_until_it_is_that_of_the_schedule(
     assert reported[-1] == pytest.approx(found.schedule.predicted_us)
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(7), st.sampled_from(PRUNINGS))
 def test_endings_are_those_of_the_definition(graph: ComputationGraph, pruning: Pruning) -> None:
     names = [operator.name for operator in graph.operators]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from by_definition import TableCost, dags, graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lane_costs import KeyedLanes, Lanes, cells
 
@@ -21,7 +21,6 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(8), st.sampled_from([Pruning(3, 8), NO_PRUNING]), st.integers(1, 3))
 def test_knowing_what_is_alike_changes_no_optimum_and_asks_for_nothing_twice(
     graph: ComputationGraph, pruning: Pruning, kinds: int
@@ -74,7 +73,6 @@ class Suggested(TableCost):
         return [nowhere, *self.schedule.stages]
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(8), st.integers(0, 10**6), st.integers(0, 3))
 def test_a_deadline_leaves_a_schedule_no_worse_than_the_one_suggested(
     graph: ComputationGraph, seed: int, more: int
@@ -92,7 +90,6 @@ def test_a_deadline_leaves_a_schedule_no_worse_than_the_one_suggested(
     assert found.schedule.predicted_us <= sum(map(cost.latency_us, stages)) * (1 + 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(dags(8), st.integers(0, 10**6))
 def test_a_suggestion_changes_no_optimum(graph: ComputationGraph, seed: int) -> None:
     cost = Suggested(seed, 0.5, greedy(graph))
@@ -100,7 +97,6 @@ def test_a_suggestion_changes_no_optimum(graph: ComputationGraph, seed: int) -> 
     assert found.schedule.predicted_us == pytest.approx(plain.schedule.predicted_us, rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(dags(8), st.integers(0, 10**6), st.integers(0, 12))
 def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential(
     graph: ComputationGraph, seed: int, limit: int

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 from by_definition import dags, graph_of, groups_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
@@ -23,7 +23,6 @@ def whole(graph: ComputationGraph, names: list[str]) -> Stage:
     return Stage(Strategy.CONCURRENT, (tuple(names),))
 
 
-@settings(max_examples=80, deadline=None)
 @given(dags(6), st.integers(0, 10**6))
 def test_renaming_and_reordering_keep_it(graph: ComputationGraph, seed: int) -> None:
     names = [operator.name for operator in graph.operators]
@@ -101,7 +100,6 @@ def test_it_is_the_same_in_every_run() -> None:
     assert len(stage_signature(graph, stage)) == 64
 
 
-@settings(max_examples=40, deadline=None)
 @given(dags(7), st.integers(1, 3))
 def test_many_stages_have_the_signatures_that_each_has_alone(graph: ComputationGraph, kinds: int) -> None:
     """Groups that were met in other stages, alone or beside others, change nothing."""

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import pytest
 from by_definition import graph_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
@@ -80,7 +80,6 @@ def total(blocks: Sequence[Block]) -> float:
 times = st.integers(1, 1000).map(float)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=7), st.integers(0, 50))
 def test_the_best_cut_is_found_where_every_join_saves_the_same(rows: list[tuple[float, float]], saved: int) -> None:
     own, alone = zip(*rows, strict=True)
@@ -94,7 +93,6 @@ def test_the_best_cut_is_found_where_every_join_saves_the_same(rows: list[tuple[
     assert found.measured == len(cost.asked) == len(set(cost.asked)) <= 3 * len(own)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(times, min_size=1, max_size=7), st.data(), st.booleans())
 def test_any_latencies_give_a_legal_schedule_that_is_not_slower(
     own: list[float], data: st.DataObject, doubts: bool

@@ -8,7 +8,7 @@ from itertools import permutations
 import onnx
 import pytest
 from by_definition import TableCost
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from import_helpers import data
 from random_models import models
@@ -46,7 +46,6 @@ def old_and_new(proto: onnx.ModelProto, seed: int) -> tuple[Model, onnx.ModelPro
     return load_model(data(proto)), shuffled(renamed(retrained(proto, seed)), seed)
 
 
-@settings(max_examples=25, deadline=None)
 @given(models(), st.integers(0, 99))
 def test_a_schedule_runs_with_other_weights_names_and_order(proto: onnx.ModelProto, seed: int) -> None:
     model, variant = old_and_new(proto, seed)
@@ -92,7 +91,6 @@ def mutated(proto: onnx.ModelProto, draw: st.DataObject) -> onnx.ModelProto | No
     return None
 
 
-@settings(max_examples=60, deadline=None)
 @given(models(most=6), st.integers(0, 99), st.data())
 def test_a_change_of_structure_is_refused_and_named(proto: onnx.ModelProto, seed: int, draw: st.DataObject) -> None:
     model, variant = old_and_new(proto, seed)
@@ -120,7 +118,6 @@ def correspond(one: onnx.GraphProto, other: onnx.GraphProto) -> bool:
 SMALL = models(most=3, kinds=("Relu", "Tanh", "Sub"))
 
 
-@settings(max_examples=150, deadline=None)
 @given(SMALL, SMALL, st.integers(0, 9))
 def test_structures_are_equal_where_the_definition_says_so(
     one: onnx.ModelProto, other: onnx.ModelProto, seed: int

@@ -21,7 +21,9 @@ from iosched.models.errors import UsageError
 from iosched.models.mutation.question import Question
 
 
-@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+@pytest.mark.parametrize(
+    "sampler", ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in SAMPLER_NAMES if name != "random")]
+)
 def test_a_study_that_was_interrupted_asks_and_answers_what_it_would_have(tmp_path: Path, sampler: str) -> None:
     whole = choices(go_on(tmp_path / "whole.db", sampler, 8))
     for trials in (3, 6, 8):
@@ -30,6 +32,7 @@ def test_a_study_that_was_interrupted_asks_and_answers_what_it_would_have(tmp_pa
     assert len(set(whole)) > 3  # a sampler that begins anew would repeat its first trials
 
 
+@pytest.mark.slow
 def test_another_seed_makes_another_study(tmp_path: Path) -> None:
     one = go_on(tmp_path / "one.db", "random", 6, card(seed=1))
     other = go_on(tmp_path / "other.db", "random", 6, card(seed=2))
@@ -129,6 +132,7 @@ def test_a_budget_is_that_of_the_whole_study(tmp_path: Path) -> None:
         assert len(opened.history()) == 3
 
 
+@pytest.mark.slow
 def test_grid_tries_every_variant_once_and_ends(tmp_path: Path) -> None:
     opened = go_on(tmp_path / "study.db", "grid", 1000, card("latency:cpu"))
     assert len(opened.history()) == 3 + 3**2 + 3**3

@@ -59,6 +59,7 @@ def scoring(code: str) -> str:
     return f"{sys.executable} -I -S -c {json.dumps(code)} {{model}} {{params}}"
 
 
+@pytest.mark.slow
 def test_trials_find_what_they_find_on_this_machine(base: Model, settings: Settings) -> None:
     local = explore(base, SPACE, settings("here"))
     with thread_fleet(cpu=1) as fleet:

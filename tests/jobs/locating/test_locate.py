@@ -240,7 +240,7 @@ def test_a_fault_that_goes_when_it_is_looked_at_is_said_to(monkeypatch: pytest.M
     assert any("memory" in line for line in lines(found))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(models(most=6), st.data())
 def test_of_any_graph_the_wrong_operator_is_named(proto: onnx.ModelProto, data: st.DataObject) -> None:
     model = load_model(proto.SerializeToString())

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from alone import assert_as_alone
 from batches import batch, ensemble_in, greedy_groups, variants
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import data, model_of, weight
 from onnx import helper
@@ -30,14 +30,12 @@ keeps = st.integers(0, 2**12 - 1)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(models(), models(), keeps, st.booleans(), st.integers(1, 2))
 def test_two_random_models(a: onnx.ModelProto, b: onnx.ModelProto, keep: int, shares: bool, batch_size: int) -> None:
     batch([a, retrained(b, 1)], ["x"] if shares else (), lambda index: bool(keep >> index & 1), batch_size)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(models(), keeps, st.booleans(), st.integers(1, 2))
 def test_a_random_model_and_others_of_its_structure(
     model: onnx.ModelProto, keep: int, shares: bool, batch_size: int

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from alone import assert_as_alone
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import data, model_of, weight
 from networks import zoo_file
@@ -53,7 +53,6 @@ def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
     return model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(models(), models(), st.booleans())
 def test_random_models_compute_the_same_together(a: onnx.ModelProto, b: onnx.ModelProto, shares: bool) -> None:
     found = composed({"a": a, "b": b}, ("x",) if shares else ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from import_helpers import data
 from random_models import models
 
@@ -14,7 +14,6 @@ from iosched.models.light import light_model
 from iosched.models.load import assembled_model, load_model
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(models())
 def test_copies_are_what_is_found_of_their_graph(proto: onnx.ModelProto) -> None:
     model = load_model(data(proto))

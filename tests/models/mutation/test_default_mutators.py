@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import data, feeds_for, model_of, run, weight
 from mutations import Custom, check, exported
@@ -142,7 +142,6 @@ def test_layers_need_batch_channels_and_sizes() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 7))
-@settings(max_examples=300, deadline=None, derandomize=True)
 def test_a_window_makes_what_is_wanted_wherever_one_can(size: int, wanted: int, kernel: int) -> None:
     def makes(stride: int, padding: int) -> bool:
         return size + padding >= kernel and (size + padding - kernel) // stride + 1 == wanted

@@ -53,7 +53,6 @@ def refused(error: InvalidModelError) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(models(), mutators(), st.integers(0, 99))
 def test_variants_of_small_models(proto: onnx.ModelProto, made_by: list[Mutator], seed: int) -> None:
     made = variant(load_model(data(proto), name="small"), made_by, seed, share=0.5)
@@ -62,7 +61,7 @@ def test_variants_of_small_models(proto: onnx.ModelProto, made_by: list[Mutator]
 
 
 @pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2)
 @given(mutators(), st.integers(0, 99))
 def test_variants_of_light_models(name: str, made_by: list[Mutator], seed: int) -> None:
     made = variant(loaded(name), made_by, seed, share=0.1)
@@ -72,7 +71,7 @@ def test_variants_of_light_models(name: str, made_by: list[Mutator], seed: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*LIGHT, "nasnet", "mnasnet"])
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=3)
 @given(mutators(), st.integers(0, 99))
 def test_variants_of_networks(name: str, made_by: list[Mutator], seed: int) -> None:
     made = variant(loaded(name), made_by, seed, share=0.1)

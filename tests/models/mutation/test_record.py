@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import data, model_of, weight
 from mutations import Custom, exported
@@ -162,7 +162,6 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.data())
 def test_whatever_stands_in_a_record_it_is_replayed_or_refused(given_data: st.DataObject) -> None:
     entries = given_data.draw(st.permutations(ENTRIES) | st.just(ENTRIES), "entries")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.mutation.wires import Wires, wires_of
@@ -16,7 +16,6 @@ def changes(draw: st.DrawFn) -> list[tuple[str, tuple[str, ...]]]:
     return draw(st.lists(st.tuples(names, st.lists(st.sampled_from(["", *"abcdx"]), max_size=3).map(tuple))))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(changes())
 def test_following_changes_is_looking_again(changed: list[tuple[str, tuple[str, ...]]]) -> None:
     protos: dict[str, onnx.NodeProto] = {}

@@ -55,7 +55,7 @@ def test_where_all_is_least_is_a_model_that_runs_and_is_made_again(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 2**32))
 def test_a_point_is_a_model_that_runs_and_is_made_again(name: str, seed: int) -> None:
     check(made(name, at_random(seed)))
@@ -69,7 +69,7 @@ def test_where_all_is_greatest_is_one_too(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_more_points(name: str, seed: int) -> None:
     check(made(name, at_random(seed)))

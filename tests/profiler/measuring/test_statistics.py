@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate, cycle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.profiler.measuring.statistics import (
@@ -80,7 +80,6 @@ def test_the_interval_contains_the_true_median_as_often_as_it_says_under_a_heavy
     assert contained / 2000 == pytest.approx(interval_coverage(15), abs=0.015)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500), st.sampled_from([1, 10, 25, 50, 90, 99]), st.sampled_from([80, 95, 99]))
 def test_the_interval_of_a_quantile_is_the_narrowest_that_misses_it_seldom_enough_on_either_side(
     count: int, percent: int, confidence: int

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
@@ -167,7 +167,6 @@ ROWS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(ROWS, max_size=12))
 def test_export_import_export_is_the_identity(rows: list[Row]) -> None:
     with ProfileDatabase(None) as one, ProfileDatabase(None) as two:
@@ -178,7 +177,6 @@ def test_export_import_export_is_the_identity(rows: list[Row]) -> None:
         assert two.stats().devices == one.stats().devices
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(ROWS, max_size=8), st.permutations(range(8)))
 def test_of_many_rows_for_one_thing_the_newest_stays_in_whatever_order_they_come(
     rows: list[Row], order: list[int]

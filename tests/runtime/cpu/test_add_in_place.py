@@ -91,7 +91,7 @@ def _adds(backend: CpuBackend, nodes: Sequence[int]) -> bool:
     return any(len(backend.kernels.nodes[index].input) > 3 for index in nodes)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(
     layers=st.lists(st.sampled_from(["dense", "depthwise", "late", "own"]), min_size=1, max_size=4),
     channels=st.sampled_from([16, 40, 64]), batch=st.integers(1, 2), lanes=st.integers(1, 3),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import baselines, check_schedules, loaded, proto_of, weight
 from onnx import helper
@@ -149,7 +149,6 @@ STEPS = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(steps=st.lists(STEPS, min_size=1, max_size=5), batch=st.integers(1, 2))
 def test_any_chain_before_a_transpose(steps: list[str], batch: int) -> None:
     model = image_last(steps, batch)
@@ -157,7 +156,6 @@ def test_any_chain_before_a_transpose(steps: list[str], batch: int) -> None:
     assert joined(model).proto.graph.node[0].op_type == "Transpose"
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(steps=st.lists(st.tuples(st.sampled_from(["Mul", "Add", "norm", "one", "twice"]), st.booleans()),
                       min_size=1, max_size=6))  # fmt: skip
 def test_any_chain_of_channels(steps: list[tuple[str, bool]]) -> None:

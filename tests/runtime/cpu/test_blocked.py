@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import baselines, check_schedules, drawn, loaded, proto_of, weight
 from onnx import helper
@@ -205,7 +205,6 @@ KINDS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(steps=st.lists(st.tuples(KINDS, st.integers(0, 9)), min_size=1, max_size=7), batch=st.integers(1, 2),
        channels=st.sampled_from([3, 16, 20, 32]))  # fmt: skip
 def test_any_chain_of_operators(steps: list[tuple[str, int]], batch: int, channels: int) -> None:

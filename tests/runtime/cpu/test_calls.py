@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime.cpu.calls import Call, overlap, steps_of
@@ -93,7 +93,6 @@ def test_views_of_unknown_size_are_the_whole_buffer() -> None:
     assert not overlap(unknown, seen("b"))
 
 
-@settings(max_examples=150, derandomize=True)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_random_calls_are_ordered_in_every_interleaving(seed: int, lanes: int) -> None:
     """Happens-before by definition: the closure of lane order and waits holds every (writer, reader) pair."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime.cpu import claims as claims_module
@@ -96,7 +96,6 @@ def test_what_the_calling_thread_may_not_use_is_not_taken(name: str) -> None:
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 5))), max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
 @given(STEPS, st.integers(1, 6), st.sampled_from([alone, in_pairs]))
 def test_whatever_comes_and_goes_nobody_shares_while_enough_is_free(
     steps: list[tuple[int, int | None]], n_cpus: int, siblings: Callable[[int], frozenset[int]]

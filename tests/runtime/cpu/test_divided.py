@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import loaded, proto_of, weight
 from random_models import models
@@ -49,7 +49,6 @@ def small(batch: int) -> Model:
     return load_model(branches().SerializeToString(), name="branches", batch_size=batch)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     proto=models(most=7),
     batch=st.integers(2, 7),

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
@@ -511,7 +511,7 @@ def _threads() -> int:
 
 @needs_native
 def test_lanes_that_share_a_core_leave_it_to_each_other() -> None:
-    """They wait without spinning, and so do threads that have nothing to do: they use less of the processors' time, the caller aside."""
+    """They wait without spinning, as do threads that have nothing to do: these use less of the processors' time."""
     first, second = task("0", 0, [seen("x"), seen("x")], [seen("s")]), task("1", 0, [seen("s"), seen("x")], [seen("y")])
     lanes = [[first], *([replace(second, name=str(n), writes=(seen(f"y{n}"),), waits=(Wait(0, 1),))] for n in range(3))]
     outputs = [Buffer(f"y{n}", Space.OUTPUT, 64) for n in range(3)]
@@ -654,7 +654,6 @@ def test_random_dataflow_on_random_lanes_equals_numpy() -> None:
     x = np.random.default_rng(1).standard_normal(16).astype(np.float32)
     with NativeRuntime() as runtime:
 
-        @settings(max_examples=80, deadline=None, derandomize=True)
         @given(dataflows())
         def check(flow: tuple[list[tuple[int, int, int]], list[int], int]) -> None:
             values = [x]

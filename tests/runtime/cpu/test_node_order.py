@@ -8,7 +8,7 @@ from random import Random
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from networks import zoo_model
 from onnx import helper
@@ -64,7 +64,6 @@ def shape(nodes: Sequence[onnx.NodeProto]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_nodes_of_any_order_and_any_names_get_the_same_order(network: str, seed: int) -> None:
     nodes, outputs = optimized(network)
@@ -73,7 +72,6 @@ def test_nodes_of_any_order_and_any_names_get_the_same_order(network: str, seed:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_order_is_topological_and_has_every_node_once(network: str, seed: int) -> None:
     nodes, outputs = optimized(network)

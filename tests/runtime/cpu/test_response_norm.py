@@ -55,7 +55,7 @@ def test_another_power_is_left_to_onnxruntime() -> None:
     check_everything(model, seeds=(0,))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(
     channels=st.integers(1, 40), size=st.sampled_from([1, 3, 5, 9]), alpha=st.floats(0.01, 2),
     bias=st.floats(0.5, 3), beta=st.sampled_from([0.5, 0.75, 1.0]),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, weight
 from onnx import helper
@@ -170,7 +170,6 @@ def test_every_schedule() -> None:
     check_everything(mobile(24).model(), lanes=(1, 2, 3))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     lanes=st.integers(2, 4), size=st.integers(9, 40), channels_last=st.booleans(),
     layers=st.lists(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import FLOAT, baselines, check_schedules, loaded, proto_of, weight
 from onnx import helper
@@ -18,7 +18,6 @@ from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 from iosched.runtime.cpu.split import split
 
 node = helper.make_node
-LIMITS = settings(max_examples=20, deadline=None, derandomize=True)
 ONE = np.float32(0.3).reshape(())
 PARTS = st.integers(2, 5)
 
@@ -26,7 +25,6 @@ PARTS = st.integers(2, 5)
 NCHWC = "com.microsoft.nchwc"
 
 
-@LIMITS
 @given(
     batch=st.integers(1, 3), channels=st.integers(1, 40), results=st.integers(1, 70), kernel=st.sampled_from([1, 3]),
     stride=st.integers(1, 2), parts=PARTS, bias=st.booleans(), relu=st.booleans(), summed=st.booleans(),
@@ -74,7 +72,6 @@ def test_a_convolution_that_adds_to_the_image_it_reads(size: int) -> None:
             check_schedules(model, backend, baselines(backend.graph))
 
 
-@LIMITS
 @given(
     batch=st.integers(1, 3),
     blocks=st.integers(1, 5),
@@ -94,7 +91,6 @@ def test_depthwise_convolutions(batch: int, blocks: int, more: int, size: int, p
     assert batch > 1 or blocks < 2 or max(found.values()) > 1
 
 
-@LIMITS
 @given(
     batch=st.integers(1, 2), groups=st.integers(2, 5), taken=st.sampled_from([1, 3, 16]),
     results=st.sampled_from([1, 2, 5, 16, 32]), kernel=st.sampled_from([1, 3]), parts=PARTS, relu=st.booleans(),
@@ -127,7 +123,6 @@ def test_a_group_that_ends_amid_a_block_of_channels_is_not_cut_there() -> None:
     assert split(replace(kernels, channel_block=64), index, 2) == ()
 
 
-@LIMITS
 @given(
     batch=st.integers(1, 3), blocks=st.integers(1, 4), kind=st.sampled_from(["MaxPool", "AveragePool"]),
     stride=st.integers(1, 2), whole=st.booleans(), parts=PARTS, convolved=st.booleans(),
@@ -146,7 +141,6 @@ def test_pools_in_blocked_and_plain_layout(
     assert cuts > 1 or (batch == 1 and blocks == 1)
 
 
-@LIMITS
 @given(
     channels=st.integers(8, 30).map(lambda n: 4 * n), results=st.integers(17, 90), parts=PARTS, batch=st.integers(1, 2)
 )
@@ -162,7 +156,6 @@ def test_layout_conversions_with_incomplete_blocks(channels: int, results: int, 
         assert found.get((NCHWC, kind), 2) > 1
 
 
-@LIMITS
 @given(
     rows=st.integers(1, 5), inner=st.integers(1, 9), results=st.integers(1, 80), parts=PARTS,
     bias=st.sampled_from([None, (1,), (), "row", "matrix"]), alpha=st.sampled_from([1.0, 0.5]), trans=st.booleans(),
@@ -195,7 +188,6 @@ BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow")
 COMPARED = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
-@LIMITS
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), kind=st.sampled_from(UNARY), parts=PARTS
 )  # fmt: skip
@@ -204,7 +196,6 @@ def test_elementwise_of_one_operand(shape: list[int], kind: str, parts: int) -> 
     assert max(found.values()) > 1 or max(shape) == 1
 
 
-@LIMITS
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), kind=st.sampled_from(BINARY), parts=PARTS,
     dropped=st.integers(0, 4), ones=st.sets(st.integers(0, 3)), constant=st.booleans(), first=st.booleans(),
@@ -320,7 +311,6 @@ def test_between_convolutions_in_groups_elementwise_operators_are_cut_where_grou
     assert starts == {136 * 25}
 
 
-@LIMITS
 @given(shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(1, 3)), parts=PARTS)
 def test_batch_normalization(shape: tuple[int, int, int, int], parts: int) -> None:
     """Behind something that onnxruntime does not carry blocks through, it stays what it is."""
@@ -330,7 +320,6 @@ def test_batch_normalization(shape: tuple[int, int, int, int], parts: int) -> No
     assert found["", "BatchNormalization"] == min(parts, shape[0] if shape[0] > 1 else shape[1]) or shape[:2] == (1, 1)
 
 
-@LIMITS
 @given(
     shape=st.tuples(*[st.integers(1, 5)] * 4), pads=st.lists(st.integers(0, 2), min_size=8, max_size=8),
     still=st.integers(0, 3), mode=st.sampled_from(["constant", "edge"]), parts=PARTS,
@@ -343,7 +332,6 @@ def test_pads(shape: tuple[int, int, int, int], pads: list[int], still: int, mod
     assert found.get(("", "Pad"), parts) > 1 or max(shape[: still + 1]) == 1
 
 
-@LIMITS
 @given(
     shape=st.tuples(*[st.integers(1, 5)] * 4), axes=st.sets(st.integers(-4, 3), min_size=1), start=st.integers(0, 1),
     step=st.integers(1, 2), parts=PARTS,

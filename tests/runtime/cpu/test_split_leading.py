@@ -13,7 +13,7 @@ from parts import check_model
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
-LIMITS = settings(max_examples=12, deadline=None, derandomize=True)
+LIMITS = settings(max_examples=12)
 PARTS = st.integers(2, 5)
 STACKS = st.lists(st.integers(1, 4), max_size=2)
 

@@ -19,7 +19,7 @@ from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 from iosched.runtime.cpu.split import split
 
 node = helper.make_node
-LIMITS = settings(max_examples=12, deadline=None, derandomize=True)
+LIMITS = settings(max_examples=12)
 PARTS = st.integers(2, 4)
 UINT8, INT8 = TensorProto.UINT8, TensorProto.INT8
 FORMS = st.fixed_dictionaries({"weights": st.sampled_from(["uint8", "int8"]), "with_pairs": st.booleans()})

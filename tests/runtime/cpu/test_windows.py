@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import baselines, check_schedules, loaded, proto_of, weight
 from onnx import helper
@@ -138,7 +138,6 @@ def test_other_slices_stay(part: dict[str, np.ndarray]) -> None:
 AMOUNT = st.integers(0, 2)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     edges=st.tuples(AMOUNT, AMOUNT, AMOUNT, AMOUNT), starts=st.tuples(AMOUNT, AMOUNT), less=st.tuples(AMOUNT, AMOUNT),
     kernel=st.integers(1, 3), reader=st.sampled_from(["Conv", "depthwise", "AveragePool"]), cut=st.booleans(),
@@ -161,7 +160,7 @@ def test_any_pad_and_slice(
         nodes.append(node("Slice", ["q", "b", "e", "a"], ["s"]))
     last = nodes[-1].output[0]
     if reader == "AveragePool":
-        nodes.append(node(reader, [last], ["y"], kernel_shape=[kernel + 2, kernel + 2]))
+        nodes.append(node(reader, [last], ["y"], kernel_shape=[min(kernel, 2) + 2] * 2))
     else:
         group = CHANNELS if reader == "depthwise" else 1
         weights["w"] = weight(CHANNELS, CHANNELS // group, kernel, kernel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.scheduler.batching.clusters import Fits, arrival_clusters, similar_clusters
@@ -18,7 +18,6 @@ def within(nbytes: Sequence[int]) -> Fits:
     return lambda models: sum(nbytes[model] for model in models) <= LIMIT
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(sizes, st.data())
 def test_every_model_is_in_one_cluster_that_fits(nbytes: list[int], data: st.DataObject) -> None:
     names = [data.draw(st.text("ab", max_size=3)) for _ in nbytes]
@@ -27,7 +26,6 @@ def test_every_model_is_in_one_cluster_that_fits(nbytes: list[int], data: st.Dat
         assert all(len(cluster) == 1 or within(nbytes)(cluster) for cluster in found)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(sizes)
 def test_no_model_of_a_later_cluster_fits_in_an_earlier_one(nbytes: list[int]) -> None:
     """The paper's algorithm closes a cluster at the first model that does not fit."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ensembles import Layer, Prices, assert_groups_are_sound, chain, ensemble_of, has_cycle, members, prices
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.scheduler.batching.costs import EqualGains, Even
@@ -22,7 +22,6 @@ def likeness(ensemble: Ensemble) -> tuple[tuple[float, ...], ...]:
     return similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
 @given(several, prices(), st.booleans())
 def test_groups_make_no_cycle_and_are_worth_their_price(
     models: list[tuple[Layer, ...]], costs: Prices, shares: bool
@@ -33,7 +32,6 @@ def test_groups_make_no_cycle_and_are_worth_their_price(
     assert plan.value_us() >= 0
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
 @given(several, st.booleans())
 def test_greedy_plans_and_layers_make_no_cycle(models: list[tuple[Layer, ...]], shares: bool) -> None:
     ensemble = ensemble_of(models, shared_input=shares)
@@ -61,7 +59,6 @@ def test_a_shared_operator_that_would_wait_for_its_reader_is_no_match() -> None:
     assert plan.all_groups() == (("0b1", "1b1"),)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.text("ab", min_size=1, max_size=8), st.text("ab", min_size=1, max_size=8))
 def test_greedy_batches_all_that_two_chains_have_in_common(one: str, other: str) -> None:
     ensemble = ensemble_of([chain(one), chain(other)])
@@ -98,7 +95,6 @@ def test_heads_on_one_backbone_read_its_result_as_it_is() -> None:
     assert plan.value_us() == 3 + 3 - 2
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(members(most=4), min_size=2, max_size=3), prices())
 def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs: Prices) -> None:
     plan = layered(ensemble_of(models), costs)
@@ -108,7 +104,6 @@ def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs
         assert better.without([group]).value_us() <= better.value_us()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(members(most=6), min_size=2, max_size=4), prices())
 def test_pruning_forgets_nothing_that_it_should_try_again(models: list[tuple[Layer, ...]], costs: Prices) -> None:
     """Who knows nothing of what was tried before finds nothing more to take out."""
@@ -117,7 +112,6 @@ def test_pruning_forgets_nothing_that_it_should_try_again(models: list[tuple[Lay
     assert pruned(better).all_groups() == better.all_groups()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(members(most=5), min_size=3, max_size=3), prices())
 def test_the_difference_of_two_plans_is_found_from_what_changed(models: list[tuple[Layer, ...]], costs: Prices) -> None:
     ensemble = ensemble_of(models)

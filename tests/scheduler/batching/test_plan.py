@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ensembles import Layer, ensemble_of, members
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.scheduler.batching.costs import EqualGains
@@ -30,7 +30,6 @@ def is_parted(plan: Plan, group: Group, index: int) -> bool:
     return any(tensor in plan.ensemble.graph.outputs for tensor in results)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
 @given(several, st.booleans(), st.data())
 def test_results_are_parted_unless_all_readers_have_them_in_place(
     models: list[tuple[Layer, ...]], shares: bool, data: st.DataObject
@@ -42,7 +41,6 @@ def test_results_are_parted_unless_all_readers_have_them_in_place(
             assert left.is_parted(group, 0) == is_parted(left, group, 0)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(several, st.booleans())
 def test_groups_are_in_the_order_of_their_members(models: list[tuple[Layer, ...]], shares: bool) -> None:
     ensemble = ensemble_of(models, shared_input=shares)

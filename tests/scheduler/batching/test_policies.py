@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from ensembles import Layer, Prices, assert_groups_are_sound, ensemble_of, members, prices
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.scheduler.batching.policies import POLICIES
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(models=st.lists(members(frozen=True), min_size=1, max_size=3), costs=prices())
 def test_plans_are_sound(name: str, models: list[tuple[Layer, ...]], costs: Prices) -> None:
     ensemble = ensemble_of(models, shared_input=True)

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 from ensembles import Layer, Prices, assert_groups_are_sound, chain, ensemble_of, members, prices
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.scheduler.batching.plan import Plan
@@ -53,7 +53,6 @@ def by_definition(beside: Pairing) -> float:
     )
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
 @given(members(), members(), prices(), st.booleans())
 def test_two_models_are_matched_best(a: tuple[Layer, ...], b: tuple[Layer, ...], costs: Prices, shares: bool) -> None:
     beside = pairing(Plan(ensemble_of([a, b], shared_input=shares), costs), 1, 0)
@@ -63,7 +62,6 @@ def test_two_models_are_matched_best(a: tuple[Layer, ...], b: tuple[Layer, ...],
     assert_groups_are_sound(extended(beside, matches))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(members(frozen=True), min_size=2, max_size=2), prices())
 def test_what_models_share_is_matched_with_nothing(both: list[tuple[Layer, ...]], costs: Prices) -> None:
     ensemble = ensemble_of(both, shared_input=True)
@@ -73,7 +71,6 @@ def test_what_models_share_is_matched_with_nothing(both: list[tuple[Layer, ...]]
     assert all(ensemble.owners[beside.new[i]] == 0b10 for i, _ in matches)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(members(), min_size=3, max_size=3), prices())
 def test_a_third_model_is_never_promised_more_than_it_gets(trio: list[tuple[Layer, ...]], costs: Prices) -> None:
     first = pairing(Plan(ensemble_of(trio), costs), 1, 0)
@@ -83,7 +80,6 @@ def test_a_third_model_is_never_promised_more_than_it_gets(trio: list[tuple[Laye
     assert 0 <= value <= extended(second, matches).value_us() - plan.value_us()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text("ab", min_size=1, max_size=7), st.text("ab", min_size=1, max_size=7), prices("ab"))
 def test_on_chains_it_is_the_papers_recurrence(one: str, other: str, costs: Prices) -> None:
     """With the unbatch that a run pays which reaches the end, and that the paper leaves out."""

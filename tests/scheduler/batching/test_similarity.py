@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.scheduler.batching.similarity import common_length, similarities, similarity
@@ -23,7 +23,6 @@ def by_definition(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return length(0, 0)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
 @given(sequences, sequences)
 def test_the_common_length_is_that_of_the_definition(one: list[int], other: list[int]) -> None:
     assert common_length(one, other) == by_definition(tuple(one), tuple(other))

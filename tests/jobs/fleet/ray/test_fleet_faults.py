@@ -90,6 +90,7 @@ def test_a_worker_is_killed_while_it_measures(fleet: Fleet, path: Path) -> None:
     soon(lambda: len(fleet.status().lost) == 1)
 
 
+@pytest.mark.slow
 def test_all_workers_are_killed_and_new_ones_come(fleet: Fleet, path: Path) -> None:
     # An errand is done before a worker is back that an earlier test, if one ran, has killed.
     soon(lambda: len(fleet.status().workers) == WORKERS or not fleet.status().lost)

@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 
 import pytest
 from by_definition import best_us, groups_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from networks import zoo_model
 
@@ -109,7 +109,6 @@ def test_it_is_a_cost_model_with_keys() -> None:
     assert isinstance(cost, OperatorKeys)
 
 
-@settings(max_examples=60, deadline=None)
 @given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS))
 def test_no_stage_undercuts_its_bound_or_its_groups(
     graph: ComputationGraph, name: str, precision: PrecisionName
@@ -131,7 +130,6 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
                 assert cost.stage_latency_us(merged) >= max(cost.lower_bound_us(merged), cost.busy_us(merged))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     small_graphs(),
     st.sampled_from(gpu_keys()),
@@ -166,7 +164,6 @@ def test_a_session_runs_its_operators_in_turn() -> None:
     assert cost.lower_bound_us(session) <= cost.stage_latency_us(session)
 
 
-@settings(max_examples=60, deadline=None)
 @given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS), st.data())
 def test_a_group_takes_as_long_as_its_operators_in_turn(
     graph: ComputationGraph, name: str, precision: PrecisionName, data: st.DataObject
@@ -182,7 +179,6 @@ def test_a_group_takes_as_long_as_its_operators_in_turn(
     assert cost.stage_latency_us(Stage(CONCURRENT, (group,))) >= in_turn_us * (1 - 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(small_graphs(), st.sampled_from([Pruning(3, 8), Pruning(2, 1), Pruning(1, None)]), st.sampled_from([4, 8000]))
 def test_what_is_optimal_under_it_is_the_best_schedule_of_the_whole_graph(
     graph: ComputationGraph, pruning: Pruning, max_states: int
@@ -202,7 +198,6 @@ def test_what_is_optimal_under_it_is_the_best_schedule_of_the_whole_graph(
     assert found.proven != "whole" or found.schedule.predicted_us == pytest.approx(best, rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
 @given(small_graphs(), st.sampled_from([Pruning(3, 8), Pruning(1, 2), Pruning(None, None)]))
 def test_the_lazy_search_finds_what_the_exhaustive_one_finds(graph: ComputationGraph, pruning: Pruning) -> None:
     lazy = search(graph, AnalyticCost(graph, gpu("v100")), pruning=pruning)
@@ -354,7 +349,6 @@ def test_a_calibration_replaces_the_constants() -> None:
     assert AnalyticCost(branches(1), gpu("v100"), calibration=slow).stage_latency_us(side_by_side("0")) > 100
 
 
-@settings(max_examples=40, deadline=None)
 @given(small_graphs(), st.sampled_from(gpu_keys()))
 def test_a_graph_launches_no_stage_slower_than_streams_do_and_slower_nodes_make_slower_stages(
     graph: ComputationGraph, name: str

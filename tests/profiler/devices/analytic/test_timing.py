@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iosched.profiler.devices.analytic.constants import TILES, UNMEASURED
@@ -44,7 +44,6 @@ PRODUCTS = st.builds(matmul, SIZES, SIZES, SIZES, st.integers(1, 64)) | st.build
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(PRODUCTS, st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS))
 def test_a_kernel_takes_at_least_as_long_as_it_would_fill_the_gpu(
     product: Product, name: str, precision: PrecisionName
@@ -82,7 +81,6 @@ def machines_and_twice_the_work(draw: Callable) -> tuple[Machine, Product, Produ
     return machine, make(**sizes, **kind), make(**{**sizes, doubled: 2 * sizes[doubled]}, **kind)
 
 
-@settings(max_examples=200, deadline=None)
 @given(machines_and_twice_the_work())
 @example((Machine(gpu("t4")), matmul(5, 8, 3, 11), matmul(10, 8, 3, 11)))
 def test_twice_the_work_takes_no_less_time(case: tuple[Machine, Product, Product]) -> None:
@@ -92,7 +90,6 @@ def test_twice_the_work_takes_no_less_time(case: tuple[Machine, Product, Product
     assert machine.time(twice).alone_us >= machine.time(once).alone_us * (1 - 1e-9)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.builds(matmul, SIZES, SIZES, SIZES, transposed=st.just(True)), st.sampled_from(gpu_keys()))
 def test_no_tile_is_faster_at_the_power_limit_than_the_one_taken(product: Product, name: str) -> None:
     def latency_us(*tiles: tuple[int, int]) -> float:
@@ -102,7 +99,6 @@ def test_no_tile_is_faster_at_the_power_limit_than_the_one_taken(product: Produc
     assert latency_us(*TILES) == min(map(latency_us, TILES))
 
 
-@settings(max_examples=100, deadline=None)
 @given(PRODUCTS, st.sampled_from(["cores_per_sm", "boost_mhz", "dram_gb_per_s", "power_watts"]))
 def test_half_a_gpu_is_not_faster(product: Product, part: str) -> None:
     whole = gpu("t4")

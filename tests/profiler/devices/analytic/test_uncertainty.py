@@ -9,7 +9,7 @@ from math import inf, log
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import model_of
 from networks import zoo_model
@@ -309,7 +309,6 @@ def test_scaling_makes_a_latency_longer_and_known_no_better() -> None:
     assert found.high / found.low == pytest.approx(plain.high / plain.low)
 
 
-@settings(max_examples=40, deadline=None)
 @given(models(), st.sampled_from(["v100", "k80", "h100"]), st.sampled_from(LAUNCHES))
 def test_every_schedule_of_every_model_has_an_interval(model: onnx.ModelProto, device: str, launch: LaunchName) -> None:
     graph, gpu = load_model(model.SerializeToString(), name="random").graph, gpu_named(device)

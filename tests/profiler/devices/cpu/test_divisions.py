@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.profiler.devices.cpu.divisions import (
@@ -40,7 +40,6 @@ def every_division(count: int, lanes: int) -> Iterator[Lanes]:
             yield groups
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(WORK, min_size=2, max_size=4), st.integers(2, 4))
 def test_no_division_is_better_than_the_best_of_those_measured(times: list[GroupTime], lanes: int) -> None:
     rule = guessed(times, lanes)
@@ -52,7 +51,6 @@ def test_no_division_is_better_than_the_best_of_those_measured(times: list[Group
         assert makespan_us(times, rule) * (1 - LEAST_GAIN) <= least + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(WORK, min_size=1, max_size=9), st.integers(1, 16))
 def test_few_are_measured_and_none_that_looks_slower(times: list[GroupTime], lanes: int) -> None:
     rule = guessed(times, lanes)
@@ -69,7 +67,6 @@ def test_few_are_measured_and_none_that_looks_slower(times: list[GroupTime], lan
             assert own[-1] < lanes
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 4).flatmap(lambda n: st.tuples(st.just(n), st.lists(WORK, min_size=n, max_size=8))))
 def test_the_bound_of_many_groups_holds_for_all_that_is_measured(case: tuple[int, list[GroupTime]]) -> None:
     lanes, times = case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from host_cuda import blank, put
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import loaded, proto_of
 from node_kernels import FP16, FP32, lowered, normal
@@ -63,7 +63,6 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, tuple[int, int, int, int], tupl
     return kernel, (draw(st.sampled_from([1, 3])), depth * groups, height, width), (out, depth, rows, columns)
 
 
-@settings(max_examples=40, deadline=None)
 @given(convolutions(), st.sampled_from(["float32", "float16"]), st.integers(0, 5))
 def test_the_meaning_of_the_kernel_on_slices_of_channels(
     case: tuple[Conv, tuple[int, int, int, int], tuple[int, int, int, int]], dtype: str, before: int

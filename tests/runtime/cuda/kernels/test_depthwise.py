@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from host_cuda import Placed, blank, check, needs_compiler, put, weight
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lowering import proto_of
 from node_kernels import normal
@@ -50,7 +50,6 @@ kernels = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(kernels, st.sampled_from([1, 3]), st.integers(1, 5), st.integers(1, 2), st.integers(7, 9))
 def test_meaning_is_that_of_onnxruntime(
     kernel: Depthwise, batch: int, channels: int, multiplier: int, extent: int

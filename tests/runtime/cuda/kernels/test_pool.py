@@ -20,7 +20,6 @@ from iosched.runtime.cuda.source.window import Window
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["AveragePool", "MaxPool"]),
     pairs,
@@ -93,7 +92,7 @@ def test_source(average: bool, counts_pads: bool, size: int, stride: int, layout
 
 
 @needs_compiler
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(
     st.builds(
         Window,
