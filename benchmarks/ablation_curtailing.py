@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> None:
             found = {way: searched(backend, way) for way in WAYS}
             samples = in_turn(model, backend, {way: schedule for way, (_, schedule) in found.items()}, options.rounds)
         compared = compare(samples["in full"], samples["curtailed"])
-        speedup = "" if compared is None else f"{compared.speedup:.3f} ({compared.low:.3f} to {compared.high:.3f})"
+        speedup = "" if compared is None else f"{compared.value:.3f} ({compared.low:.3f} to {compared.high:.3f})"
         rows += [[network, *_cells(one), speedup if one.way == "curtailed" else ""] for one, _ in found.values()]
         kept = {
             "searches": [asdict(one) for one, _ in found.values()],

@@ -156,7 +156,7 @@ def _rows(cases: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         for way, samples in case["samples_us"].items():
             taken, found = summarize(samples), compare(plain, summarize(samples))
             assert found is not None
-            gain = "1" if way == PLAIN else f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+            gain = "1" if way == PLAIN else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
             counted = case["stages"].get(way)
             stages = "" if counted is None else ", ".join(map(str, counted.values()))
             yield zoo.describe(name).title, length, batch, way, f"{taken.median_us / 1000:.2f} ms", gain, stages

@@ -251,7 +251,7 @@ def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
         return "1" if way in row["shipped"] else ""
     found = compare(plain, summarize(row["samples_us"][way]))
     assert found is not None
-    return f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def main() -> None:

@@ -189,7 +189,7 @@ def case(
             {
                 "models": len(each.members),
                 "shipped": each.shipped,
-                "samples_us": {one.name: one.samples_us for one in each.rows},
+                "samples_us": {one.name: one.latency.samples_us for one in each.rows},
                 "rested_us": {one.name: one.rested_us for one in each.rows},
                 "how": {one.name: one.how for one in each.rows},
                 "batched": each.batched,
@@ -260,7 +260,7 @@ def gain(found: Mapping[str, Any], over: Sequence[str]) -> tuple[float, float, f
     base = min(rows, key=lambda way: rows[way].median_us, default=None)
     compared = None if base in (None, shipped) else compare(rows[base], summarize(samples[shipped]))
     if compared is not None:
-        return compared.speedup, compared.low, compared.high
+        return compared.value, compared.low, compared.high
     return (1.0, 1.0, 1.0) if base == shipped else (math.nan, math.nan, math.nan)
 
 

@@ -60,7 +60,7 @@ def main() -> None:
             "samples_us": samples,
         }
         against = compared(measured.samples_us, "onnxruntime")
-        medians = {row.name: row.median_us for row in measured.rows}
+        medians = {row.name: row.latency_us for row in measured.rows}
         cells = [
             f"{medians[key] / 1e3:.2f}{speedup_text(against.get(key))}" if key in medians else ""
             for key in ALTERNATIVES

@@ -21,8 +21,8 @@ from typing import Any
 
 from testbed import RESULTS, markdown_table, print_table
 
-from iosched.profiler.measuring.interleave import Comparison, compare
-from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import Interval, summarize
 
 ROOT = Path(__file__).parents[1]
 PAGE, CHART = ROOT / "docs" / "cpu-networks.md", ROOT / "docs" / "images" / "cpu-networks.svg"
@@ -166,18 +166,18 @@ def better_rival(samples_us: Mapping[str, Sequence[float]]) -> str:
     return min((name for name in (PLAIN, "openvino") if name in samples_us), key=lambda name: median(samples_us[name]))
 
 
-def ratio(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> Comparison | None:
+def ratio(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> Interval | None:
     """How many times as fast as `base` an alternative is; None where that cannot be told."""
     if base not in samples_us or name not in samples_us:
         return None
     return compare(summarize(samples_us[base]), summarize(samples_us[name]))
 
 
-def ratio_text(found: Comparison | None) -> str:
-    return "" if found is None else f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+def ratio_text(found: Interval | None) -> str:
+    return "" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def _behind(found: Comparison | None) -> str:
+def _behind(found: Interval | None) -> str:
     return "" if found is None else f", {ratio_text(found)}"
 
 
@@ -198,7 +198,7 @@ def goals(networks: Mapping[str, Entry]) -> str:
         name: ratio(entry["samples_us"], better_rival(entry["samples_us"]), SHIPPED)
         for name, entry in in_order(networks)
     }
-    known = {name: each.speedup for name, each in found.items() if each is not None}
+    known = {name: each.value for name, each in found.items() if each is not None}
     if not known:
         return "Nothing was measured often enough to compare."
     least = min(known, key=lambda name: known[name])
@@ -209,7 +209,11 @@ def goals(networks: Mapping[str, Entry]) -> str:
         f"It is below 0.97 times on {len(behind) or 'none'} of {len(known)} networks"
         f"{': ' + ', '.join(behind) if behind else ''}.",
     ]
-    branchy = [each.ratios for name in BRANCHY if (each := found.get(name)) is not None]
+    samples_us = [networks[name]["samples_us"] for name in BRANCHY if found.get(name) is not None]
+    branchy = [
+        [before / after for before, after in zip(each[better_rival(each)], each[SHIPPED], strict=True)]
+        for each in samples_us
+    ]
     if branchy:
         mean, low, high = geometric_mean(branchy)
         sentences.append(
@@ -285,9 +289,9 @@ def draw(networks: Mapping[str, Entry], path: Path) -> None:
         found = [ratio(entry["samples_us"], PLAIN, name) for _, entry in shown]
         places = [index + (number - (len(bars) - 1) / 2) * height for index, each in enumerate(found) if each]
         known = [each for each in found if each]
-        errors = [[c.speedup - c.low for c in known], [c.high - c.speedup for c in known]]
+        errors = [[c.value - c.low for c in known], [c.high - c.value for c in known]]
         style = {"ecolor": "#8a8f98", "error_kw": {"lw": 0.8}}
-        axis.barh(places, [c.speedup for c in known], height, xerr=errors, color=colour, label=words[name], **style)
+        axis.barh(places, [c.value for c in known], height, xerr=errors, color=colour, label=words[name], **style)
     axis.axvline(1, c="#1d242d", lw=0.8)
     axis.set_yticks(range(len(shown)), [NAMES.get(name, name) for name, _ in shown])
     axis.invert_yaxis()

@@ -104,7 +104,7 @@ def rows(model: str, found: Mapping[str, Measurement]) -> list[Sequence[str]]:
     first = next(iter(found.values()))
     against = {name: compare(first, each) for name, each in found.items()}
     known = {
-        name: ("-", "-") if each is None else (f"{each.speedup:.3f}", f"{each.low:.3f} to {each.high:.3f}")
+        name: ("-", "-") if each is None else (f"{each.value:.3f}", f"{each.low:.3f} to {each.high:.3f}")
         for name, each in against.items()
     }
     return [(model, name, f"{each.median_us:.1f}", *known[name]) for name, each in found.items()]

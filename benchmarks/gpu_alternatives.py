@@ -216,7 +216,7 @@ def latencies(found: Mapping[str, Measurement]) -> dict[str, Any]:
         "samples_us": samples_us,
         "idle_us": {name: [round(sample, 2) for sample in each.rested_us] for name, each in found.items()},
         "times_as_fast": {
-            name: {"median": round(each.speedup, 4), "low": round(each.low, 4), "high": round(each.high, 4)}
+            name: {"median": round(each.value, 4), "low": round(each.low, 4), "high": round(each.high, 4)}
             for name, each in compared(samples_us, "sequential").items()
         },
     }

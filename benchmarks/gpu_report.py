@@ -26,7 +26,7 @@ from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.interleave import Comparison
+from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.search import search
 
@@ -170,8 +170,8 @@ def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
     return {name: sum(map(opened.cost.stage_latency_us, each.stages)) for name, each in schedules.items()}
 
 
-def _speedup(found: Comparison | None) -> str:
-    return "" if found is None else f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+def _speedup(found: Interval | None) -> str:
+    return "" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def latency_table(found: Mapping[str, Entry]) -> Table:
@@ -301,10 +301,10 @@ def plot(path: Path, found: Sequence[Entry], title: str) -> None:
     width = 0.8 / max(len(names), 1)
     for place, name in enumerate(names):
         drawn = {index: each[name] for index, each in enumerate(against) if name in each}
-        speeds = [each.speedup for each in drawn.values()]
+        speeds = [each.value for each in drawn.values()]
         ends = [
-            [each.speedup - each.low for each in drawn.values()],
-            [each.high - each.speedup for each in drawn.values()],
+            [each.value - each.low for each in drawn.values()],
+            [each.high - each.value for each in drawn.values()],
         ]
         colour = _COLOURS[place % len(_COLOURS)]
         at = [index + place * width - 0.4 for index in drawn]

@@ -49,7 +49,7 @@ def measure(shape: tuple[int, ...], rounds: int) -> dict[str, list[float]]:
     gain = compare(found[JOINED], found[APART])
     assert gain is not None
     medians = ", ".join(f"{way} {each.median_us:.0f} us" for way, each in found.items())
-    print(f"{shape}: {medians}: {gain.speedup:.2f} times as fast ({gain.low:.2f} to {gain.high:.2f})")
+    print(f"{shape}: {medians}: {gain.value:.2f} times as fast ({gain.low:.2f} to {gain.high:.2f})")
     return {way: list(each.samples_us) for way, each in found.items()}
 
 

@@ -30,8 +30,8 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
-from iosched.profiler.measuring.interleave import Comparison, compare
-from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
@@ -267,16 +267,16 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(markdown_table(headers, rows), flush=True)
 
 
-def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Comparison]:
+def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Interval]:
     """How each alternative that was measured in turn with `base` compares with it, where that can be told."""
     measured = {name: summarize(samples) for name, samples in samples_us.items()}
     found = {name: compare(measured[base], each) for name, each in measured.items() if name != base}
     return {name: each for name, each in found.items() if each is not None}
 
 
-def speedup_text(found: Comparison | None) -> str:
+def speedup_text(found: Interval | None) -> str:
     """A comparison in a table, behind a latency; nothing where there is none."""
-    return "" if found is None else f", {found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return "" if found is None else f", {found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def cost_text(bed: Bed) -> str:

@@ -75,7 +75,7 @@ def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
     rows = {}
     for name, each in found.items():
         ratio = compare_speed(found[best], each)
-        interval = None if ratio is None else [ratio.speedup, ratio.low, ratio.high]
+        interval = None if ratio is None else [ratio.value, ratio.low, ratio.high]
         rows[name] = {
             "images_per_s": 1e6 * batch / each.median_us,
             "against_best_rival": interval,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from iosched.cli.intervals import COMPARED
 from iosched.cli.objects import json_object
 from iosched.cli.tables import print_columns, print_items, print_pairs
 from iosched.cli.words import count_text, latency_text
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from iosched.cli.optimized_files import OptimizedFiles
     from iosched.jobs.batch import BatchResult, ClusterResult
     from iosched.jobs.batching.clusters import ClusterEstimate, Estimate
-    from iosched.jobs.batching.result import Row
+    from iosched.jobs.row import Row
     from iosched.models.composition.compose import WeightsMemory
 
 _DEVICE = "device.kind=device_kind device.name=device_name cost"
@@ -22,7 +23,7 @@ _OBJECT = f"outputs models {_DEVICE} clusters batched shared rows shipped {_MEMO
 _CLUSTER = (
     f"models output schedule batched shared rows shipped reason ratio {_MEMORY} estimated_nbytes plan_nbytes notes"
 )
-_ROW = "name latency_us per_second low=low_us high=high_us after_rest_us=rested_us how"
+_ROW = "name latency_us per_second low=latency.interval.low high=latency.interval.high after_rest_us=rested_us how"
 _ESTIMATED = """
 models=names operators alike shared memory_nbytes.alone=alone_nbytes memory_nbytes.together=together_nbytes
 """
@@ -45,18 +46,12 @@ def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, o
 
 def _cluster_object(cluster: ClusterResult, files: OptimizedFiles) -> dict[str, object]:
     names = [member.name for member in cluster.members]
-    return json_object(
-        cluster, _CLUSTER, models=names, rows=_row_objects(cluster.rows, len(names)), **files.as_object()
-    )
+    rows, ratio = _row_objects(cluster.rows, len(names)), cluster.ratio and json_object(cluster.ratio, COMPARED)
+    return json_object(cluster, _CLUSTER, models=names, rows=rows, ratio=ratio, **files.as_object())
 
 
 def _row_objects(rows: Sequence[Row], n_models: int) -> list[dict[str, object]]:
-    return [json_object(row, _ROW, per_second=per_second(row, n_models)) for row in rows]
-
-
-def per_second(row: Row, n_models: int) -> float | None:
-    """How many times a model runs each second, of all that run once in a row's latency."""
-    return n_models / row.latency_us * 1e6 if row.latency_us else None
+    return [json_object(row, _ROW, per_second=row.per_second(n_models)) for row in rows]
 
 
 def print_result(result: BatchResult, *, to_stderr: bool) -> None:
@@ -76,16 +71,17 @@ def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
         ("", lambda row: f"{row.name}{' *' if row.name == cluster.shipped else ''}"),
         ("all models", lambda row: latency_text(row.latency_us)),
         ("expected in" if cluster.document.cost == "analytic" else "95 % interval", _interval_text),
-        ("after a rest", lambda row: "" if row.rested_us is None else latency_text(row.rested_us)),
+        ("after a rest", lambda row: latency_text(row.rested_us, unknown="")),
         ("per model", lambda row: latency_text(row.latency_us / count)),
-        ("models a second", lambda row: f"{per_second(row, count) or 0:,.0f}"),
+        ("models a second", lambda row: f"{row.per_second(count) or 0:,.0f}"),
         ("by", lambda row: row.how),
     ]
     print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
 
 
 def _interval_text(row: Row) -> str:
-    return "" if row.low_us is None else f"{latency_text(row.low_us)} to {latency_text(row.high_us)}"
+    found = row.latency.interval
+    return "" if found is None else f"{latency_text(found.low)} to {latency_text(found.high)}"
 
 
 def _print_models(cluster: ClusterResult, to_stderr: bool) -> None:

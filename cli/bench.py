@@ -39,13 +39,23 @@ from iosched.cli.tables import print_items, print_pairs
 from iosched.cli.words import latency_text
 from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
+from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.strategy_names import is_searched
 
 if TYPE_CHECKING:
-    from iosched.jobs.bench import BenchResult, BenchRow
+    from iosched.jobs.bench import BenchResult
+    from iosched.jobs.row import Row
     from iosched.models.model import Model
+    from iosched.profiler.measuring.statistics import Interval
 
 _OBJECT = "model device batch_size baseline rows samples_us runs_us missing notes"
+_ROW = """
+name median_us=latency.median_us p10_us=latency.p10_us p90_us=latency.p90_us min_us samples
+speedup=speedup.value speedup_low=speedup.low speedup_high=speedup.high rested_us
+runs p99_us=latency.p99.value p99_low_us=latency.p99.low p99_high_us=latency.p99.high in_flight images_per_s
+speedup_over_baseline=speedup_over_baseline.value speedup_over_baseline_low=speedup_over_baseline.low
+speedup_over_baseline_high=speedup_over_baseline.high
+"""
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -175,13 +185,21 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
     elif plot is None or plot.path is not None:
         _print(model, result)
     if plot is not None:
-        rows = [(row.name, row.median_us, row.p10_us, row.p90_us) for row in result.rows]
+        rows = [(row.name, row.latency_us, row.latency.p10_us, row.latency.p90_us) for row in result.rows]
         write(plot, draw_bars(_title(model, result), rows).encode())
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
     """The object that `bench --json` prints."""
-    return json_object(result, _OBJECT, model=model.name, batch_size=model.batch_size, missing=dict(result.missing))
+    rows = [_row_object(row, model.batch_size) for row in result.rows]
+    of_model = {"model": model.name, "batch_size": model.batch_size}
+    return json_object(result, _OBJECT, rows=rows, missing=dict(result.missing), **of_model)
+
+
+def _row_object(row: Row, images: int) -> dict[str, object]:
+    runs_us, samples = row.latency.every_run_us, len(row.latency.samples_us)
+    counts = {"samples": samples, "runs": len(runs_us), "images_per_s": row.per_second(images)}
+    return json_object(row, _ROW, min_us=min(runs_us), **counts)
 
 
 def _title(model: Model, result: BenchResult) -> str:
@@ -189,28 +207,24 @@ def _title(model: Model, result: BenchResult) -> str:
 
 
 def _print(model: Model, result: BenchResult) -> None:
-    columns: list[tuple[str, Callable[[BenchRow], str]]] = [
+    columns: list[tuple[str, Callable[[Row], str]]] = [
         ("", lambda row: row.name),
-        ("p50", lambda row: latency_text(row.median_us)),
-        ("p90", lambda row: latency_text(row.p90_us)),
-        ("p99", lambda row: latency_text(row.p99_us)),
-        ("p10", lambda row: latency_text(row.p10_us)),
-        ("min", lambda row: latency_text(row.min_us)),
+        ("p50", lambda row: latency_text(row.latency_us)),
+        ("p90", lambda row: latency_text(row.latency.p90_us)),
+        ("p99", lambda row: latency_text(None if row.latency.p99 is None else row.latency.p99.value)),
+        ("p10", lambda row: latency_text(row.latency.p10_us)),
+        ("min", lambda row: latency_text(min(row.latency.every_run_us))),
     ]
-    if result.rows[0].rested_us is not None:
+    if result.rows[0].latency.rested_us:
         columns.append(("after a rest", lambda row: latency_text(row.rested_us)))
     if any(row.in_flight > 1 for row in result.rows):
-        columns.append(("images/s", lambda row: f"{row.images_per_s or 0:,.1f}"))
-    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.speedup, row.speedup_low, row.speedup_high)))
+        columns.append(("images/s", lambda row: f"{row.per_second(model.batch_size) or 0:,.1f}"))
+    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.speedup)))
     if result.baseline is not None:
-        columns.append((f"over {result.baseline} (95 % interval)", _over_baseline))
+        columns.append((f"over {result.baseline} (95 % interval)", lambda row: _ratio(row.speedup_over_baseline)))
     print_items(result.rows, columns, title=_title(model, result))
     print_pairs("rows", [(row.name, ROWS[row.name]) for row in result.rows], to_stderr=False)
 
 
-def _over_baseline(row: BenchRow) -> str:
-    return _ratio(row.speedup_over_baseline, row.speedup_over_baseline_low, row.speedup_over_baseline_high)
-
-
-def _ratio(value: float | None, low: float | None, high: float | None) -> str:
-    return "too few rounds" if value is None else f"{value:.3f}x ({low:.3f} to {high:.3f})"
+def _ratio(found: Interval | None) -> str:
+    return "too few rounds" if found is None else speedup_text(found)

@@ -13,6 +13,7 @@ import click
 from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
+from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.source import read_schedule_and_model, remark_not_shipped
@@ -25,7 +26,6 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
-    from iosched.profiler.measuring.interleave import Comparison
     from iosched.scheduler.places import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
@@ -135,6 +135,7 @@ def as_object(found: Explained) -> dict[str, object]:
 
 
 def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, object]:
+    in_turn = found.in_turn.get(placement)
     return {
         "kind": placement.kind,
         "stage": placement.stage,
@@ -142,13 +143,9 @@ def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, objec
         "at_least_us": placement.at_least_us,
         "at_most_us": placement.at_most_us,
         "equal": None if found.equal is None else placement in found.equal,
-        "in_turn": _comparison_object(found.in_turn.get(placement)),
+        "in_turn": in_turn and json_object(in_turn, "speedup=value low high"),
         "schedule": [_stage_object(found, stage) for stage in placement.stages],
     }
-
-
-def _comparison_object(found: Comparison | None) -> dict[str, float] | None:
-    return None if found is None else {"speedup": found.speedup, "low": found.low, "high": found.high}
 
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
@@ -231,7 +228,7 @@ def _why(found: Explained) -> str:
         ratio = speedup_text(found.in_turn[better])
         return f"it would be faster {_place(better, explanation)}: {ratio}, the block with either measured in turn"
     if found.in_turn and explanation.verdict(found.tolerance) == "worse":
-        likely = max(found.in_turn, key=lambda other: found.in_turn[other].speedup)
+        likely = max(found.in_turn, key=lambda other: found.in_turn[other].value)
         ratio = speedup_text(found.in_turn[likely])
         return f"{_place(likely, explanation)} it looks faster, and no difference was found in turn: {ratio}"
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)

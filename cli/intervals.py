@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from iosched.cli.words import latency_text
 
 if TYPE_CHECKING:
-    from iosched.profiler.devices.uncertainty import Interval
+    from iosched.profiler.measuring.statistics import Interval
 
 ENDS = "low high"
 RATIO = "value low high equal=is_equal"
-"""The keys of an interval and of a ratio in JSON, see `json_object`."""
+COMPARED = "of median=value low high"
+"""The keys in JSON of an interval, of a computed ratio and of a measured one, see `json_object`."""
 AS_FAR = "as far as the model can tell"
 EQUAL = "="
 """The mark of a latency in a table that equals another one as far as is known."""

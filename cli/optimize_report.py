@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iosched.cli.intervals import AS_FAR, ENDS, RATIO, latency_ends_text, speedup_text
+from iosched.cli.intervals import AS_FAR, COMPARED, ENDS, RATIO, latency_ends_text, speedup_text
 from iosched.cli.objects import json_object
 from iosched.cli.words import latency_text, share_text, source_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -37,6 +37,7 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
     return json_object(
         result,
         _OBJECT,
+        ratio=result.ratio and json_object(result.ratio, COMPARED),
         after_rest=result.rested_us or None,
         images_per_s=_rates(result),
         intervals=_intervals_object(result),
@@ -187,7 +188,7 @@ def _gain_text(result: OptimizeResult) -> str:
     ratio = result.ratio
     if ratio is None or result.shipped == ratio.baseline:
         return ""
-    return f"  {ratio.median:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
+    return f"  {ratio.value:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
 def _found_text(result: OptimizeResult) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from iosched.jobs.bench_rows import ROWS
 from iosched.jobs.opening import check_schedulable, opened
 from iosched.jobs.other_device import warn_of_other_device
 from iosched.jobs.progress import Observer
+from iosched.jobs.row import Row
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
@@ -21,15 +22,8 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, interference_notes
-from iosched.profiler.measuring.interleave import Comparison, compare
-from iosched.profiler.measuring.statistics import (
-    LEAST_SAMPLES,
-    Measurement,
-    least_samples,
-    quantile,
-    quantile_interval,
-    summarize,
-)
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, least_samples, summarize
 from iosched.profiler.peers.names import FOR_THROUGHPUT, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
@@ -49,65 +43,32 @@ _ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN, *FOR_THROUGHPUT)
 
 
 @dataclass(frozen=True)
-class BenchRow:
-    """The latency of one alternative in microseconds, of runs in a row.
-
-    A sample is what one round found, the median of a few runs; `median_us` is that of the samples. The other quantiles
-    and `min_us` are of all single runs. `p99_low_us` and `p99_high_us` are the ends of the confidence interval of
-    `p99_us`; all three are None if there are too few runs for an interval.
-
-    `in_flight` runs go on at the same time, each of which takes `median_us`; so many `images_per_s`, of which a run has
-    the first dimension of the first input, come out of it.
-
-    `speedup` is `median_us` of `sequential` over that of this alternative divided by `in_flight`, and `speedup_low` and
-    `speedup_high` are the ends of its confidence interval, see `Comparison`; all three are None if there are too few
-    rounds for an interval. `speedup_over_baseline` is the same over another row; it and the ends of its interval are
-    also None if none was named. `rested_us` is the median of runs after a rest: on a GPU, of runs that
-    find it idle.
-    """
-
-    name: str
-    median_us: float
-    p10_us: float
-    p90_us: float
-    min_us: float
-    samples: int
-    speedup: float | None
-    speedup_low: float | None
-    speedup_high: float | None
-    rested_us: float | None = None
-    runs: int = 0
-    p99_us: float | None = None
-    p99_low_us: float | None = None
-    p99_high_us: float | None = None
-    in_flight: int = 1
-    images_per_s: float | None = None
-    speedup_over_baseline: float | None = None
-    speedup_over_baseline_low: float | None = None
-    speedup_over_baseline_high: float | None = None
-
-
-@dataclass(frozen=True)
 class BenchResult:
     """The result of a benchmark.
 
     Attributes:
         device: the name of the device.
         rows: one row for each alternative that was measured, `sequential` first.
-        samples_us: the samples of each alternative, round by round, in microseconds.
         missing: names of alternatives that were not measured, each with the reason.
         notes: sentences that a user should read.
-        runs_us: all single runs in a row of each alternative, in microseconds.
-        baseline: the row that `BenchRow.speedup_over_baseline` is over, if one was named.
+        baseline: the row that `Row.speedup_over_baseline` is over, if one was named.
     """
 
     device: str
-    rows: tuple[BenchRow, ...]
-    samples_us: Mapping[str, tuple[float, ...]]
+    rows: tuple[Row, ...]
     missing: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
-    runs_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     baseline: str | None = None
+
+    @property
+    def samples_us(self) -> Mapping[str, tuple[float, ...]]:
+        """The samples of each alternative, round by round, in microseconds; each is the median of a few runs."""
+        return {row.name: row.latency.samples_us for row in self.rows}
+
+    @property
+    def runs_us(self) -> Mapping[str, tuple[float, ...]]:
+        """All single runs in a row of each alternative, in microseconds."""
+        return {row.name: row.latency.every_run_us for row in self.rows}
 
 
 def bench(
@@ -131,7 +92,7 @@ def bench(
         model: the model.
         document: its schedule, which "iosched" measures; None if it has none.
         names: alternatives of `ROWS`; by default all of the device, but those that are measured only by name.
-        baseline: one of the alternatives measured, for `BenchRow.speedup_over_baseline`.
+        baseline: one of the alternatives measured, for `Row.speedup_over_baseline`.
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         rounds: how often each alternative is measured, if there is time.
@@ -214,10 +175,11 @@ class _Alternatives:
             budget = Budget(rounds, MAX_SECONDS, repeats=rounds // 2)
             found = self.here.in_turn(candidates, budget, _progress(self.observer))
             of_candidates = (note for candidate in candidates.values() for note in candidate.notes())
-            notes = dict.fromkeys((*interference_notes(found), *of_candidates))
+            notes = tuple(dict.fromkeys((*interference_notes(found), *of_candidates)))
             in_flight = {name: each.in_flight for name, each in candidates.items()}
-            rows = tuple(_rows(found, in_flight, self.model.batch_size, baseline))
-            return _result(self.here.device.name, found, missing, rows, baseline, tuple(notes))
+            rows = tuple(_rows(found, in_flight, baseline))
+            notes = (*_few_notes(rows), *notes)
+            return BenchResult(self.here.device.name, rows, tuple(missing), notes, baseline)
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""
@@ -243,31 +205,16 @@ class _Alternatives:
         raise DeviceError(self.here.wording.elsewhere)
 
 
-def _result(
-    device: str,
-    found: Mapping[str, Measurement],
-    missing: Sequence[tuple[str, str]],
-    rows: Sequence[BenchRow],
-    baseline: str | None,
-    notes: Sequence[str],
-) -> BenchResult:
-    samples_us = {name: measured.samples_us for name, measured in found.items()}
-    few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
-    runs_us = {name: measured.every_run_us for name, measured in found.items()}
-    notes = (*few, *_tail_notes(rows), *notes)
-    return BenchResult(device, tuple(rows), samples_us, tuple(missing), notes, runs_us, baseline)
-
-
-def _tail_notes(rows: Sequence[BenchRow]) -> tuple[str, ...]:
-    """Says which quantiles are not known from so few runs, and how many it takes."""
-    fewest, least = min(rows, key=lambda row: row.runs), least_samples(0.99)
-    if fewest.runs >= least:
-        return ()
-    rounds = math.ceil(least * fewest.samples / fewest.runs)
-    rough = "p90 is only a guess and p99 is" if fewest.runs < least_samples(0.9) else "p99 is"
-    return (
-        f"From {fewest.runs} runs of {fewest.name} {rough} not known: that takes {least} runs, or {rounds} rounds.",
-    )
+def _few_notes(rows: Sequence[Row]) -> Iterator[str]:
+    """Says what is not known from so few rounds or runs, and how many runs it takes."""
+    if len(rows[0].latency.samples_us) < LEAST_SAMPLES:
+        yield _FEW_ROUNDS
+    fewest, least = min(rows, key=lambda row: len(row.latency.every_run_us)), least_samples(0.99)
+    runs = len(fewest.latency.every_run_us)
+    if runs < least:
+        rounds = math.ceil(least * len(fewest.latency.samples_us) / runs)
+        rough = "p90 is only a guess and p99 is" if runs < least_samples(0.9) else "p99 is"
+        yield f"From {runs} runs of {fewest.name} {rough} not known: that takes {least} runs, or {rounds} rounds."
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -287,32 +234,9 @@ def _per_run(found: Measurement, in_flight: int) -> Measurement:
     return found if in_flight == 1 else summarize([each / in_flight for each in found.samples_us])
 
 
-def _rows(
-    found: Mapping[str, Measurement], in_flight: Mapping[str, int], images: int, baseline: str | None
-) -> Iterator[BenchRow]:
-    """The rows of candidates; each run has `images` images."""
+def _rows(found: Mapping[str, Measurement], in_flight: Mapping[str, int], baseline: str | None) -> Iterator[Row]:
     per_run = {name: _per_run(each, in_flight[name]) for name, each in found.items()}
     for name, each in found.items():
-        speedup, over_baseline = (
-            _interval(None if over is None else compare(per_run[over], per_run[name]))
-            for over in ("sequential", baseline)
-        )
-        runs_us = each.every_run_us
-        tail = quantile_interval(runs_us, 0.99)
-        yield BenchRow(
-            *(name, each.median_us, each.p10_us, each.p90_us, min(runs_us), len(each.samples_us), *speedup),
-            rested_us=None if each.rested is None else each.rested.median_us,
-            runs=len(runs_us),
-            p99_us=None if tail is None else quantile(runs_us, 0.99),
-            p99_low_us=None if tail is None else tail[0],
-            p99_high_us=None if tail is None else tail[1],
-            in_flight=in_flight[name],
-            images_per_s=1e6 * images * in_flight[name] / each.median_us if each.median_us > 0 else None,
-            speedup_over_baseline=over_baseline[0],
-            speedup_over_baseline_low=over_baseline[1],
-            speedup_over_baseline_high=over_baseline[2],
-        )
-
-
-def _interval(found: Comparison | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if found is None else (found.speedup, found.low, found.high)
+        own = per_run[name]
+        speedups = (None if over is None else compare(per_run[over], own) for over in ("sequential", baseline))
+        yield Row(name, each, "", in_flight[name], *speedups)

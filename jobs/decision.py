@@ -3,33 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from iosched.profiler.measuring.interleave import Comparison, compare, speedup_text
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times as fast one of two candidates is as the other; both were measured in turn.
-
-    Attributes:
-        of: "BASELINE/CANDIDATE": the latency of the first is divided by that of the second, so that the candidate is
-            faster if the ratio is above 1.
-        median: the first one's median over that of the second.
-        low: lower end of its confidence interval, see `Comparison`.
-        high: upper end of it.
-    """
-
-    of: str
-    median: float
-    low: float
-    high: float
-
-    @property
-    def baseline(self) -> str:
-        """The name of the baseline."""
-        return self.of.partition("/")[0]
+from iosched.profiler.measuring.interleave import compare, speedup_text
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 
 
 @dataclass(frozen=True)
@@ -50,10 +27,10 @@ class Decision:
     plain: str
     chosen: str
     weighed: str
-    comparison: Comparison | None
+    comparison: Interval | None
     rounds: int
     usual: str
-    among_plain: Comparison | None = None
+    among_plain: Interval | None = None
 
     @property
     def is_decided(self) -> bool:
@@ -70,7 +47,7 @@ class Decision:
         """The name of the candidate that `chosen` is weighed against; `chosen` itself if that is the usual one."""
         return self.usual if self._is_other else self.plain
 
-    def ratio(self, labels: Mapping[str, str] = {}) -> Ratio | None:
+    def ratio(self, labels: Mapping[str, str] = {}) -> Interval | None:
         """The comparison of `baseline` with what ships as a ratio; None if there is none.
 
         If `baseline` ships itself, it is compared with our first candidate.
@@ -82,7 +59,7 @@ class Decision:
         if found is None:
             return None
         names = (self.baseline, self.chosen if self._is_other else self.weighed)
-        return Ratio("/".join(labels.get(name, name) for name in names), found.speedup, found.low, found.high)
+        return replace(found, of="/".join(labels.get(name, name) for name in names))
 
     def reason(self, words: Mapping[str, str]) -> str:
         """A text that says why `chosen` ships; `words` describes each candidate."""

@@ -19,7 +19,8 @@ from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
-from iosched.profiler.measuring.interleave import Comparison, compare
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.elsewhere import only_place, places_of
 from iosched.scheduler.places import Elsewhere, Places
@@ -94,7 +95,7 @@ class Explained:
     measurements: int = 0
     measured_share: float | None = None
     considered: tuple[Considered, ...] = ()
-    in_turn: Mapping[Elsewhere, Comparison] = field(default_factory=dict)
+    in_turn: Mapping[Elsewhere, Interval] = field(default_factory=dict)
     equal: frozenset[Elsewhere] | None = None
     teams: Teams | None = None
     side_by_side: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ class Explained:
     def better(self) -> Elsewhere | None:
         """The other place that is faster beyond the noise, measured in turn; the fastest of several."""
         faster = [place for place, found in self.in_turn.items() if found.is_faster]
-        return max(faster, key=lambda place: self.in_turn[place].speedup, default=None)
+        return max(faster, key=lambda place: self.in_turn[place].value, default=None)
 
 
 def explain_operator(
@@ -191,7 +192,7 @@ def _weighed(
         )
 
 
-def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Comparison]:
+def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Interval]:
     """How many times as fast the block really is with the operator in places that look better.
 
     Their stages were measured one by one, and minutes apart: of many that are measured so, some look better by chance.

@@ -22,7 +22,8 @@ from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_planned_gpus
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.uncertainty import LEVEL, Interval
+from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.measuring.statistics import Interval
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName

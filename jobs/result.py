@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from iosched.jobs.decision import Ratio
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.schedule_file import document_from
@@ -21,7 +20,7 @@ from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.scheduler import document_format
 from iosched.scheduler.document import ScheduleDocument, SearchRecord
 from iosched.scheduler.proof import Scope
@@ -123,7 +122,7 @@ class OptimizeResult:
     repeated: int = 0
     gap: float | None = None
     gap_of: Scope | None = None
-    ratio: Ratio | None = None
+    ratio: Interval | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
     measured_share: float | None = None
     sequential_measured_share: float | None = None

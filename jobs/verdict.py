@@ -7,18 +7,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
 from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, compare_libraries
-from iosched.jobs.decision import Ratio
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import priced
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
-from iosched.profiler.devices.uncertainty import LEVEL, Interval, Uncertainty
+from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
 from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.in_turn import interference_notes
 from iosched.profiler.measuring.interleave import compare, speedup_text
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.reference import ReferenceSettings
@@ -85,7 +84,7 @@ class Verdict:
     latencies: Mapping[str, Measurement] = field(default_factory=dict)
     proven: Scope | None = None
     alternatives: tuple[Alternative, ...] = ()
-    ratio: Ratio | None = None
+    ratio: Interval | None = None
     sequential_measured_share: float | None = None
     intervals: Intervals | None = None
     teams: Teams | None = None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from iosched.jobs.batching.pace import OPENED, Pace
-from iosched.jobs.batching.result import Row
 from iosched.jobs.batching.rivals import Rival, fastest_by_prediction
-from iosched.jobs.decision import Ratio, decide
+from iosched.jobs.decision import decide
 from iosched.jobs.interrupt import compared_in_turn
+from iosched.jobs.row import Row
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
-from iosched.profiler.measuring.statistics import Measurement, known_interval
+from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import OPENVINO
@@ -35,6 +36,9 @@ _NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a
 _LEAST_GAIN = 1.005
 """How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
 
+_Choice = tuple[RowName, str, Interval | None]
+"""The row to ship, the reason, and its ratio to what it was compared with."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -54,7 +58,7 @@ class Compared:
     rows: tuple[Row, ...]
     shipped: RowName
     reason: str
-    ratio: Ratio | None
+    ratio: Interval | None
     notes: tuple[str, ...] = ()
 
 
@@ -135,73 +139,62 @@ def _best_of_rows(usual_us: Mapping[Rival, float]) -> dict[RowName, Rival]:
 
 
 def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement]) -> Compared:
-    rows = tuple(_row(name, rival, measured[name]) for name, rival in rivals.items())
-    if len(rows) == 1:
-        return Compared(rivals, rows, rows[0].name, _unrivalled(rows[0].name), None)
-    plain, others = _against(rows)
-    decided = decide(measured, plain, others)
-    chosen = next(name for name in rivals if name == decided.chosen)
-    shipped, note = _shipping(rivals, rows, chosen)
-    return Compared(rivals, rows, shipped, decided.reason(WORDS) + note, decided.ratio())
+    def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:
+        found = decide(measured, plain, others)
+        return next(name for name in rivals if name == found.chosen), found.reason(WORDS), found.ratio()
 
-
-def _against(rows: Sequence[Row]) -> tuple[RowName, list[RowName]]:
-    """What people do without batching, which ships if nothing is faster, and what has to be faster.
-
-    Of one after another and side by side the one that took less is what batching has to beat. Where nothing is batched,
-    it is compared with the other one.
-    """
-    latency_us = {row.name: row.latency_us for row in rows}
-    unbatched = sorted((name for name in latency_us if name in UNBATCHED), key=lambda name: latency_us[name])
-    if not unbatched:
-        first, *others = latency_us
-        return first, others
-    ours = [name for name in latency_us if name not in UNBATCHED]
-    return unbatched[0], ours or unbatched[1:]
-
-
-def _unrivalled(name: RowName) -> str:
-    return f"{WORDS[name]} is all that was asked for"
-
-
-def _row(name: RowName, rival: Rival, measured: Measurement) -> Row:
-    rested = measured.rested
-    rested_us = None if rested is None else rested.median_us
-    low_us, high_us = known_interval(measured)
-    return Row(name, measured.median_us, low_us, high_us, rested_us, rival.text, measured.samples_us)
+    return _compared(rivals, measured, choose)
 
 
 def predict_rivals(rivals: Sequence[Rival]) -> Compared:
     """Compares rivals by computed latencies, on a device that is not at hand; of equals one without batching ships."""
     ways = {row: [rival for rival in rivals if rival.row == row] for row in ROW_NAMES}
     best = {row: fastest_by_prediction(each) for row, each in ways.items() if each}
-    rows = tuple(_predicted_row(name, rival) for name, rival in best.items())
+    predicted: dict[str, Measurement] = {name: _predicted(rival) for name, rival in best.items()}
+
+    def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:
+        chosen = plain
+        for name in others:
+            chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
+        if chosen == plain:
+            return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
+        times = predicted[plain].median_us / predicted[chosen].median_us
+        return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
+
+    return _compared(best, predicted, choose)
+
+
+def _compared(
+    rivals: Mapping[RowName, Rival],
+    latencies: Mapping[str, Measurement],
+    choose: Callable[[RowName, Sequence[RowName]], _Choice],
+) -> Compared:
+    """The comparison of rivals; `choose` returns which of others or the plain one is to ship, and why."""
+    rows = tuple(Row(name, latencies[name], rival.text) for name, rival in rivals.items())
     if len(rows) == 1:
-        return Compared(best, rows, rows[0].name, _unrivalled(rows[0].name), None)
-    latency_us = {row.name: row.latency_us for row in rows}
-    plain, others = _against(rows)
-    shipped = plain
-    for name in others:
-        shipped = name if latency_us[name] * _LEAST_GAIN < latency_us[shipped] else shipped
-    reason = f"by the analytic model nothing is faster than {WORDS[plain]}"
-    if shipped != plain:
-        times = f"{latency_us[plain] / latency_us[shipped]:.2f}x as fast as {WORDS[plain]}"
-        reason = f"by the analytic model {WORDS[shipped]} is {times}"
-    shipped, note = _shipping(best, rows, shipped)
-    return Compared(best, rows, shipped, reason + note, None)
+        (only,) = rivals
+        return Compared(rivals, rows, only, f"{WORDS[only]} is all that was asked for", None)
+    fastest_first = sorted(rivals, key=lambda name: latencies[name].median_us)
+    chosen, reason, ratio = choose(*_against(list(rivals), fastest_first))
+    if not rivals[chosen].may_ship:
+        chosen = next(name for name in fastest_first if rivals[name].may_ship)
+        reason += f"; since models were to share inputs, {WORDS[chosen]} ships all the same"
+    return Compared(rivals, rows, chosen, reason, ratio)
 
 
-def _shipping(rivals: Mapping[RowName, Rival], rows: Sequence[Row], chosen: RowName) -> tuple[RowName, str]:
-    """The row that ships where `chosen` is to, and a phrase to add to the reason where that is another one."""
-    if rivals[chosen].may_ship:
-        return chosen, ""
-    shipped = min((row for row in rows if rivals[row.name].may_ship), key=lambda row: row.latency_us).name
-    return shipped, f"; since models were to share inputs, {WORDS[shipped]} ships all the same"
+def _against(names: Sequence[RowName], fastest_first: Sequence[RowName]) -> tuple[RowName, Sequence[RowName]]:
+    """What people do without batching, which ships if nothing is faster, and what has to be faster.
+
+    Of one after another and side by side the one that took less is what batching has to beat. Where nothing is batched,
+    it is compared with the other one.
+    """
+    unbatched = [name for name in fastest_first if name in UNBATCHED]
+    if not unbatched:
+        return names[0], names[1:]
+    return unbatched[0], [name for name in names if name not in UNBATCHED] or unbatched[1:]
 
 
-def _predicted_row(name: RowName, rival: Rival) -> Row:
-    latency_us = rival.found.schedule.predicted_us or 0.0
-    known = rival.site.opened.uncertainty
-    found = None if known is None else known.latency_us(tuple(rival.found.schedule.stages))
-    low_us, high_us = (None, None) if found is None else (found.low, found.high)
-    return Row(name, latency_us, low_us, high_us, None, rival.text)
+def _predicted(rival: Rival) -> Measurement:
+    known, schedule = rival.site.opened.uncertainty, rival.found.schedule
+    found = Interval(0.0, 0.0, inf) if known is None else known.latency_us(tuple(schedule.stages))
+    return Measurement(schedule.predicted_us or 0.0, found.low, found.high, ())

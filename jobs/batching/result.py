@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from iosched.jobs.batching.rivals import Rival
-from iosched.jobs.decision import Ratio
+from iosched.jobs.row import Row
 from iosched.jobs.schedule_file import document_from
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.ways import Running
+from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.scheduler import document_format
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
@@ -21,29 +23,6 @@ from iosched.scheduler.strategy_names import RecordedStrategy
 _STRATEGIES: Mapping[RowName, RecordedStrategy] = {
     "serial": "both", "packed": "packed", "batched": "sequential", "mixed": "mixed",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way to run all models of a cluster once.
-
-    Attributes:
-        name: which way.
-        latency_us: median of runs in a row, or computed; of all models together.
-        low_us: lower end of its interval; None where it is not known.
-        high_us: upper end.
-        rested_us: the median of runs after a rest; None if it was not measured.
-        how: who runs it, for people.
-        samples_us: what was measured in a row, round by round; sample k of every row is of round k.
-    """
-
-    name: RowName
-    latency_us: float
-    low_us: float | None
-    high_us: float | None
-    rested_us: float | None
-    how: str
-    samples_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +62,7 @@ class ClusterResult:
     rows: tuple[Row, ...]
     shipped: RowName
     reason: str
-    ratio: Ratio | None
+    ratio: Interval | None
     batched: int
     shared: int
     memory: WeightsMemory
@@ -144,8 +123,8 @@ class BatchResult:
         if not rows or len(rows) < len(self.clusters):
             return None
         rested = [row.rested_us for row in rows if row.rested_us is not None]
-        rested_us = sum(rested) if len(rested) == len(rows) else None
-        return Row(name, sum(row.latency_us for row in rows), None, None, rested_us, "")
+        rested_us = (sum(rested),) if len(rested) == len(rows) else ()
+        return Row(name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
 
     @property
     def shipped(self) -> RowName | None:

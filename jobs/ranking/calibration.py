@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iosched.profiler.devices.uncertainty import LEVEL, Interval
-from iosched.profiler.measuring.statistics import quantile
+from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.measuring.statistics import Interval, quantile
 
 LEAST_MODELS = 9
 """With fewer models even the largest error seen is exceeded more often than `LEVEL` allows: n / (n + 1) is below it."""

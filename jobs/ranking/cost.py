@@ -25,7 +25,7 @@ from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.devices.uncertainty import LEVEL
-from iosched.profiler.measuring.statistics import CONFIDENCE, Measurement, known_interval, quantile, summarize
+from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable, RunsSessions
@@ -128,9 +128,9 @@ def model_cost(
 
 def _analytic(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
     assert result.intervals is not None
-    ends = result.intervals.latency_us[result.shipped]
+    ends, level = result.intervals.latency_us[result.shipped], result.intervals.level
     return ModelCost(
-        *(device.key, device.name, "analytic", result.shipped_us, ends.low, ends.high, result.intervals.level),
+        *(device.key, device.name, "analytic", result.shipped_us, *_ends(ends, level)),
         sequential_us=result.sequential_us,
         shipped=result.shipped,
         sum_us=result.shipped_us,
@@ -148,7 +148,7 @@ def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost
         raise UsageError(f"nothing was measured: {result.reason}")
     search_seconds = result.seconds if result.search_seconds is None else result.search_seconds
     return ModelCost(
-        *(device.key, device.name, "measured", whole.median_us, *_interval(whole)),
+        *(device.key, device.name, "measured", whole.median_us, *_ends(whole.interval, CONFIDENCE)),
         sequential_us=result.sequential_us or None,
         shipped=result.shipped,
         sum_us=result.predicted_us,
@@ -162,10 +162,8 @@ def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost
     )
 
 
-def _interval(whole: Measurement) -> tuple[float | None, float | None, float | None]:
-    """Its ends, and its level."""
-    low_us, high_us = known_interval(whole)
-    return low_us, high_us, None if low_us is None else CONFIDENCE
+def _ends(found: Interval | None, level: float) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if found is None else (found.low, found.high, level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +211,7 @@ class _FromStages:
         whole = summarize(row.samples_us)
         device = self.here.device
         return ModelCost(
-            *(device.key, device.name, "measured", whole.median_us, *_interval(whole)),
+            *(device.key, device.name, "measured", whole.median_us, *_ends(whole.interval, CONFIDENCE)),
             sequential_us=quantile(row.sequential_us, 0.5) if row.sequential_us else None,
             shipped=row.shipped,
             sum_us=row.sum_us,
@@ -250,10 +248,7 @@ class _FromStages:
         of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
         known, device = calibration.applied(total_us), self.here.device
         return ModelCost(
-            *(device.key, device.name, "estimated", total_us * calibration.factor),
-            low_us=None if known is None else known.low,
-            high_us=None if known is None else known.high,
-            level=None if known is None else LEVEL,
+            *(device.key, device.name, "estimated", total_us * calibration.factor, *_ends(known, LEVEL)),
             sequential_us=in_turn_us * of_sequential.factor,
             sum_us=total_us,
             share_of_peak=self._share_of_peak(total_us * calibration.factor),

@@ -3,46 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, median_interval, summarize
-
-EQUAL = 0.03
-"""Alternatives whose speedup surely differs from 1 by less than this are equally fast."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How much faster one alternative is than another, round by round.
-
-    Attributes:
-        speedup: the baseline's median over the candidate's, so that it never contradicts these latencies; above 1 the
-            candidate is faster.
-        low: lower end of the confidence interval of the median of `ratios`, or `speedup` where that is lower.
-        high: upper end of it, or `speedup` where that is higher.
-        ratios: baseline latency / candidate latency of every round.
-    """
-
-    speedup: float
-    low: float
-    high: float
-    ratios: tuple[float, ...]
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether the candidate is faster beyond the noise."""
-        return self.low > 1.0
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether the candidate is slower beyond the noise."""
-        return self.high < 1.0
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether the candidate is faster, slower, or as fast as the baseline, all beyond the noise."""
-        is_equal = self.low >= 1 - EQUAL and self.high <= 1 + EQUAL
-        return self.is_faster or self.is_slower or is_equal
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement, median_interval, summarize
 
 
 def interleave(
@@ -94,7 +56,7 @@ def interleave(
     return {name: summarize(each[warmup:]) for name, each in samples.items()}
 
 
-def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
+def compare(baseline: Measurement, candidate: Measurement) -> Interval | None:
     """The speed-up of `candidate` over `baseline`, both measured by one call of `interleave`; None if it is not known.
 
     The interval is that of the median of the ratios within rounds, in which both met the same speed of the machine: it
@@ -108,11 +70,11 @@ def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
     pairs = list(zip(baseline.samples_us, candidate.samples_us, strict=True))
     if len(pairs) < LEAST_SAMPLES or any(after <= 0 for _, after in pairs):
         return None
-    ratios = tuple(before / after for before, after in pairs)
-    speedup, ends = baseline.median_us / candidate.median_us, median_interval(ratios)
-    return Comparison(speedup, min(speedup, *ends), max(speedup, *ends), ratios)
+    speedup = baseline.median_us / candidate.median_us
+    ends = median_interval([before / after for before, after in pairs])
+    return Interval(speedup, min(speedup, *ends), max(speedup, *ends))
 
 
-def speedup_text(found: Comparison) -> str:
+def speedup_text(found: Interval) -> str:
     """The speed-up with its interval as a text: "1.085x (1.062 to 1.101)"."""
-    return f"{found.speedup:.3f}x ({found.low:.3f} to {found.high:.3f})"
+    return f"{found.value:.3f}x ({found.low:.3f} to {found.high:.3f})"

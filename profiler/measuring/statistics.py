@@ -14,6 +14,58 @@ from functools import lru_cache
 CONFIDENCE = 0.95
 """Probability that the interval of a quantile contains the true one, if there are enough samples (`least_samples`)."""
 
+EQUAL = 0.03
+"""Alternatives whose speedup surely differs from 1 by less than this are equally fast."""
+
+_ROUNDING = 1e-9  # sums of the same latencies in another order differ by less
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A latency in microseconds, or the baseline's latency over the candidate's, with its confidence interval.
+
+    Attributes:
+        value: what was measured or computed; it lies within.
+        low: lower end.
+        high: upper end.
+        of: "BASELINE/CANDIDATE" where a report names them; else empty.
+    """
+
+    value: float
+    low: float
+    high: float
+    of: str = ""
+
+    def __contains__(self, value: object) -> bool:
+        """Whether a number lies in the interval, ends included."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+    @property
+    def baseline(self) -> str:
+        """The name of the baseline."""
+        return self.of.partition("/")[0]
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the candidate is faster beyond the noise."""
+        return self.low > 1.0
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the candidate is slower beyond the noise."""
+        return self.high < 1.0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the candidate is faster, slower, or as fast as the baseline, all beyond the noise."""
+        is_equal = self.low >= 1 - EQUAL and self.high <= 1 + EQUAL
+        return self.is_faster or self.is_slower or is_equal
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no difference is known, so that 1 lies in the interval."""
+        return self.low <= 1 + _ROUNDING and self.high >= 1 - _ROUNDING
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -56,6 +108,21 @@ class Measurement:
     def p10_us(self) -> float:
         """The latency that one run in ten is faster than."""
         return quantile(self.every_run_us, 0.1) if self.samples_us else self.median_us
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval that has the median with `CONFIDENCE`, or the computed one; None with too few samples for one.
+
+        What spans few samples says little of the next run.
+        """
+        is_known = len(self.samples_us) >= LEAST_SAMPLES if self.samples_us else math.isfinite(self.high_us)
+        return Interval(self.median_us, self.low_us, self.high_us) if is_known else None
+
+    @property
+    def p99(self) -> Interval | None:
+        """The latency that one run in a hundred is slower than; None with too few runs for its interval."""
+        ends = quantile_interval(self.every_run_us, 0.99)
+        return None if ends is None else Interval(quantile(self.every_run_us, 0.99), *ends)
 
     @property
     def rested(self) -> Measurement | None:
@@ -208,14 +275,6 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     ordered = sorted(samples)
     rank = _outside(len(ordered), confidence)
     return ordered[rank], ordered[-1 - rank]
-
-
-def known_interval(found: Measurement) -> tuple[float, float] | tuple[None, None]:
-    """Ends of the interval that has the median with `CONFIDENCE`, in microseconds.
-
-    None twice where there are too few samples for one: what spans those says little of the next run.
-    """
-    return (found.low_us, found.high_us) if len(found.samples_us) >= LEAST_SAMPLES else (None, None)
 
 
 def summarize(samples_us: Sequence[float]) -> Measurement:

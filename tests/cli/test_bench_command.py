@@ -13,9 +13,10 @@ from scripted import script_stages
 from small_models import branches
 
 from iosched.jobs import bench as bench_job
-from iosched.jobs.bench import BenchResult, BenchRow
+from iosched.jobs.bench import BenchResult
+from iosched.jobs.row import Row
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.measuring.statistics import Interval, summarize
 
 ROW_KEYS = {
     "name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high", "rested_us",
@@ -33,16 +34,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         model: object, document: object, *, names: tuple[str, ...], baseline: str | None, **_: object
     ) -> BenchResult:
         found.append(tuple(names))
+        runs_us = (8.0, *(9.0,) * 79, *(10.0,) * 240, *(12.0,) * 70, *(19.0,) * 10)
+        slow = replace(summarize([8.0, 10.0, 12.0]), rested_us=(14.0,), runs_us=runs_us)
+        fast = replace(summarize([4.0, 5.0, 6.0]), rested_us=(13.0,), runs_us=(4.0, 4.0, 5.0, 6.0, 6.0))
+        over = None if baseline is None else Interval(0.8, 0.7, 0.9)
         rows = (
-            BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0, 1.0, 1.0, 14.0, 400, 19.0, 18.0, 30.0),
-            BenchRow("both", 5.0, 4.0, 6.0, 4.0, 3, 2.0, 1.9, 2.1, 13.0),
-            BenchRow("greedy", 5.0, 4.0, 6.0, 4.0, 3, None, None, None, 12.0),
+            Row("sequential", slow, speedup=Interval(1.0, 1.0, 1.0), speedup_over_baseline=over),
+            Row("both", fast, speedup=Interval(2.0, 1.9, 2.1), speedup_over_baseline=over),
+            Row("greedy", fast, speedup_over_baseline=over),
         )
-        samples = {"sequential": (8.0, 10.0, 12.0), "both": (4.0, 5.0, 6.0)}
-        if baseline is not None:
-            over = {"speedup_over_baseline": 0.8, "speedup_over_baseline_low": 0.7, "speedup_over_baseline_high": 0.9}
-            rows = tuple(replace(row, **over) for row in rows)
-        return BenchResult("Test CPU", rows, samples, (("openvino", "not installed"),), baseline=baseline)
+        return BenchResult("Test CPU", rows, (("openvino", "not installed"),), baseline=baseline)
 
     monkeypatch.setattr(bench_job, "bench", fake)
     return found

@@ -14,7 +14,8 @@ from small_models import branches
 from iosched.cli.matrix import as_object, labels
 from iosched.jobs.matrix import MatrixIntervals, MatrixResult, MatrixSettings, MatrixTarget, matrix
 from iosched.models.load import load_model
-from iosched.profiler.devices.uncertainty import LEVEL, Interval
+from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Schedule
 
 TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "proven", "taken_from", "sequential_us", "speedup"}

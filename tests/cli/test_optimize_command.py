@@ -16,7 +16,6 @@ from small_models import branches
 
 from iosched.cli.optimize_report import table_rows
 from iosched.jobs import optimize as optimize_job
-from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.jobs.result import OutputsCheck
 from iosched.models.load import load_model
@@ -25,7 +24,7 @@ from iosched.models.zoo.network import Network, Value
 from iosched.models.zoo.randwire import wirings
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.uncertainty import LEVEL
-from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.measuring.statistics import Interval, summarize
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -72,7 +71,7 @@ def result_for(model: Model) -> OptimizeResult:
         predicted_us=80.0, measured_us=90.0, sequential_us=150.0, greedy_us=120.0, reference_us=180.0,
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
-        ratio=Ratio("reference/iosched", 1.98, 1.9, 2.1), rested_us={"measured": 95.0, "reference": 170.0},
+        ratio=Interval(1.98, 1.9, 2.1, "reference/iosched"), rested_us={"measured": 95.0, "reference": 170.0},
         check=OutputsCheck(1e-6, 2e-7, True), wholes=WHOLES,
     )  # fmt: skip
 
@@ -162,7 +161,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
         (
             {
                 **{"shipped": "openvino", "openvino_us": 85.0, "kernels_after": None},
-                "ratio": Ratio("reference/openvino", 2.1, 2.0, 2.2),
+                "ratio": Interval(2.1, 2.0, 2.2, "reference/openvino"),
             },
             [
                 "4 before, not told by OpenVINO",
@@ -173,7 +172,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
             ],
         ),
         (
-            {"openvino_us": 99.0, "ratio": Ratio("openvino/iosched", 1.1, 1.05, 1.15)},
+            {"openvino_us": 99.0, "ratio": Interval(1.1, 1.05, 1.15, "openvino/iosched")},
             ["99.0 µs  OpenVINO", "90.0 µs  1.100x", "iosched: it is", "greedy 120.0 µs, onnxruntime 180.0 µs"],
         ),
         (
@@ -227,7 +226,7 @@ def test_what_else_should_be_known_is_said_on_stderr(invoke, model: Path, monkey
 def test_after_is_the_latency_of_what_was_shipped(
     invoke, model: Path, monkeypatch, shipped: str, weighed: str, after: str
 ) -> None:
-    ratio = Ratio(f"reference/{weighed}", 1.98, 1.9, 2.1)
+    ratio = Interval(1.98, 1.9, 2.1, f"reference/{weighed}")
     monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), shipped=shipped, ratio=ratio))
     assert f"  after           {after}" in invoke("optimize", model).stdout
 

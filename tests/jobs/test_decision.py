@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.decision import Decision, Ratio, decide
+from iosched.jobs.decision import Decision, decide
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, summarize
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement, summarize
 
 WORDS = {"a": "the schedule found", "b": "the other", "plain": "plain onnxruntime"}
 NOISE = (1.0, 1.05, 0.97, 1.02, 0.95, 1.01, 1.04, 0.99, 0.96, 1.03, 0.98)
@@ -82,7 +82,7 @@ def test_the_ratio_is_that_within_rounds_and_says_of_what() -> None:
     slow = (1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0)
     measured = {"plain": summarize([110 * x for x in slow]), "a": summarize([100 * x for x in slow])}
     found = decide(measured, "plain", ("a",))
-    assert found.ratio({"a": "iosched"}) == Ratio("plain/iosched", *[pytest.approx(1.1)] * 3)
+    assert found.ratio({"a": "iosched"}) == Interval(*[pytest.approx(1.1)] * 3, "plain/iosched")
     assert found.reason(WORDS) == "the schedule found is 1.100x (1.100 to 1.100) as fast as plain onnxruntime"
 
 

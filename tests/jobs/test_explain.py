@@ -172,7 +172,7 @@ def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called
     for each in found:
         assert len(each.in_turn) <= MOST_IN_TURN
         assert all(place.at_most_us < (each.explanation.present_us or 0.0) for place in each.in_turn)
-        assert [ratio.speedup for ratio in each.in_turn.values()] == pytest.approx([1.2] * len(each.in_turn))
+        assert [ratio.value for ratio in each.in_turn.values()] == pytest.approx([1.2] * len(each.in_turn))
     assert not any(each.in_turn for each in explained(120.0, 100.0, measurements=0))
 
 
@@ -202,4 +202,4 @@ def test_stretches_are_run_in_turn_on_this_cpu(tmp_path: Path) -> None:
         assert cost.measurements == 0, "it keeps nothing"
     comparison = compare(found["one by one"], found["greedy"])
     assert comparison is not None
-    assert comparison.speedup > 0
+    assert comparison.value > 0

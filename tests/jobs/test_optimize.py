@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages, without_openvino
 
-from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError, UsageError
@@ -21,7 +20,7 @@ from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.disturbance import Load
 from iosched.profiler.measuring.in_turn import Budget
-from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import structure
@@ -103,7 +102,7 @@ def test_the_fastest_is_shipped(shipped: str, settings: OptimizeSettings, monkey
     assert result.reference_us == FASTEST[shipped]["reference"]
     weighed = "iosched" if shipped == "reference" else shipped
     speedup = FASTEST[shipped]["reference"] / FASTEST[shipped][weighed]
-    assert result.ratio == Ratio(f"reference/{weighed}", speedup, speedup, speedup)
+    assert result.ratio == Interval(speedup, speedup, speedup, f"reference/{weighed}")
     assert f"{speedup:.3f}x" in result.reason
     check_runs(result)
 

@@ -16,7 +16,8 @@ from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
 
 from iosched.profiler.devices.analytic.kernels import Kind
-from iosched.profiler.devices.uncertainty import LEVEL, Interval
+from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.measuring.statistics import Interval
 
 PartKind = Kind | Literal["launches", "side_by_side", "gains"]
 """What parts of a latency share an error: those of one kind."""

@@ -16,7 +16,7 @@ from iosched.profiler.devices.analytic.kernels import Kernel, Product, kind_of
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.spreads import SPREADS, Spreads
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
-from iosched.profiler.devices.uncertainty import Interval
+from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 

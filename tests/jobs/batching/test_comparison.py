@@ -17,10 +17,11 @@ from iosched.jobs.batching import comparison, schedules
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
 from iosched.jobs.batching.pace import Pace
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.batching.result import Row, document_of
+from iosched.jobs.batching.result import document_of
 from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import opened
+from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
@@ -169,7 +170,7 @@ NAMES = {None: "iosched", "onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 
 def document(rival: Rival) -> ScheduleDocument:
     """The file of a rival that ships, read anew."""
-    row = Row(rival.row, 1.0, None, None, None, rival.text)
+    row = Row(rival.row, summarize([1.0]), rival.text)
     written = document_of(resolve("cpu", rival.site.model), rival, [], [row], rival.running())
     return ScheduleDocument.from_json(written.to_json())
 

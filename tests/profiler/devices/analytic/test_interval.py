@@ -19,7 +19,8 @@ from iosched.profiler.devices.analytic.interval import (
     deviation,
     weights,
 )
-from iosched.profiler.devices.uncertainty import LEVEL, Interval
+from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.measuring.statistics import Interval
 
 KINDS: tuple[PartKind, ...] = ("convolution", "product", "elementwise", "depthwise", "launches", "side_by_side")
 parts = st.floats(0.0, 0.5)

@@ -30,7 +30,7 @@ from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.launch import LAUNCHES, LaunchName
-from iosched.profiler.devices.uncertainty import Interval
+from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.precision import PrecisionName
