@@ -140,7 +140,10 @@ class Bench:
             "stages": row.stages,
             "sum_us": row.sum_us,
             "sequential_sum_us": row.sequential_sum_us,
-            "samples_us": {name: rounded(whole.samples_us) for name, whole in result.wholes.items()},
+            "samples_us": {
+                "measured" if name == "iosched" else name: rounded(whole.samples_us)
+                for name, whole in result.wholes.items()
+            },
             "measurements": result.measurements,
             "cache_hits": result.cache_hits,
             "seconds": {

@@ -38,7 +38,7 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
         result,
         _OBJECT,
         ratio=result.ratio and json_object(result.ratio, COMPARED),
-        after_rest=result.rested_us or None,
+        after_rest={"measured" if name == "iosched" else name: us for name, us in result.rested_us.items()} or None,
         images_per_s=_rates(result),
         intervals=_intervals_object(result),
     )

@@ -80,7 +80,7 @@ class OptimizeResult:
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
             nothing was measured, or too seldom.
-        rested_us: latencies after a rest by the names "measured", "sequential", "greedy", "reference" and
+        rested_us: latencies after a rest by the names "iosched", "sequential", "greedy", "reference" and
             "openvino".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
@@ -88,7 +88,7 @@ class OptimizeResult:
         notes: sentences that a user should read.
         intervals: how well the latencies are known, where they are computed; None where they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
-        wholes: the whole models that were measured in turn, with their samples, by the names "measured", "sequential",
+        wholes: the whole models that were measured in turn, with their samples, by the names "iosched", "sequential",
             "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times from the end
             of one run to that of the next.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
@@ -189,12 +189,12 @@ class OptimizeResult:
     @property
     def shipped_whole(self) -> Measurement | None:
         """The measurement in a row of the way that ships; None if it was not measured."""
-        return self.wholes.get("measured" if self.shipped == "iosched" else self.shipped)
+        return self.wholes.get(self.shipped)
 
     @property
     def shipped_rested_us(self) -> float | None:
         """The latency after a rest of the way that ships; None if it was not measured."""
-        return self.rested_us.get("measured" if self.shipped == "iosched" else self.shipped)
+        return self.rested_us.get(self.shipped)
 
 
 def document_of(
@@ -210,9 +210,11 @@ def document_of(
     pruning = settings.pruning
     counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
     record = SearchRecord(settings.strategy, document_format.Limits(pruning.r, pruning.s), counts)
-    latency_us = {name: each.median_us for name, each in verdict.shown.items()}
+    document = document_from(model, device, here, verdict.schedule)
+    found_as = {"iosched": "predicted" if document.cost == "analytic" else "measured"}
+    latency_us = {found_as.get(name, name): each.median_us for name, each in verdict.latencies.items()}
     return replace(
-        document_from(model, device, here, verdict.schedule),
+        document,
         proven=verdict.proven,
         shipped=verdict.shipped,
         search=record if settings.schedule_from is None else settings.schedule_from.search,
@@ -238,7 +240,7 @@ def result_of(
         seconds: how long all took.
     """
     latency_us = document.latency_us
-    wholes = {name: each for name, each in verdict.shown.items() if each.samples_us}
+    wholes = {name: each for name, each in verdict.latencies.items() if each.samples_us}
     is_searched = found.states > 0
     return OptimizeResult(
         document=document,

@@ -89,20 +89,9 @@ class Verdict:
     intervals: Intervals | None = None
     teams: Teams | None = None
 
-    @property
-    def shown(self) -> Mapping[str, Measurement]:
-        """`latencies` by the names that files and results have for them: "iosched" is "measured" or "predicted"."""
-        return {_shown_as(name, each): each for name, each in self.latencies.items()}
-
     def noting(self, notes: tuple[str, ...]) -> Verdict:
         """The same, with more sentences that a user should read."""
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
-
-
-def _shown_as(name: str, found: Measurement) -> str:
-    if name != "iosched":
-        return name
-    return "measured" if found.samples_us else "predicted"
 
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:

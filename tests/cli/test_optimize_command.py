@@ -49,7 +49,7 @@ JSON_KEYS = {
 WHOLES = {
     name: summarize([us] * 6)
     for name, us in (
-        ("measured", 90.0), ("sequential", 150.0), ("greedy", 120.0), ("reference", 180.0), ("openvino", 85.0)
+        ("iosched", 90.0), ("sequential", 150.0), ("greedy", 120.0), ("reference", 180.0), ("openvino", 85.0)
     )
 }  # fmt: skip
 
@@ -71,7 +71,7 @@ def result_for(model: Model) -> OptimizeResult:
         predicted_us=80.0, measured_us=90.0, sequential_us=150.0, greedy_us=120.0, reference_us=180.0,
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
-        ratio=Interval(1.98, 1.9, 2.1, "reference/iosched"), rested_us={"measured": 95.0, "reference": 170.0},
+        ratio=Interval(1.98, 1.9, 2.1, "reference/iosched"), rested_us={"iosched": 95.0, "reference": 170.0},
         check=OutputsCheck(1e-6, 2e-7, True), wholes=WHOLES,
     )  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_the_table_has_the_two_plain_ways(
 def test_the_table_says_what_a_single_run_takes_beside_the_plain_way(
     invoke, model: Path, monkeypatch, found: dict[str, Any], row: str
 ) -> None:
-    rested_us = {"measured": 95.0, "reference": 170.0, "sequential": 160.0}
+    rested_us = {"iosched": 95.0, "reference": 170.0, "sequential": 160.0}
     monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), rested_us=rested_us, **found))
     (line,) = [line for line in invoke("optimize", model).stdout.splitlines() if "after a rest" in line]
     assert " ".join(line.split()).endswith(row)
