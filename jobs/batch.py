@@ -12,7 +12,6 @@ from functools import partial
 from iosched.jobs.batching.candidates import Candidates, Desk
 from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
-from iosched.jobs.batching.pace import Pace
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResult, document_of
 from iosched.jobs.batching.rivals import Rival, Site
@@ -21,7 +20,7 @@ from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import profile_database
-from iosched.jobs.pace import share_s
+from iosched.jobs.pace import Pace, share_s
 from iosched.jobs.progress import Observer, Silence
 from iosched.models.batching.record import note_record
 from iosched.models.composition.footprint import footprint_of, together_nbytes

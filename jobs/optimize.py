@@ -138,8 +138,7 @@ class _Job:
             found = self._searched()
             search_seconds = self.pace.seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
-            if self.pace.interrupt.came:
-                self.pace.interrupt.ask()
+            self.pace.ask()
             return found, self._verdict(found), search_seconds
         found = unsearched(sequential(self.opened.graph))
         return found, self._verdict(found).noting(attempt.notes), self.pace.seconds

@@ -1,21 +1,26 @@
-"""Divides a budget of seconds between the search and the comparison of whole models at the end."""
+"""Divides a budget of seconds between the searches and the comparison of whole models at the end."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from iosched.jobs.interrupt import Interrupt
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.peers.onnxruntime import QUICK, PlainOnnxruntime
 from iosched.profiler.peers.openvino import PlainOpenvino
 
-_LEAST_CANDIDATES = 3  # the schedule found, the sequential one, and plain onnxruntime
+PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
+"""The parts of the time of a cluster of `batch`, but for the comparison at the end, after which prices are asked for no
+more, searches end, what opens slowly is left out, and the ways of each row have been compared."""
+
+_LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side
 _ROOM_FOR_OPENVINO = 2  # times what comparing the others takes
 _LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, so that the fastest one can be found
 
@@ -33,7 +38,7 @@ def share_s(budget_s: float | None, started: float, parts: float) -> float | Non
 
 @dataclass(frozen=True, eq=False)
 class Pace:
-    """The time of one call of `optimize`.
+    """The time of one call of `optimize`, or of one cluster of `batch`.
 
     Attributes:
         budget_s: the seconds for everything; None for no limit.
@@ -43,14 +48,46 @@ class Pace:
             fast that its time need not be planned.
         openvino: OpenVINO, if it is to be compared where there is time for it.
         turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
+        reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
     """
 
     budget_s: float | None
     started: float
-    interrupt: Interrupt
+    interrupt: Interrupt = Uninterrupted()
     plain: PlainOnnxruntime | None = None
     openvino: PlainOpenvino | None = None
     turn_s: Callable[[float], float] = turn_seconds
+    reserved_s: float = 0.0
+
+    def reserving(self, here: OpenModelHere | None) -> Pace:
+        """The same with time kept for the least comparison of a model that is open here; under a budget it is run."""
+        if self.budget_s is None or here is None or here.plain is None:
+            return self
+        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + here.budget.least_rounds)
+        reserved_s = turns * turn_seconds(here.plain.opening_and_run_s[1])
+        return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
+
+    def remaining_s(self, part: float | None = None) -> float:
+        """Seconds until that part is spent, or with None all; infinite without a limit, 0 if the user wants an end."""
+        if self.interrupt.accepted:
+            return 0.0
+        if self.budget_s is None:
+            return math.inf
+        spent_s = self.budget_s if part is None else (self.budget_s - self.reserved_s) * part
+        return max(self.started + spent_s - time.monotonic(), 0.0)
+
+    def is_over(self, part: float) -> Callable[[], bool]:
+        """A function that says whether that part of the time is spent, or the user wants an end."""
+        return lambda: self.interrupt.came or self.remaining_s(part) <= 0
+
+    def ask(self) -> None:
+        """Asks the user, if there was an interruption, whether to go on to the end with what is known.
+
+        Raises:
+            KeyboardInterrupt: the user does not want that.
+        """
+        if self.interrupt.came:
+            self.interrupt.ask()
 
     @property
     def seconds(self) -> float:
@@ -93,11 +130,7 @@ class Pace:
     @property
     def left_s(self) -> float:
         """Seconds of the budget that are left for comparing whole models; infinite if there is no limit."""
-        if self.plain is None:
-            return math.inf
-        if self.interrupt.accepted:
-            return 0.0
-        return math.inf if self.budget_s is None else max(self.budget_s - self.seconds, 0.0)
+        return math.inf if self.plain is None else self.remaining_s()
 
     @property
     def is_hurried(self) -> bool:
@@ -168,6 +201,24 @@ class Pace:
         repeats = min(max(rounds - most, 0), usual.repeats)
         return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least, repeats)
 
+    def choice(self, latencies_us: Collection[float]) -> Budget | None:
+        """How long to measure all ways, of about these latencies: a few rounds; None if there is no time for it."""
+        left_s = self.remaining_s(CHOSEN)
+        if left_s < (WARMUP_ROUNDS + QUICK.rounds) * _round_s(latencies_us):
+            return None
+        return replace(QUICK, max_seconds=min(QUICK.max_seconds, left_s))
+
+    def comparison_of(self, usual: Budget, latencies_us: Collection[float]) -> Budget:
+        """How long to measure candidates of about these latencies in turn: `usual`, or less if there is less time.
+
+        No round is left out that it takes to say which one is faster.
+        """
+        left_s = self.remaining_s()
+        if math.isinf(left_s):
+            return usual
+        most = min(max(int(left_s / _round_s(latencies_us)) - WARMUP_ROUNDS, usual.least_rounds), usual.rounds)
+        return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)
+
     def notes(self, n_rounds: int) -> tuple[str, ...]:
         """Says what to do if whole models were run too seldom to find out which is faster; else empty."""
         if n_rounds >= LEAST_SAMPLES:
@@ -178,3 +229,8 @@ class Pace:
             f"For lack of time whole models were run {times} each, too seldom to tell which is the fastest: this takes"
             f" about {needed_s} s of --budget beside the search, and what was measured of stages is kept.",
         )
+
+
+def _round_s(latencies_us: Collection[float]) -> float:
+    """Seconds of a round of candidates of these latencies."""
+    return sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)

@@ -163,8 +163,7 @@ class _Job:
         """An observer of rounds, which asks the user about an interruption that came in one."""
 
         def show(done: int, total: int) -> None:
-            if self.pace.interrupt.came:
-                self.pace.interrupt.ask()
+            self.pace.ask()
             self.observer.progress(done, total, what)
 
         return show

@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 from iosched.jobs.batching.costs import SampledCosts
-from iosched.jobs.batching.pace import PRICED, SEARCHED, Pace
 from iosched.jobs.batching.plan import Cluster
 from iosched.jobs.batching.rivals import (
     Rival,
@@ -20,6 +19,7 @@ from iosched.jobs.batching.rivals import (
 )
 from iosched.jobs.batching.schedules import predicted_us
 from iosched.jobs.batching.settings import BatchSettings
+from iosched.jobs.pace import PRICED, SEARCHED, Pace
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import Deadline, schedule_by
 from iosched.models.batching.sample import weightless

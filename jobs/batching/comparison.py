@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 
-from iosched.jobs.batching.pace import OPENED, Pace
 from iosched.jobs.batching.rivals import Rival, fastest_by_prediction
 from iosched.jobs.decision import decide
 from iosched.jobs.interrupt import compared_in_turn
+from iosched.jobs.pace import OPENED, Pace
 from iosched.jobs.row import Row
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
@@ -88,7 +88,7 @@ def compare_rivals(
         usual_us = _usual_us(here, ready, pace)
         best = _best_of_rows(usual_us)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
-        budget = pace.comparison(here.budget, [usual_us[rival] for rival in best.values()])
+        budget = pace.comparison_of(here.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
         return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
 
@@ -124,7 +124,7 @@ def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace)
     Not the least: threads that spin may find each other at once now and then.
     """
     pace.ask()
-    second_us = {rival: each.time(2)[-1] for rival, each in ready.items()} if pace.is_hurried else {}
+    second_us = {rival: each.time(2)[-1] for rival, each in ready.items()} if isfinite(pace.remaining_s()) else {}
     budget = pace.choice(second_us.values())
     if budget is None:
         return second_us

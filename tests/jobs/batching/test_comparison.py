@@ -15,12 +15,12 @@ from needs_openvino import NEEDS_OPENVINO
 
 from iosched.jobs.batching import comparison, schedules
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
-from iosched.jobs.batching.pace import Pace
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.batching.result import document_of
 from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import opened
+from iosched.jobs.pace import Pace
 from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from math import isfinite, isinf
 from pathlib import Path
 
 import pytest
 from asked import Asked
 from members import chains
 
-from iosched.jobs.batching.pace import CHOSEN, Pace
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.opening import opened
+from iosched.jobs.pace import CHOSEN, Pace
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget
@@ -29,16 +30,16 @@ def at_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_without_a_limit_nothing_is_over_and_all_rounds_are_taken(at_s: list[float]) -> None:
     pace = Pace(None, 0.0)
     at_s[0] = 1e6
-    assert not pace.is_hurried
+    assert isinf(pace.remaining_s())
     assert not pace.is_over(0.1)()
     assert pace.choice([1e6]) == QUICK
-    assert pace.comparison(Budget(), [1e6]) == Budget()
+    assert pace.comparison_of(Budget(), [1e6]) == Budget()
 
 
 def test_parts_of_the_budget_end_one_after_another(at_s: list[float]) -> None:
     pace = Pace(10.0, 0.0)
     at_s[0] = 4.0
-    assert pace.is_hurried
+    assert isfinite(pace.remaining_s())
     assert [pace.is_over(part)() for part in (0.3, 0.4, 0.5)] == [True, True, False]
 
 
@@ -56,7 +57,7 @@ def test_ways_are_chosen_in_rounds_where_their_runs_leave_time_for_it(
 
 def test_slower_models_are_run_in_fewer_rounds_but_not_in_too_few(at_s: list[float]) -> None:
     pace = Pace(10.0, 0.0)
-    rounds = [pace.comparison(Budget(rounds=100), [latency_us] * 4).rounds for latency_us in (1e3, 3e4, 1e7)]
+    rounds = [pace.comparison_of(Budget(rounds=100), [latency_us] * 4).rounds for latency_us in (1e3, 3e4, 1e7)]
     assert rounds == sorted(rounds, reverse=True)
     assert rounds[0] > rounds[1] > rounds[2] == Budget().least_rounds
 
@@ -72,7 +73,7 @@ def test_who_is_asked_and_says_yes_waits_for_nothing_more(at_s: list[float]) -> 
     assert interrupt.times_asked == 1
     assert pace.is_over(1.0)()
     assert pace.choice([1.0]) is None
-    assert pace.comparison(Budget(), [1e3]).rounds == Budget().least_rounds
+    assert pace.comparison_of(Budget(), [1e3]).rounds == Budget().least_rounds
 
 
 def test_time_is_kept_for_comparing_slow_models(at_s: list[float], tmp_path: Path) -> None:
@@ -86,5 +87,5 @@ def test_time_is_kept_for_comparing_slow_models(at_s: list[float], tmp_path: Pat
     at_s[0] = 100.0 - pace.reserved_s
     assert 3 * 8 * 0.8 < pace.reserved_s < 50.0
     assert pace.is_over(1.0)()
-    assert pace.is_hurried
-    assert pace.comparison(Budget(), [4e5] * 3).rounds == Budget().least_rounds
+    assert isfinite(pace.remaining_s())
+    assert pace.comparison_of(Budget(), [4e5] * 3).rounds == Budget().least_rounds
