@@ -15,6 +15,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from operator import truediv
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -210,10 +211,7 @@ def goals(networks: Mapping[str, Entry]) -> str:
         f"{': ' + ', '.join(behind) if behind else ''}.",
     ]
     samples_us = [networks[name]["samples_us"] for name in BRANCHY if found.get(name) is not None]
-    branchy = [
-        [before / after for before, after in zip(each[better_rival(each)], each[SHIPPED], strict=True)]
-        for each in samples_us
-    ]
+    branchy = [list(map(truediv, each[better_rival(each)], each[SHIPPED])) for each in samples_us]
     if branchy:
         mean, low, high = geometric_mean(branchy)
         sentences.append(

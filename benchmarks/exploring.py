@@ -134,10 +134,7 @@ class Trials:
             "choices": dict(variant.choices),
             "operators": len(variant.model.graph.operators),
             "shipped": result.shipped,
-            "samples_us": {
-                "measured" if name == "iosched" else name: [round(us, 2) for us in whole.samples_us]
-                for name, whole in result.wholes.items()
-            },
+            "samples_us": {name: [round(us, 2) for us in whole.samples_us] for name, whole in result.wholes.items()},
             "made_s": made_s,
             "comparison_s": cost.comparison_seconds,
             "shared": searched(cost),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from iosched.jobs.result import OptimizeResult, document_of, result_of
+from iosched.jobs.result import OptimizeResult, result_of
 from iosched.jobs.schedule_file import document_from
 from iosched.jobs.schedules import unsearched
 from iosched.jobs.settings import OptimizeSettings
@@ -66,8 +66,7 @@ def shipped_plain(
         kernels_before=None,
         running=with_setting(running, plain.settings[0]),
     )
-    document = document_of(model, settings, device, found, verdict, None)
-    return result_of(document, found, verdict, None, time.monotonic() - started)
+    return result_of(model, settings, device, None, found, verdict, None, time.monotonic() - started)
 
 
 def _run_plain(model: Model) -> None:

@@ -13,7 +13,7 @@ from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import NOTHING_LENT, Lent, opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult, document_of, result_of
+from iosched.jobs.result import OptimizeResult, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.throughput import best_throughput
@@ -144,9 +144,8 @@ class _Job:
         return found, self._verdict(found).noting(attempt.notes), self.pace.seconds
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None) -> OptimizeResult:
-        here = self.opened.here
-        document = document_of(self.model, self.settings, self.opened.device, found, verdict, here)
-        result = result_of(document, found, verdict, cost, self.pace.seconds)
+        of_model = self.model, self.settings, self.opened.device, self.opened.here
+        result = result_of(*of_model, found, verdict, cost, self.pace.seconds)
         counts = result.measurements, result.cache_hits, result.seconds
         _log.info("%d stages measured, %d known before, %.1f s in all", *counts)
         _log.info("ships %s: %s", result.shipped, result.reason)

@@ -11,7 +11,7 @@ import numpy as np
 
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
-from iosched.jobs.schedule_file import document_from
+from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Intervals, Verdict
 from iosched.models.errors import UsageError
@@ -21,8 +21,7 @@ from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.measuring.statistics import Interval, Measurement
-from iosched.scheduler import document_format
-from iosched.scheduler.document import ScheduleDocument, SearchRecord
+from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
@@ -197,49 +196,39 @@ class OptimizeResult:
         return self.rested_us.get(self.shipped)
 
 
-def document_of(
+def result_of(
     model: Model,
     settings: OptimizeSettings,
     device: Device,
+    here: OpenModelHere | None,
     found: SearchResult,
     verdict: Verdict,
-    here: OpenModelHere | None,
-) -> ScheduleDocument:
-    """The schedule file; `here` is the model as it was open where the schedule was found, if on a device at hand."""
-    signatures = found.measured if here is None else here.cost.signatures
-    pruning = settings.pruning
-    counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
-    record = SearchRecord(settings.strategy, document_format.Limits(pruning.r, pruning.s), counts)
+    cost: MeasuredCosts | None,
+    seconds: float,
+) -> OptimizeResult:
+    """The result of `optimize`, with its schedule file.
+
+    Args:
+        here: the model as it was open where the schedule was found, if on a device at hand.
+        cost: the latencies that the search asked for; None if they are computed.
+        seconds: how long all took.
+    """
     document = document_from(model, device, here, verdict.schedule)
     found_as = {"iosched": "predicted" if document.cost == "analytic" else "measured"}
-    latency_us = {found_as.get(name, name): each.median_us for name, each in verdict.latencies.items()}
-    return replace(
+    medians_us = {found_as.get(name, name): each.median_us for name, each in verdict.latencies.items()}
+    latency_us = {"predicted": found.schedule.predicted_us, **dict.fromkeys(_KEPT), **medians_us}
+    given = settings.schedule_from
+    document = replace(
         document,
         proven=verdict.proven,
         shipped=verdict.shipped,
-        search=record if settings.schedule_from is None else settings.schedule_from.search,
-        latency_us={
-            "predicted": found.schedule.predicted_us,
-            **dict.fromkeys(_KEPT),
-            **latency_us,
-        },
+        search=search_record(settings.strategy, settings.pruning, found, here) if given is None else given.search,
+        latency_us=latency_us,
         runtime=dict(verdict.running.runtime),
         alternatives=verdict.alternatives,
         objective=settings.objective,
         teams=verdict.teams,
     )
-
-
-def result_of(
-    document: ScheduleDocument, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None, seconds: float
-) -> OptimizeResult:
-    """The result of `optimize` with this schedule file.
-
-    Args:
-        cost: the latencies that the search asked for; None if they are computed.
-        seconds: how long all took.
-    """
-    latency_us = document.latency_us
     wholes = {name: each for name, each in verdict.latencies.items() if each.samples_us}
     is_searched = found.states > 0
     return OptimizeResult(

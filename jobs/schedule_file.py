@@ -7,9 +7,13 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.runtime.inputs import DEFAULT_SEED
+from iosched.scheduler import document_format as file
 from iosched.scheduler.checks import model_dtype
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import SearchResult
+from iosched.scheduler.strategy_names import RecordedStrategy
 
 
 def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:
@@ -35,3 +39,12 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
         structure=model.structure,
         provenance={} if device.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
     )
+
+
+def search_record(
+    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: OpenModelHere | None
+) -> file.SearchRecord:
+    """What a schedule file says of a search; `here` is the model as it was open, if the device is at hand."""
+    signatures = found.measured if here is None else here.cost.signatures
+    counts = file.Counts(found.states, found.transitions, found.stages, signatures)
+    return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

@@ -8,15 +8,14 @@ from math import inf
 
 from iosched.jobs.batching.rivals import Rival
 from iosched.jobs.row import Row
-from iosched.jobs.schedule_file import document_from
+from iosched.jobs.schedule_file import document_from, search_record
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.statistics import Interval, Measurement
-from iosched.scheduler import document_format
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
-from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
+from iosched.scheduler.document import Alternative, ScheduleDocument
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.strategy_names import RecordedStrategy
 
@@ -147,16 +146,12 @@ def document_of(
     """
     model, here = rival.site.model, rival.site.opened.here
     latency_us: dict[str, float | None] = {row.name: row.latency_us for row in rows}
-    found = rival.found
-    signatures = found.measured if here is None else here.cost.signatures
-    counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
-    limits = document_format.Limits(DEFAULT_PRUNING.r, DEFAULT_PRUNING.s)
     return replace(
         document_from(model, device, here, rival.schedule),
         shipped=rival.row,
-        search=SearchRecord(_STRATEGIES[rival.row], limits, counts),
+        search=search_record(_STRATEGIES[rival.row], DEFAULT_PRUNING, rival.found, here),
         latency_us={
-            "predicted": found.schedule.predicted_us,
+            "predicted": rival.found.schedule.predicted_us,
             "measured": None if here is None else latency_us[rival.row],
             **latency_us,
         },

@@ -181,11 +181,9 @@ class _FromStages:
     def searched(self) -> ModelCost:
         """Searches as `optimize` does."""
         self._check()
-        interrupt = self.pace.interrupt
-        with interrupt.holding():
+        with self.pace.interrupt.holding():
             found = schedule_asked_for(self.here, self.settings, self.observer, self.pace.deadline, self.ahead)
-            if interrupt.came:
-                interrupt.ask()
+            self.pace.ask()
         total_us, cost = _total_us(found), self.here.cost
         estimated = self._estimated(total_us, operators_us(self.here))
         return replace(estimated, cache_hits=cost.cache_hits, measurements=cost.measurements)
