@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,12 @@ if TYPE_CHECKING:
     from iosched.scheduler.places import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
+_OBJECT = """
+model=document.model operator=operator.name type=operator.type together device=device_name cost launch=document.launch
+proven=document.proven block=explanation.block stage=explanation.stage group=explanation.group stages
+peak_tflops=throughputs.peak_tflops present present_us=explanation.present_us tolerance measurements measured_share
+teams side_by_side placements alternatives
+"""
 _MOST_NAMES = 3
 _WHY: Mapping[Verdict, str] = {
     "too_wide": "not weighed: its stage holds too many operators side by side",
@@ -104,48 +109,28 @@ def command(
 
 def as_object(found: Explained) -> dict[str, object]:
     """The object that `explain --json` prints; scripts rely on its keys."""
-    document, explanation = found.document, found.explanation
-    return {
-        "model": document.model,
-        "operator": found.operator.name,
-        "type": found.operator.type,
-        "together": list(found.together),
-        "device": found.device_name,
-        "cost": found.cost,
-        "launch": document.launch,
-        "proven": document.proven,
-        "block": explanation.block,
-        "stage": explanation.stage,
-        "group": explanation.group,
-        "stages": [explanation.first_stage, explanation.last_stage],
-        "peak_tflops": found.throughputs.peak_tflops,
-        "present": _stage_object(found, explanation.present),
-        "present_us": explanation.present_us,
-        "tolerance": found.tolerance,
-        "measurements": found.measurements,
-        "measured_share": found.measured_share,
-        "teams": None if found.teams is None else asdict(found.teams),
-        "side_by_side": list(found.side_by_side),
-        "placements": [_placement_object(found, placement) for placement in explanation.elsewhere],
-        "alternatives": [
-            {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage, each.idle)}
-            for each in found.considered
+    block = found.explanation
+    return json_object(
+        found,
+        _OBJECT,
+        stages=[block.first_stage, block.last_stage],
+        present=_stage_object(found, block.present),
+        placements=[_placement_object(found, placement) for placement in block.elsewhere],
+        alternatives=[
+            {**json_object(each, "name latency_us"), **stage_object(each.stage, each.idle)} for each in found.considered
         ],
-    }
+    )
 
 
 def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, object]:
     in_turn = found.in_turn.get(placement)
-    return {
-        "kind": placement.kind,
-        "stage": placement.stage,
-        "possible": placement.possible,
-        "at_least_us": placement.at_least_us,
-        "at_most_us": placement.at_most_us,
-        "equal": None if found.equal is None else placement in found.equal,
-        "in_turn": in_turn and json_object(in_turn, "speedup=value low high"),
-        "schedule": [_stage_object(found, stage) for stage in placement.stages],
-    }
+    return json_object(
+        placement,
+        "kind stage possible at_least_us at_most_us equal in_turn schedule",
+        equal=None if found.equal is None else placement in found.equal,
+        in_turn=in_turn and json_object(in_turn, "speedup=value low high"),
+        schedule=[_stage_object(found, stage) for stage in placement.stages],
+    )
 
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
     binding_options,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from iosched.scheduler.document_format import Shipped
     from iosched.scheduler.pruning import Pruning
 
+_OBJECT = """
+model=model.name operators nodes flops=model.flops params=model.n_parameters pruning variant schedules blocks
+"""
 _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
 
 
@@ -91,27 +95,20 @@ def _shipped(schedules: ScheduleDocument | BatchSchedules | None) -> dict[int, S
 
 def as_object(found: _Inspected) -> dict[str, object]:
     """The object that `inspect --json` prints; scripts rely on its keys."""
-    return {
-        "model": found.model.name,
-        "operators": len(found.model.graph.operators),
-        "nodes": len(found.model.proto.graph.node),
-        "flops": found.model.flops,
-        "params": found.model.n_parameters,
-        "pruning": found.pruning,
-        "variant": None if found.record is None else _variant(found.record),
-        "schedules": [{"batch_size": size, "shipped": shipped} for size, shipped in found.shipped.items()],
-        "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
-    }
+    return json_object(
+        found,
+        _OBJECT,
+        operators=len(found.model.graph.operators),
+        nodes=len(found.model.proto.graph.node),
+        variant=None if found.record is None else _variant(found.record),
+        schedules=[{"batch_size": size, "shipped": shipped} for size, shipped in found.shipped.items()],
+        blocks=[{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
+    )
 
 
 def _variant(record: Record) -> dict[str, object]:
-    return {
-        "base": record.name,
-        "digest": record.base,
-        "choices": record.choices,
-        "seeded": len(record.seeded),
-        "sliced": len(record.sliced),
-    }
+    counts = {"seeded": len(record.seeded), "sliced": len(record.sliced)}
+    return json_object(record, "base=name digest=base choices seeded sliced", **counts)
 
 
 def _print(found: _Inspected) -> None:

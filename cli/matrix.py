@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 
 _TARGET = "device name batch_size cost optimal proven taken_from sequential_us speedup"
+_OBJECT = """
+model cost launch precision strategy pruning targets latency_us measured_share slowdown notes
+intervals.level=level intervals.latency_us=ends intervals.slowdown=ratios
+"""
 _COMPUTED = "computed by the analytic model for one CUDA graph"
 _COST_TEXT = {
     "analytic": f"{_COMPUTED}, not measured",
@@ -196,21 +200,17 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
         json_object(target, _TARGET, speedup=target.speedup and json_object(target.speedup, RATIO))
         for target in result.targets
     ]
-    return {
-        "model": model,
-        "cost": result.cost,
-        "launch": None if result.cost == "measured" else settings.launch,
+    more = {"model": model, "launch": None if result.cost == "measured" else settings.launch, "targets": targets}
+    return json_object(
+        result,
+        _OBJECT,
+        **more,
         **json_object(settings, "precision strategy pruning"),
-        "targets": targets,
-        **json_object(result, "latency_us measured_share"),
-        "slowdown": _slowdown(result),
-        "notes": _notes(result),
-        "intervals": {
-            "level": result.level,
-            "latency_us": [[each and json_object(each.latency_us, ENDS) for each in row] for row in result.intervals],
-            "slowdown": [[each and json_object(each.slowdown, RATIO) for each in row] for row in result.intervals],
-        },
-    }
+        slowdown=_slowdown(result),
+        notes=_notes(result),
+        ends=[[each and json_object(each.latency_us, ENDS) for each in row] for row in result.intervals],
+        ratios=[[each and json_object(each.slowdown, RATIO) for each in row] for row in result.intervals],
+    )
 
 
 def _slowdown(result: MatrixResult) -> list[list[float | None]]:

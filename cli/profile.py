@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
 from iosched.cli.tables import print_columns
@@ -20,6 +21,8 @@ from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.profiler.store.database import ProfileDatabase
+
+_DEVICE = "device measurements samples stages disturbed oldest newest"
 
 
 @click.group(name="profile", short_help="The database of measured stages: stats, clear, export, import.")
@@ -48,20 +51,10 @@ def stats(profile_db: Path | None, as_json: bool) -> None:
         found = database.stats()
     if as_json:
         devices = [
-            {
-                "device": device.device,
-                "measurements": device.measurements,
-                "samples": device.samples,
-                "stages": device.stages,
-                "disturbed": device.disturbed,
-                "oldest": device.oldest.isoformat(),
-                "newest": device.newest.isoformat(),
-            }
+            json_object(device, _DEVICE, oldest=device.oldest.isoformat(), newest=device.newest.isoformat())
             for device in found.devices
         ]
-        path = None if found.path is None else str(found.path)
-        counts = {key: getattr(found, key) for key in ("nbytes", "measurements", "stages", "disturbed")}
-        emit_json({"path": path, **counts, "devices": devices})
+        emit_json(json_object(found, "path nbytes measurements stages disturbed devices", devices=devices))
         return
     counted = ("stages", "disturbed", "measurements", "samples")
     rows = [

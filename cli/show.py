@@ -14,6 +14,7 @@ import click
 
 from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
 from iosched.cli.pictures.drawn import Drawn
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
 
-
+_OBJECT = """
+model=document.model device=document.device cost=document.cost launch=document.launch
+measured_share=document.measured_share optimal=document.optimal proven=document.proven shipped=document.shipped
+peak_tflops=throughputs.peak_tflops
+"""
 _MOST_NAMES = 3
 
 
@@ -185,31 +190,21 @@ def _models_of_operators(model: Model) -> dict[str, str]:
 
 def as_object(drawn: Drawn) -> dict[str, object]:
     """The object that `show --json` prints; scripts rely on its keys."""
-    document = drawn.document
     blocks = [
         {
-            "index": block.index,
-            "optimal": block.optimal,
+            **json_object(block, "index optimal"),
             **_sums(drawn, block.stages),
             "stages": [
                 {**stage_object(stage, drawn.idle.get(stage)), **_sums(drawn, [stage])} for stage in block.stages
             ],
         }
-        for block in document.schedule.blocks
+        for block in drawn.document.schedule.blocks
     ]
     return {
-        "model": document.model,
-        "device": dict(document.device),
-        "cost": document.cost,
-        "launch": document.launch,
-        "measured_share": document.measured_share,
-        "optimal": document.optimal,
-        "proven": document.proven,
-        "shipped": document.shipped,
-        "peak_tflops": None if drawn.throughputs is None else drawn.throughputs.peak_tflops,
-        **_sums(drawn, document.schedule.stages),
+        **json_object(drawn, _OBJECT),
+        **_sums(drawn, drawn.document.schedule.stages),
         "blocks": blocks,
-        "alternatives": [{"name": each.name, "latency_us": each.latency_us} for each in document.alternatives],
+        "alternatives": [json_object(each, "name latency_us") for each in drawn.document.alternatives],
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from iosched.cli.objects import json_object
+
 if TYPE_CHECKING:
     from iosched.profiler.devices.throughput import Throughput
     from iosched.scheduler.schedule import Stage
@@ -13,11 +15,7 @@ _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
 
 def stage_object(stage: Stage, idle: float | None) -> dict[str, object]:
     """The keys of a stage that `show --json` and `explain --json` have in common."""
-    return {
-        "strategy": stage.strategy.value,
-        "groups": [list(group) for group in stage.groups],
-        "idle_share": idle,
-    }
+    return json_object(stage, "strategy groups idle_share", idle_share=idle)
 
 
 def idle_text(idle: float | None) -> str:
@@ -27,14 +25,7 @@ def idle_text(idle: float | None) -> str:
 
 def throughput_object(found: Throughput | None) -> dict[str, object]:
     """The keys of a throughput, of one or more stages, in the same objects; each is null where it is not known."""
-    if found is None:
-        return dict.fromkeys(("flops", "tflops", "share_of_peak", "sm_share"))
-    return {
-        "flops": found.flops,
-        "tflops": found.tflops,
-        "share_of_peak": found.share_of_peak,
-        "sm_share": found.sm_share,
-    }
+    return json_object(found, "flops tflops share_of_peak sm_share")
 
 
 def throughput_text(found: Throughput) -> str:
