@@ -16,6 +16,7 @@ from iosched.cli.tables import print_columns
 from iosched.cli.terminal import say
 from iosched.cli.words import count_text, latency_text
 from iosched.models.errors import IoschedError, UsageError
+from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import CONFIDENCE
 from iosched.scheduler.schedule import Stage, Strategy, total_us
 from iosched.scheduler.strategies import STAGES
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
     Scheduled = tuple[ScheduleDocument, Model | None]
 
-_ROW = "batch_size name a=before b=after ratio low high samples verdict"
+_ROW = "batch_size name a=before b=after ratio low=interval.low high=interval.high samples verdict"
 _PAIR = "a=before b=after a_us b_us alike"
 _DOCUMENT = "model device cost shipped stages latency_us predicted_us=schedule.predicted_us"
+_SCHEDULES = "kind equal=found.equal count=found.count a b operators stages remarks"
 _MOST_NAMES = 3
 _WORDS = {
     "stage": "in another stage",
@@ -189,17 +191,10 @@ def results_object(
     found: ResultsDifference, judged: Gate | None, *, seed: int, relative_to: str | None
 ) -> dict[str, object]:
     """The object that `diff --json` prints of two results."""
-    return {
-        "kind": "bench",
-        "level": CONFIDENCE,
-        "seed": seed,
-        "relative_to": relative_to,
-        "rows": [json_object(row, _ROW) for row in found.rows],
-        "only_in_a": _named(found.only_before),
-        "only_in_b": _named(found.only_after),
-        "gate": None if judged is None else _gate(judged),
-        "remarks": found.remarks,
-    }
+    how = {"kind": "bench", "level": CONFIDENCE, "seed": seed, "relative_to": relative_to}
+    only = {"only_in_a": _named(found.only_before), "only_in_b": _named(found.only_after)}
+    rows = [json_object(row, _ROW) for row in found.rows]
+    return {**how, "rows": rows, **only, "gate": judged and _gate(judged), "remarks": found.remarks}
 
 
 def _named(rows: Sequence[tuple[int | None, str]]) -> list[dict[str, object]]:
@@ -230,9 +225,8 @@ def _medians(row: RowDifference, relative_to: str | None) -> list[str]:
 
 
 def _ratio(row: RowDifference) -> str:
-    if row.low is None:
-        return f"{row.ratio:.3f}x (too few samples for an interval)"
-    return f"{row.ratio:.3f}x ({row.low:.3f} to {row.high:.3f})"
+    found = row.interval
+    return f"{row.ratio:.3f}x (too few samples for an interval)" if found is None else speedup_text(found)
 
 
 def schedules_object(found: SchedulesDifference) -> dict[str, object]:
@@ -242,15 +236,9 @@ def schedules_object(found: SchedulesDifference) -> dict[str, object]:
         json_object(pair, _PAIR, a_us=_latency(before, pair.before), b_us=_latency(after, pair.after))
         for pair in found.found.stages
     ]
-    return {
-        "kind": "schedule",
-        **json_object(found.found, "equal count"),
-        "a": _document(found.before),
-        "b": _document(found.after),
-        "operators": [json_object(each, "operator changes a=before b=after") for each in found.found.operators],
-        "stages": stages,
-        "remarks": found.remarks,
-    }
+    operators = [json_object(each, "operator changes a=before b=after") for each in found.found.operators]
+    both = {"kind": "schedule", "a": _document(found.before), "b": _document(found.after)}
+    return json_object(found, _SCHEDULES, **both, operators=operators, stages=stages)
 
 
 def _document(document: ScheduleDocument) -> dict[str, object]:

@@ -9,7 +9,8 @@ from iosched.jobs.difference.bench_file import BenchFile, BenchLine
 from iosched.jobs.difference.places import unlike_places
 from iosched.models.errors import MismatchError, UsageError
 from iosched.profiler.measuring.bootstrap import ratio_interval
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, quantile
+from iosched.profiler.measuring.interleave import speedup_text
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, quantile
 
 USUAL_ROW = "iosched"
 """The row that a gate looks at unless others are named: what was shipped."""
@@ -27,9 +28,8 @@ class RowDifference:
         before: median in microseconds, or, relative to another row, that over the median of the other.
         after: the same of the second result.
         ratio: `after` over `before`; above 1 the second is slower.
-        low: lower end of the interval of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to
-            another row it is that of the ratios within rounds, extended to `ratio` where that lies outside.
-        high: upper end of it.
+        interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that
+            of the ratios within rounds, extended to `ratio` where that lies outside.
         samples: how many samples the two have.
     """
 
@@ -38,16 +38,15 @@ class RowDifference:
     before: float
     after: float
     ratio: float
-    low: float | None
-    high: float | None
+    interval: Interval | None
     samples: tuple[int, int]
 
     @property
     def verdict(self) -> str | None:
         """ "slower", "faster" or "no difference"; None where that cannot be told from so few samples."""
-        if self.low is None or self.high is None:
+        if self.interval is None:
             return None
-        return "slower" if self.low > 1 else "faster" if self.high < 1 else "no difference"
+        return "slower" if self.interval.low > 1 else "faster" if self.interval.high < 1 else "no difference"
 
 
 @dataclass(frozen=True)
@@ -82,14 +81,15 @@ class Gate:
     @property
     def failed(self) -> tuple[RowDifference, ...]:
         """The rows whose whole interval lies above what is allowed."""
-        return tuple(row for row in self.rows if row.low is not None and row.low > 1 + self.max_regression)
+        least = 1 + self.max_regression
+        return tuple(row for row in self.rows if row.interval is not None and row.interval.low > least)
 
     @property
     def failure(self) -> MismatchError | None:
         """The error to end with; None if all rows passed."""
         if not self.failed:
             return None
-        rows = [f"{row.name} {row.ratio:.3f}x ({row.low:.3f} to {row.high:.3f})" for row in self.failed[:_MOST_NAMED]]
+        rows = [f"{row.name} {speedup_text(row.interval)}" for row in self.failed[:_MOST_NAMED] if row.interval]
         more = f" and {len(self.failed) - _MOST_NAMED} more" if len(self.failed) > _MOST_NAMED else ""
         return MismatchError(f"slower by more than {100 * self.max_regression:g} %: {', '.join(rows)}{more}")
 
@@ -147,7 +147,7 @@ def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] =
                 f"there is no row {name!r} in both results to gate: name one with --row; there are {known}"
             )
     rows = tuple(row for row in found.rows if row.name in wanted)
-    few = [row for row in rows if row.low is None]
+    few = [row for row in rows if row.interval is None]
     if few:
         raise UsageError(
             f"{few[0].name!r} has too few samples for a gate ({min(few[0].samples)}, it takes {LEAST_SAMPLES}): measure"
@@ -189,9 +189,9 @@ def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) 
             first, second = _relative(one, name, relative_to), _relative(other, name, relative_to)
             before, after = _median(one, name, relative_to), _median(other, name, relative_to)
             ratio, ends = after / before, ratio_interval(first, second, seed=seed)
-            low, high = (None, None) if ends is None else (min(ratio, *ends), max(ratio, *ends))
+            interval = None if ends is None else Interval(ratio, min(ratio, *ends), max(ratio, *ends))
             counts = len(first), len(second)
-            yield RowDifference(one.batch_size, name, before, after, ratio, low, high, counts)
+            yield RowDifference(one.batch_size, name, before, after, ratio, interval, counts)
 
 
 def _median(line: BenchLine, name: str, relative_to: str | None) -> float:

@@ -109,10 +109,8 @@ def model_cost(
         KeyboardInterrupt: the user interrupts.
     """
     device = resolve(settings.device, model)
-    if device.cost_kind == "analytic":
-        return _analytic(model, device, optimize(model, settings, observer, interrupt, lent))
-    if measure == "models":
-        return _measured(model, device, optimize(model, settings, observer, interrupt, lent))
+    if device.cost_kind == "analytic" or measure == "models":
+        return _of_result(model, device, optimize(model, settings, observer, interrupt, lent))
     device.check(settings.opening)
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
@@ -126,35 +124,26 @@ def model_cost(
         return job.searched() if measure == "stages" else job.known()
 
 
-def _analytic(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
-    assert result.intervals is not None
-    ends, level = result.intervals.latency_us[result.shipped], result.intervals.level
-    return ModelCost(
-        *(device.key, device.name, "analytic", result.shipped_us, *_ends(ends, level)),
-        sequential_us=result.sequential_us,
-        shipped=result.shipped,
-        sum_us=result.shipped_us,
-        share_of_peak=_share_of_peak(model, result),
-        measured_share=result.measured_share,
-        search_seconds=result.seconds,
-        notes=result.notes,
-        result=result,
-    )
-
-
-def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
-    whole = result.shipped_whole
-    if whole is None:
+def _of_result(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
+    """The cost of what `optimize` found, measured or computed."""
+    whole, computed, search_seconds = result.shipped_whole, result.intervals, result.search_seconds
+    if whole is not None:
+        found, level, sum_us = whole.interval, CONFIDENCE, result.predicted_us
+    elif computed is not None:
+        found, level, sum_us = computed.latency_us[result.shipped], computed.level, result.shipped_us
+    else:
         raise UsageError(f"nothing was measured: {result.reason}")
-    search_seconds = result.seconds if result.search_seconds is None else result.search_seconds
+    if computed is not None or search_seconds is None:
+        search_seconds = result.seconds
     return ModelCost(
-        *(device.key, device.name, "measured", whole.median_us, *_ends(whole.interval, CONFIDENCE)),
-        sequential_us=result.sequential_us or None,
+        *(device.key, device.name, result.document.cost, result.shipped_us, *_ends(found, level)),
+        sequential_us=result.sequential_us if computed else result.sequential_us or None,
         shipped=result.shipped,
-        sum_us=result.predicted_us,
+        sum_us=sum_us,
         share_of_peak=_share_of_peak(model, result),
         cache_hits=result.cache_hits,
         measurements=result.measurements,
+        measured_share=result.measured_share,
         search_seconds=search_seconds,
         comparison_seconds=result.seconds - search_seconds,
         notes=result.notes,

@@ -10,6 +10,7 @@ import pytest
 from iosched.jobs.difference.bench_file import BenchFile, BenchLine, BenchRow
 from iosched.jobs.difference.results import compare_results, gate
 from iosched.models.errors import MismatchError, UsageError
+from iosched.profiler.measuring.statistics import Interval
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.0, 0.99, 1.01)
 
@@ -29,9 +30,8 @@ def test_rows_are_compared_by_their_medians() -> None:
     first, second = found.rows
     assert (first.name, first.before, first.after, first.ratio) == ("iosched", 100, 150, 1.5)
     assert (first.verdict, second.verdict) == ("slower", "faster")
-    assert first.low is not None
-    assert first.high is not None
-    assert 1.4 < first.low <= 1.5 <= first.high < 1.6
+    assert first.interval is not None
+    assert 1.4 < first.interval.low <= 1.5 <= first.interval.high < 1.6
     assert first.samples == (9, 9)
 
 
@@ -64,7 +64,8 @@ def test_relative_to_another_row_a_slower_machine_makes_no_difference() -> None:
     before, after = file(line(iosched=100, onnxruntime=120)), file(line(iosched=200, onnxruntime=240))
     (row,) = compare_results(before, after, relative_to="onnxruntime").rows
     assert row.name == "iosched"
-    assert (row.ratio, row.low, row.high) == pytest.approx((1, 1, 1))
+    assert row.interval is not None
+    assert (row.ratio, row.interval.low, row.interval.high) == pytest.approx((1, 1, 1))
     assert row.before == pytest.approx(100 / 120)
     with pytest.raises(UsageError, match="no row 'torch'"):
         compare_results(before, after, relative_to="torch")
@@ -107,7 +108,7 @@ def test_a_gate_fails_where_the_whole_interval_lies_above_it(after: float, allow
 
 def test_an_end_of_the_interval_on_the_gate_passes() -> None:
     (row,) = (found := compare_results(file(line(iosched=100)), file(line(iosched=150)))).rows
-    found = replace(found, rows=(replace(row, low=1.25, ratio=1.5, high=1.75),))
+    found = replace(found, rows=(replace(row, interval=Interval(1.5, 1.25, 1.75)),))
     assert gate(found, 0.25).failure is None
     assert isinstance(gate(found, 0.2499).failure, MismatchError)
 
