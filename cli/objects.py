@@ -8,6 +8,9 @@ from dataclasses import fields, is_dataclass
 from os import PathLike
 from typing import Any
 
+CHECK = "max_abs max_rel passed first_difference"
+"""The keys of a comparison of outputs."""
+
 
 def json_object(source: object, keys: str, **more: object) -> dict[str, object]:
     """A JSON object of an object; scripts rely on its keys.

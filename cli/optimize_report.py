@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from iosched.cli.intervals import AS_FAR, COMPARED, ENDS, RATIO, latency_ends_text, speedup_text
-from iosched.cli.objects import json_object
+from iosched.cli.objects import CHECK, json_object
 from iosched.cli.words import latency_text, share_text, source_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.jobs.result import OptimizeResult, OutputsCheck
+    from iosched.jobs.result import OptimizeResult
+    from iosched.runtime.compare import Check
 
 _OBJECT = """
 device.kind=device_kind device.name=device_name cost launch=document.launch optimal proven
@@ -37,6 +39,7 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
     return json_object(
         result,
         _OBJECT,
+        check=result.check and json_object(result.check, CHECK, first_difference=result.first_difference),
         ratio=result.ratio and json_object(result.ratio, COMPARED),
         after_rest={"measured" if name == "iosched" else name: us for name, us in result.rested_us.items()} or None,
         images_per_s=_rates(result),
@@ -102,11 +105,11 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     ]
 
 
-def _check_row(check: OutputsCheck | None) -> list[tuple[str, str]]:
+def _check_row(check: Check | None) -> list[tuple[str, str]]:
     if check is None:
         return []
     verdict = "passed" if check.passed else "FAILED"
-    off = "cannot be compared with" if check.max_rel is None else f"off by {check.max_rel:.2g} of their scale from"
+    off = f"off by {check.max_rel:.2g} of their scale from" if isfinite(check.max_rel) else "cannot be compared with"
     return [("check", f"{verdict}: outputs {off} onnxruntime's")]
 
 

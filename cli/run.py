@@ -11,7 +11,7 @@ from warnings import catch_warnings
 import click
 
 from iosched.cli.complete import complete_file
-from iosched.cli.objects import json_object
+from iosched.cli.objects import CHECK, json_object
 from iosched.cli.options import (
     INPUT_FILE,
     Binding,
@@ -284,9 +284,7 @@ def _emit(
 
 def as_object(found: RunResult, taken: Taken | None) -> dict[str, object]:
     """The object that `run --json` prints."""
-    check = found.check and json_object(
-        found.check, "max_abs max_rel passed first_difference", first_difference=found.first_difference
-    )
+    check = found.check and json_object(found.check, CHECK, first_difference=found.first_difference)
     return {
         "latency_us": json_object(found.timing, "median=median_us p10=p10_us p90=p90_us min=min_us samples=samples_us"),
         "check": check,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from math import isfinite
 
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.locating.locate import first_difference
 from iosched.jobs.locating.site import Original, Site
 from iosched.jobs.locating.words import lines, mismatch_text, sentence
-from iosched.jobs.result import OptimizeResult, OutputsCheck
+from iosched.jobs.result import OptimizeResult
 from iosched.models.composition.values import is_random
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.model import Model
@@ -56,8 +55,8 @@ def checked(
     except DeviceError:  # onnxruntime is not installed beside a GPU's own libraries
         return result
     if check.passed:
-        return replace(result, check=_said(check, None))
-    return _differing(result, check, first_difference(site), strict=strict)
+        return replace(result, check=check)
+    return _differing(replace(result, check=check), check, first_difference(site), strict=strict)
 
 
 def _compared(site: Site) -> Check:
@@ -68,23 +67,17 @@ def _compared(site: Site) -> Check:
 
 
 def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None, *, strict: bool) -> OptimizeResult:
-    said = _said(check, found)
+    result = replace(result, first_difference=found)
     if found is not None and found.cause == "rounding":
         note = f"Outputs on random inputs differ from onnxruntime's by more than is allowed: {sentence(found)}."
-        return replace(result, check=said, notes=(*result.notes, note, *lines(found)[1:]))
+        return replace(result, notes=(*result.notes, note, *lines(found)[1:]))
     if strict or result.reference_us is None:
         raise MismatchError(mismatch_text(check.reasons, found))
     return replace(
         result,
-        check=said,
         document=replace(result.document, shipped="reference"),
         shipped="reference",
         kernels_after=result.kernels_before,
         reason="the schedule found computes something else than onnxruntime",
         notes=(*result.notes, *check.reasons, *lines(found)),
     )
-
-
-def _said(check: Check, found: FirstDifference | None) -> OutputsCheck:
-    max_abs, max_rel = (value if isfinite(value) else None for value in (check.max_abs, check.max_rel))
-    return OutputsCheck(max_abs, max_rel, check.passed, found)

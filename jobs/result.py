@@ -21,6 +21,7 @@ from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.runtime.compare import Check
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
@@ -28,23 +29,6 @@ from iosched.scheduler.search import SearchResult
 
 _KEPT = ("measured", "sequential", "greedy", "reference")
 """The latencies that a schedule file has beside the predicted one, if only as unknown."""
-
-
-@dataclass(frozen=True)
-class OutputsCheck:
-    """How the outputs of what was found compare with those of plain onnxruntime, on seeded inputs.
-
-    Attributes:
-        max_abs: the largest difference; None where outputs cannot be compared, as where one has NaN.
-        max_rel: the same relative to the scale of its tensor.
-        passed: whether all are within the tolerance.
-        first_difference: the first operator that differs, where they are not, and one was found.
-    """
-
-    max_abs: float | None
-    max_rel: float | None
-    passed: bool
-    first_difference: FirstDifference | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,8 @@ class OptimizeResult:
             of one run to that of the next.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
             both take turns, as for throughput.
-        check: how its outputs compare with those of plain onnxruntime; None where they were not compared.
+        check: how its outputs on seeded inputs compare with those of plain onnxruntime; None where they were not.
+        first_difference: the first operator that differs, where they do, and one was found.
         model: the model that was optimized, which `run` and `save` take; None where the result comes from elsewhere.
     """
 
@@ -130,7 +115,8 @@ class OptimizeResult:
     openvino_us: float | None = None
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None
-    check: OutputsCheck | None = None
+    check: Check | None = None
+    first_difference: FirstDifference | None = None
     model: OptimizedModel | None = field(default=None, repr=False, compare=False)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

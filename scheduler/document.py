@@ -193,7 +193,7 @@ class ScheduleDocument:
             ),
             structure=UNSET if self.structure is None else _structure_entry(self.structure),
             objective=UNSET if self.objective == DEFAULT_OBJECTIVE else self.objective,
-            teams=UNSET if self.teams is None else _teams_entry(self.teams),
+            teams=UNSET if self.teams is None else self.teams,
             provenance=dict(self.provenance) or UNSET,
         )
 
@@ -232,7 +232,7 @@ class ScheduleDocument:
             ),
             structure=_structure(entry.structure),
             objective=DEFAULT_OBJECTIVE if entry.objective is UNSET else entry.objective,
-            teams=None if entry.teams is UNSET else _teams(entry.teams),
+            teams=None if entry.teams is UNSET else entry.teams,
             provenance={} if entry.provenance is UNSET else entry.provenance,
         )
 
@@ -256,14 +256,6 @@ class ScheduleDocument:
 def _rounded(latency_us: float | None) -> float | None:
     """To so many digits, latencies that were computed are the same on every machine."""
     return latency_us if latency_us is None or isinstance(latency_us, int) else round(latency_us, _DECIMALS)
-
-
-def _teams_entry(teams: Teams) -> file.TeamsEntry:
-    return file.TeamsEntry(teams.requests, teams.count, teams.images)
-
-
-def _teams(entry: file.TeamsEntry) -> Teams:
-    return Teams(entry.requests, entry.count, entry.images)
 
 
 def _block_entries(schedule: Schedule) -> tuple[file.BlockEntry, ...]:

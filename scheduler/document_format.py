@@ -20,7 +20,7 @@ from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.strategies import STAGES
 from iosched.scheduler.strategy_names import RecordedStrategy
-from iosched.scheduler.teams import Objective
+from iosched.scheduler.teams import LaneCount, Objective, Teams
 
 Cost = Literal["measured", "analytic"]
 Shipped = Literal["iosched", "reference", "sequential", "openvino", "serial", "packed", "batched", "mixed"]
@@ -29,7 +29,6 @@ Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
 Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Group = Annotated[tuple[str, ...], Meta(min_length=1)]
-LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 Lanes = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
@@ -186,14 +185,6 @@ class StructureEntry(Struct, frozen=True):
             raise broken("$.structure.outputs names a tensor that is not there")
 
 
-class TeamsEntry(Struct, frozen=True):
-    """See `Teams`."""
-
-    requests: LaneCount
-    count: LaneCount
-    images: Annotated[int, Meta(ge=1)]
-
-
 class FileEntry(Struct, frozen=True, kw_only=True):
     """The whole file. Files of earlier versions have neither `proven` nor `structure`."""
 
@@ -213,7 +204,7 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     alternatives: tuple[AlternativeEntry, ...]
     structure: StructureEntry | UnsetType = UNSET
     objective: Objective | UnsetType = UNSET
-    teams: TeamsEntry | UnsetType = UNSET
+    teams: Teams | UnsetType = UNSET
     provenance: dict[str, Any] | UnsetType = UNSET
 
     def __post_init__(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -31,8 +32,9 @@ def file_text(file: Struct) -> str:
     return json.dumps(content, default=_plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(entry: Struct) -> dict[str, object]:
-    return {key: value for key, value in msgspec.structs.asdict(entry).items() if value is not UNSET}
+def _plain(entry: Any) -> dict[str, object]:
+    found = msgspec.structs.asdict(entry) if isinstance(entry, Struct) else asdict(entry)
+    return {key: value for key, value in found.items() if value is not UNSET}
 
 
 def version_of(content: object) -> int:

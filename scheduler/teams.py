@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 Objective = Literal["latency", "throughput"]
 """What a schedule is made for: that one run ends as soon as it can, or that there are as many images a second as can
 be."""
@@ -32,9 +35,9 @@ class Teams:
         images: how many images a team takes at once; the last of its share may be fewer.
     """
 
-    requests: int
-    count: int
-    images: int
+    requests: LaneCount
+    count: LaneCount
+    images: Annotated[int, Meta(ge=1)]
 
     @property
     def text(self) -> str:

@@ -17,7 +17,6 @@ from small_models import branches
 from iosched.cli.optimize_report import table_rows
 from iosched.jobs import optimize as optimize_job
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
-from iosched.jobs.result import OutputsCheck
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
@@ -25,6 +24,7 @@ from iosched.models.zoo.randwire import wirings
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import Interval, summarize
+from iosched.runtime.compare import Check
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -72,7 +72,7 @@ def result_for(model: Model) -> OptimizeResult:
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
         ratio=Interval(1.98, 1.9, 2.1, "reference/iosched"), rested_us={"iosched": 95.0, "reference": 170.0},
-        check=OutputsCheck(1e-6, 2e-7, True), wholes=WHOLES,
+        check=Check(1e-6, 2e-7, True), wholes=WHOLES,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def test_what_ships_was_compared(settings: OptimizeSettings) -> None:
     assert result.shipped == "iosched"
     assert result.check is not None
     assert result.check.passed
-    assert result.check.first_difference is None
+    assert result.first_difference is None
 
 
 def test_plain_onnxruntime_ships_instead_of_what_computes_something_else(
@@ -48,8 +48,8 @@ def test_plain_onnxruntime_ships_instead_of_what_computes_something_else(
     assert result.kernels_after == result.kernels_before
     assert "computes something else than onnxruntime" in result.reason
     assert result.check is not None
-    assert result.check.first_difference is not None
-    assert (result.check.passed, result.check.first_difference.operator) == (False, "gs")
+    assert result.first_difference is not None
+    assert (result.check.passed, result.first_difference.operator) == (False, "gs")
     assert any("The first operator that differs is Conv 'gs'" in note for note in result.notes)
     check_right(fire(), result)
 
@@ -79,8 +79,8 @@ def test_rounding_keeps_nothing_from_shipping_and_is_told(
     assert result.shipped == "iosched"
     assert result.check is not None
     assert not result.check.passed
-    assert result.check.first_difference is not None
-    assert (result.check.first_difference.operator, result.check.first_difference.cause) == ("y", "rounding")
+    assert result.first_difference is not None
+    assert (result.first_difference.operator, result.first_difference.cause) == ("y", "rounding")
     assert any("no operator is wrong" in note for note in result.notes)
 
 
