@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import RESULTS, markdown_table, print_table
+from testbed import RESULTS, markdown_table, print_table, ratio_text, speedup_text
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
@@ -153,7 +153,7 @@ def in_order(networks: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
 def _row(name: str, entry: Entry) -> list[str]:
     samples = entry["samples_us"]
     cells = [
-        f"{median(samples[each]) / 1e3:.1f}{_behind(ratio(samples, PLAIN, each))}" if each in samples else ""
+        f"{median(samples[each]) / 1e3:.1f}{speedup_text(ratio(samples, PLAIN, each))}" if each in samples else ""
         for each in COLUMNS
     ]
     ships = _SHIPS.get(entry["shipped"], entry["shipped"])
@@ -172,14 +172,6 @@ def ratio(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> In
     if base not in samples_us or name not in samples_us:
         return None
     return compare(summarize(samples_us[base]), summarize(samples_us[name]))
-
-
-def ratio_text(found: Interval | None) -> str:
-    return "" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
-
-
-def _behind(found: Interval | None) -> str:
-    return "" if found is None else f", {ratio_text(found)}"
 
 
 def split_table(networks: Mapping[str, Entry]) -> Table:

@@ -19,14 +19,13 @@ from typing import Any
 
 from gpu_cases import PIECES, key_of
 from gpu_results import ResultsError, load_results
-from testbed import compared, print_table, speedup_text
+from testbed import compared, print_table, ratio_text, speedup_text
 
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.search import search
 
@@ -126,7 +125,7 @@ def summary_table(found: Mapping[str, Entry]) -> Table:
         latency_us = each["median_us"]
         best = min((name for name in each["kernels"] if name in latency_us), key=latency_us.__getitem__)
         speedups = [compared(each["samples_us"], base).get(best) for base in (BASE, GRAPHED) if base in latency_us]
-        cells = ["1" if best == BASE else _speedup(speedups[0]), *(_speedup(other) for other in speedups[1:]), ""]
+        cells = ["1" if best == BASE else ratio_text(speedups[0]), *(ratio_text(other) for other in speedups[1:]), ""]
         row = [each["network"], each["precision"], f"{latency_us[BASE]:.0f}", f"{latency_us[best]:.0f}", best, *cells]
         rows.setdefault((each["network"], each["precision"]), row[:7])
     return ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"], list(
@@ -168,10 +167,6 @@ def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
         "paper": search(opened.graph, opened.cost, effort=opened.effort).schedule,
     }
     return {name: sum(map(opened.cost.stage_latency_us, each.stages)) for name, each in schedules.items()}
-
-
-def _speedup(found: Interval | None) -> str:
-    return "" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def latency_table(found: Mapping[str, Entry]) -> Table:

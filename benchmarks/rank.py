@@ -116,11 +116,6 @@ def passes_left(variants: Mapping[str, Variant], passes: int) -> list[int]:
     return [seed for number in range(passes) for seed in seeds if done[seed] <= number]
 
 
-def recorded_as(name: str) -> str:
-    """The key of a way to run a model in the recorded samples."""
-    return "measured" if name == "iosched" else name
-
-
 @dataclass(frozen=True)
 class Bench:
     """How networks are measured."""
@@ -145,7 +140,9 @@ class Bench:
             "stages": row.stages,
             "sum_us": row.sum_us,
             "sequential_sum_us": row.sequential_sum_us,
-            "samples_us": {recorded_as(name): rounded(whole.samples_us) for name, whole in result.wholes.items()},
+            "samples_us": {
+                name.replace("iosched", "measured"): rounded(whole.samples_us) for name, whole in result.wholes.items()
+            },
             "measurements": result.measurements,
             "cache_hits": result.cache_hits,
             "seconds": {
@@ -218,7 +215,7 @@ def halves(variants: Sequence[Variant]) -> tuple[list[float], list[float]]:
 
 def first_us(one: Variant) -> float:
     """The latency of what ships as `optimize` measured it, at the speed that the machine had just then."""
-    return float(median(one["samples_us"][recorded_as(one["shipped"])]))
+    return float(median(one["samples_us"][one["shipped"].replace("iosched", "measured")]))
 
 
 def anchored_us(one: Variant) -> float:

@@ -274,9 +274,14 @@ def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, 
     return {name: each for name, each in found.items() if each is not None}
 
 
+def ratio_text(found: Interval | None) -> str:
+    """A comparison in a table; nothing where there is none."""
+    return "" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
 def speedup_text(found: Interval | None) -> str:
-    """A comparison in a table, behind a latency; nothing where there is none."""
-    return "" if found is None else f", {found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    """The same behind a latency."""
+    return "" if found is None else f", {ratio_text(found)}"
 
 
 def cost_text(bed: Bed) -> str:
