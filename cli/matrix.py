@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +34,7 @@ from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emi
 from iosched.cli.pictures.heat_map import draw_heat_map
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
-from iosched.cli.tables import print_columns
+from iosched.cli.tables import print_items
 from iosched.cli.terminal import say
 from iosched.cli.words import latency_text, percent_more, share_text
 from iosched.models.errors import UsageError
@@ -249,19 +250,17 @@ def _notes(result: MatrixResult) -> list[str]:
 
 def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
     names = labels(result)
-    headers = ["executed on", *(f"for {name}" for name in names), "sequential"]
-    rows = [
-        [name, *(_cell(result, row, column) for column in range(len(names))), _sequential(target)]
-        for row, (name, target) in enumerate(zip(names, result.targets, strict=True))
+    columns: list[tuple[str, Callable[[int], str]]] = [
+        ("executed on", names.__getitem__),
+        *((f"for {name}", partial(_cell, result, optimized=number)) for number, name in enumerate(names)),
+        ("sequential", lambda executed: _sequential(result.targets[executed])),
     ]
     if any(map(any, result.intervals)):
-        headers.append(f"* lies in ({result.level:.0%})")
-        rows = [[*row, _within(result, number)] for number, row in enumerate(rows)]
+        columns.append((f"* lies in ({result.level:.0%})", partial(_within, result)))
     if any(_has_measured(result)):
-        headers.append("* measured")
-        rows = [[*row, _share(result, number)] for number, row in enumerate(rows)]
-    print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result)}")
-    if any(cell.endswith(EQUAL) for row in rows for cell in row):
+        columns.append(("* measured", partial(_share, result)))
+    print_items(range(len(names)), columns, title=f"{_title(model, result)}: {_cost_text(result)}")
+    if any(cell(executed).endswith(EQUAL) for executed in range(len(names)) for _, cell in columns):
         say(equal_text("the row's own schedule (*)"))
 
 

@@ -41,6 +41,10 @@ _OPTIONAL = ("greedy", ONE_SESSION)
 """The names of what is left out where time is short."""
 
 
+_Measured = tuple[Mapping[str, Measurement], ReferenceSettings | None]
+"""Latencies by name, and the setting of plain onnxruntime, if it is among them."""
+
+
 @dataclass(frozen=True)
 class Compared:
     """The ways that were compared, and their latencies.
@@ -120,7 +124,7 @@ def compare_models(
 
 def compare_libraries(
     latencies: ModelLatencies, here: OpenModelHere, openvino: PlainOpenvino, pace: Pace, observer: Observer
-) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
+) -> _Measured:
     """The latencies of plain onnxruntime and OpenVINO, and onnxruntime's setting; raises as `compare_models` does."""
 
     def is_decided(measured: Mapping[str, Measurement]) -> bool:
@@ -154,15 +158,11 @@ class _Comparison:
     faults: Faults
     is_decided: Callable[[Mapping[str, Measurement]], bool]
 
-    def known(
-        self, ways: Mapping[str, Way], openvino: PlainOpenvino
-    ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
+    def known(self, ways: Mapping[str, Way], openvino: PlainOpenvino) -> _Measured | None:
         """What an earlier comparison of `ways`, plain onnxruntime and OpenVINO found, see `_known`."""
         return self._known(self._texts(ways, openvino))
 
-    def of(
-        self, ways: Mapping[str, Way], openvino: PlainOpenvino | None
-    ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
+    def of(self, ways: Mapping[str, Way], openvino: PlainOpenvino | None) -> _Measured:
         """The latencies of `ways`, plain onnxruntime and OpenVINO, known or measured now, and onnxruntime's setting."""
         texts = self._texts(ways, openvino)
         known = self._known(texts)
@@ -173,7 +173,7 @@ class _Comparison:
         # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
         twin = {texts[name]: name for name in reversed(tuple(ways))}
         once = {name: ways[name] for name in reversed(tuple(twin.values()))}
-        setting, measured = self._measured_now(once, openvino)
+        measured, setting = self._measured_now(once, openvino)
         found = {**measured, **{name: measured[first] for name in ways if (first := twin[texts[name]]) in measured}}
         if self._is_thorough(measured):  # otherwise a later run that has more time shall measure again
             kept = {name: text for name, text in texts.items() if name in found}
@@ -189,7 +189,7 @@ class _Comparison:
             texts[OPENVINO] = openvino.text
         return texts
 
-    def _known(self, texts: Mapping[str, str]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
+    def _known(self, texts: Mapping[str, str]) -> _Measured | None:
         """The latencies and onnxruntime's setting in an earlier comparison of the same ways; None if there was none.
 
         None as well if it left open what is faster, unless there is less time now than a whole comparison takes.
@@ -211,9 +211,7 @@ class _Comparison:
         n_rounds = min(len(each.samples_us) for each in measured.values())
         return n_rounds >= self.here.budget.rounds or not (self.pace.is_hurried or self.pace.interrupt.accepted)
 
-    def _measured_now(
-        self, ways: Mapping[str, Way], openvino: PlainOpenvino | None
-    ) -> tuple[ReferenceSettings | None, Mapping[str, Measurement]]:
+    def _measured_now(self, ways: Mapping[str, Way], openvino: PlainOpenvino | None) -> _Measured:
         inputs = random_inputs(self.latencies.model.graph.inputs)
         candidates: dict[str, Candidate] = {}
         setting = None
@@ -228,7 +226,7 @@ class _Comparison:
                     candidates[name] = self._ready(way, inputs)
             if ways and ways.keys().isdisjoint(candidates):
                 raise self.faults.first
-            return setting, self._in_turn(candidates)
+            return self._in_turn(candidates), setting
 
     def _ready(self, way: Way, inputs: Arrays) -> Candidate:
         """The way ready to be timed; it is run once, so that a way that fails does so here."""
