@@ -28,13 +28,3 @@ def latency_ends_text(found: Interval) -> str:
 def equal_text(to: str) -> str:
     """What is said below a table that has the mark."""
     return f"{EQUAL} takes as long as {to}, {AS_FAR}"
-
-
-def speedup_text(found: Interval, by: str) -> str:
-    """How many times as fast: `1.61x (1.48 to 1.75) by the analytic model`; in words where that is equal.
-
-    Args:
-        by: what says so.
-    """
-    ends = f"({found.low:.2f} to {found.high:.2f})"
-    return f"equal {AS_FAR} {ends}" if found.is_equal else f"{found.value:.2f}x {ends} by {by}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from iosched.cli.intervals import AS_FAR, COMPARED, ENDS, RATIO, latency_ends_text, speedup_text
+from iosched.cli.intervals import AS_FAR, COMPARED, ENDS, RATIO, latency_ends_text
 from iosched.cli.objects import CHECK, json_object
 from iosched.cli.words import latency_text, share_text, source_text
+from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
@@ -184,14 +185,15 @@ def _gain_text(result: OptimizeResult) -> str:
     if result.shipped == "sequential" and result.cost == "analytic":
         return ""
     if result.intervals is not None:
-        by = _ANALYTIC[result.measured_share is not None]
-        return f"  {speedup_text(result.intervals.speedup['sequential'], by)}"
+        found, by = result.intervals.speedup["sequential"], _ANALYTIC[result.measured_share is not None]
+        ends = f"({found.low:.2f} to {found.high:.2f})"
+        return f"  equal {AS_FAR} {ends}" if found.is_equal else f"  {found.value:.2f}x {ends} by {by}"
     if _is_reduced(result):
         return f"  in {result.document.precision}"
     ratio = result.ratio
     if ratio is None or result.shipped == ratio.baseline:
         return ""
-    return f"  {ratio.value:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
+    return f"  {speedup_text(ratio)}"
 
 
 def _found_text(result: OptimizeResult) -> str:
