@@ -16,12 +16,12 @@ from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.runtime.cpu.align import align_channels
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Program
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import ReferenceSettings, bound_source
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session

@@ -29,9 +29,10 @@ from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort

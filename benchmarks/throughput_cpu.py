@@ -26,11 +26,12 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import TeamWays
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.interleave import compare as compare_speed
 from iosched.profiler.measuring.rate import measure_rates
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential, together

@@ -20,7 +20,7 @@ from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, interference_notes
+from iosched.profiler.measuring.in_turn import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
@@ -31,6 +31,7 @@ from iosched.profiler.measuring.statistics import (
     summarize,
 )
 from iosched.profiler.peers.names import FOR_THROUGHPUT, SLOW_TO_OPEN
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION

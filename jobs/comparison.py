@@ -12,11 +12,12 @@ from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
+from iosched.profiler.measuring.in_turn import closing_all, interference_notes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
+from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings

@@ -17,10 +17,10 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, combine, compare, rtol_of
+from iosched.runtime.executor import Executor
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
 from iosched.runtime.traced import TracedRuns

@@ -26,10 +26,11 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all
+from iosched.profiler.measuring.in_turn import Budget, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings

@@ -12,8 +12,9 @@ from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.interrupt import compared_in_turn
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
+from iosched.profiler.measuring.in_turn import closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, known_interval
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import OPENVINO

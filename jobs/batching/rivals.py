@@ -23,10 +23,10 @@ from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.ways import Running, Way
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.reference import Reference, ReferenceSettings

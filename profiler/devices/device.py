@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
     from iosched.profiler.devices.elsewhere import FoundElsewhere
-    from iosched.profiler.devices.executor import Executor
     from iosched.profiler.devices.open_settings import OpenSettings
-    from iosched.profiler.devices.selfcheck import SelfCheck
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.devices.uncertainty import Uncertainty
     from iosched.profiler.devices.units import Units
     from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-    from iosched.profiler.measuring.in_turn import Budget, Candidate
+    from iosched.profiler.measuring.in_turn import Budget
     from iosched.profiler.measuring.statistics import Measurement
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.peers.openvino import PlainOpenvino
     from iosched.profiler.store.database import ProfileDatabase
+    from iosched.runtime.executor import Candidate, Executor
     from iosched.runtime.inputs import Arrays
+    from iosched.runtime.selfcheck import SelfCheck
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.effort import Effort
     from iosched.scheduler.schedule import Schedule, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Candidate
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.openvino.model import open_requests
 from iosched.runtime.requests import Requests

@@ -52,7 +52,7 @@ def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path
     others = ("cuda", "analytic", "batching", "exploring", "fleet", "spaces", "mutation", "store", "peers", "locating")
     assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
     assert "iosched.runtime.cpu.native" in modules
-    assert len(modules) <= 180
+    assert len(modules) <= 172
 
 
 def test_optimize_imports_nothing_of_gpus_where_there_is_none(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from iosched.jobs import selftest as selftest_module
 from iosched.jobs.selftest import CheckResult, SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, MismatchError, UsageError
 from iosched.profiler.devices.cpu import checks
-from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.runtime.compare import Check
 from iosched.runtime.openvino import library
 from iosched.runtime.reference import Reference
+from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 
 
 def failing(error: Exception) -> Callable[[], NoReturn]:

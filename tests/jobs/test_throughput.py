@@ -23,10 +23,10 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.teams import CpuTeams
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.hazards import HazardError
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference

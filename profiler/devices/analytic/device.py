@@ -17,17 +17,17 @@ from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import CostKind, Device, OpenModel
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
 from iosched.profiler.devices.precision import precision_on
-from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.executor import Executor
+from iosched.runtime.selfcheck import SelfCheck
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from iosched.models.composition.members import members_of
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.remarks import thread_remarks
-from iosched.profiler.devices.executor import Executor
+from iosched.runtime.executor import Executor
 from iosched.scheduler.document import ScheduleDocument
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.precision import check_precision
 from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.device import CostKind, Device, OpenModel
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
+from iosched.runtime.executor import Executor
 from iosched.runtime.memory import check_fits, machine_nbytes
 from iosched.runtime.processor import cpu_name, read_processor
 from iosched.scheduler.document import ScheduleDocument
@@ -24,9 +24,9 @@ from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 if TYPE_CHECKING:
     from iosched.profiler.devices.cpu.open import OpenOnCpu
     from iosched.profiler.devices.facts import DeviceFacts
-    from iosched.profiler.devices.selfcheck import SelfCheck
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.store.database import ProfileDatabase
+    from iosched.runtime.selfcheck import SelfCheck
 
 
 @dataclass(frozen=True)

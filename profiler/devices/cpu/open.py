@@ -21,7 +21,7 @@ from iosched.profiler.devices.units import Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
@@ -29,6 +29,7 @@ from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.memory import check_fits

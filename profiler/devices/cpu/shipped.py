@@ -9,8 +9,8 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.apart import apart_executor
 from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
-from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import Executor
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION

@@ -10,12 +10,12 @@ from iosched.models.errors import UsageError
 from iosched.models.images import with_images
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.peers.requests import open_streams, timed
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.divided import TeamBackends, lower_in_teams, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.shares import open_shared
 from iosched.scheduler.schedule import Schedule

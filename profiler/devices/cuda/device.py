@@ -24,16 +24,14 @@ from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
-from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.gpu_openers import GPU_OPENERS
@@ -45,7 +43,9 @@ from iosched.runtime.cuda.gpu.extras import extra_for, way_to_run
 from iosched.runtime.cuda.gpu.library import look
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.executor import Candidate, Executor
 from iosched.runtime.inputs import Arrays
+from iosched.runtime.selfcheck import SelfCheck
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort

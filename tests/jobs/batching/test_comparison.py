@@ -26,8 +26,9 @@ from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.openvino import library
 from iosched.runtime.side_by_side import SessionsSettings
