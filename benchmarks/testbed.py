@@ -103,14 +103,14 @@ def open_bed(
     """
     model = zoo_model(network, batch_size)
     where = resolve(device)
-    measures = where.cost_kind == "measured"
+    measures = where.info.cost_kind == "measured"
     launch: LaunchName = DEFAULT_LAUNCH if measures else "streams"
     settings = OpenSettings(precision=precision, launch=launch, resume=measures)
     with opened(where, model, settings, profile_db) as there:
         yield Bed(
             there.graph,
-            where.name,
-            where.cost_kind,
+            where.info.name,
+            where.info.cost_kind,
             there.cost,
             partial(stage_latency_us, there),
             there.effort,

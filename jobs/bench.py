@@ -16,7 +16,7 @@ from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
@@ -31,6 +31,7 @@ from iosched.profiler.measuring.statistics import (
     summarize,
 )
 from iosched.profiler.peers.names import FOR_THROUGHPUT, SLOW_TO_OPEN
+from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
@@ -150,7 +151,7 @@ def bench(
     if document is not None:
         document = fitted(document, model)
         warn_of_other_device(document, device)
-    if resolved.cost_kind == "analytic":
+    if resolved.info.cost_kind == "analytic":
         resolved.executor(model, document)  # raises an error, since nothing runs there
     precision = _precision(document, resolved)
     settings = OpenSettings(threads, precision)
@@ -168,7 +169,7 @@ def _precision(document: ScheduleDocument | None, device: Device) -> str:
     Raises:
         UsageError: schedules do not run in it, so that there is nothing of the same precision to compare with.
     """
-    if document is None or document.device_kind != device.kind:
+    if document is None or document.device_kind != device.info.kind:
         return DEFAULT_PRECISION
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
         raise UsageError(
@@ -218,7 +219,7 @@ class _Alternatives:
             notes = dict.fromkeys((*interference_notes(found), *of_candidates))
             in_flight = {name: each.in_flight for name, each in candidates.items()}
             rows = tuple(_rows(found, in_flight, self.model.batch_size, baseline))
-            return _result(self.here.device.name, found, missing, rows, baseline, tuple(notes))
+            return _result(self.here.device.info.name, found, missing, rows, baseline, tuple(notes))
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""

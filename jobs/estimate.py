@@ -124,7 +124,8 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         sessions = partial(_sessions_to_measure, open_model, settings)
         has_blocks = here is None or here.only_way is None
         blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if has_blocks else ()
-        found = Estimate(device.kind, device.name, device.cost_kind, blocks, notes=open_model.elsewhere.notes)
+        info, notes = device.info, open_model.elsewhere.notes
+        found = Estimate(info.kind, info.name, info.cost_kind, blocks, notes=notes)
         return replace(found, known=sum(each.known for each in blocks)) if counter is None else counter.added_to(found)
 
 

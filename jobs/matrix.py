@@ -190,7 +190,7 @@ def matrix(
         opened = list(_open_targets(batches, settings, open_things))
         found = []
         for index, target in enumerate(opened):
-            observer.progress(index, len(opened), f"{target.opened.device.key}, batch size {target.batch_size}")
+            observer.progress(index, len(opened), f"{target.opened.device.info.key}, batch size {target.batch_size}")
             found.append(schedule_by(target.opened, settings.strategy, settings.pruning))
         observer.progress(len(opened), len(opened), "every schedule on every target")
         schedules = [target.opened.units.expanded(one.schedule) for target, one in zip(opened, found, strict=True)]
@@ -204,10 +204,10 @@ def matrix(
     schedules = [schedules[source] for source in sources]
     targets = tuple(
         MatrixTarget(
-            target.opened.device.key,
-            target.opened.device.name,
+            target.opened.device.info.key,
+            target.opened.device.info.name,
             target.batch_size,
-            target.opened.device.cost_kind,
+            target.opened.device.info.cost_kind,
             schedules[own],
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
@@ -258,9 +258,9 @@ def _open_targets(
     batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack
 ) -> Iterator[_OpenTarget]:
     """All targets by device and then by batch size; those of a device share its threads, and all share a database."""
-    devices = {device.key: device for device in map(resolve, settings.devices)}
-    is_measured = any(device.cost_kind == "measured" for device in devices.values())
-    if all(device.cost_kind == "measured" for device in devices.values()):
+    devices = {device.info.key: device for device in map(resolve, settings.devices)}
+    is_measured = any(device.info.cost_kind == "measured" for device in devices.values())
+    if all(device.info.cost_kind == "measured" for device in devices.values()):
         refuse_for_planned_gpus(settings.opening)
     path = settings.profile_db or default_path()
     is_read = settings.resume and path is not None and is_there(path)

@@ -23,7 +23,7 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.faults import Faults
@@ -82,7 +82,7 @@ def optimize(
         settings = replace(settings, schedule_from=fitted(settings.schedule_from, model))
     device = resolve(settings.device, model)
     device.check(settings.opening)
-    _log.info("optimize %r on %s: %s", model.name, device.name, settings.words)
+    _log.info("optimize %r on %s: %s", model.name, device.info.name, settings.words)
     started, attempt = time.monotonic(), Faults()
     with attempt.contained(model.name):
         return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), lent, started)
@@ -93,7 +93,7 @@ def optimize(
 def _optimized(
     model: Model,
     settings: OptimizeSettings,
-    device: Device,
+    device: ProfiledDevice,
     observer: Observer,
     interrupt: Interrupt,
     lent: Lent,

@@ -20,8 +20,9 @@ from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.statistics import Measurement
+from iosched.runtime.device import Device
 from iosched.scheduler import document_format
 from iosched.scheduler.document import ScheduleDocument, SearchRecord
 from iosched.scheduler.proof import Scope

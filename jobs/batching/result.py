@@ -10,8 +10,8 @@ from iosched.jobs.decision import Ratio
 from iosched.jobs.schedule_file import document_from
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.ways import Running
+from iosched.runtime.device import Device
 from iosched.scheduler import document_format
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord

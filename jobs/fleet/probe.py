@@ -54,7 +54,7 @@ def probed(station: Station, python: str) -> Facts:
     return Facts(
         versions={"iosched": iosched_version(), "python": python, **versions},
         device=station.device,
-        name=device.name,
+        name=device.info.name,
         key=key,
         threads=station.threads,
         cores=allowed_cpus(),

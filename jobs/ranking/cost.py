@@ -22,11 +22,12 @@ from iosched.jobs.wholes import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import CONFIDENCE, Measurement, known_interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow
+from iosched.runtime.device import DeviceInfo
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable, RunsSessions
 from iosched.scheduler.effort import Effort
@@ -109,10 +110,10 @@ def model_cost(
         KeyboardInterrupt: the user interrupts.
     """
     device = resolve(settings.device, model)
-    if device.cost_kind == "analytic":
-        return _analytic(model, device, optimize(model, settings, observer, interrupt, lent))
+    if device.info.cost_kind == "analytic":
+        return _analytic(model, device.info, optimize(model, settings, observer, interrupt, lent))
     if measure == "models":
-        return _measured(model, device, optimize(model, settings, observer, interrupt, lent))
+        return _measured(model, device.info, optimize(model, settings, observer, interrupt, lent))
     device.check(settings.opening)
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
@@ -126,7 +127,7 @@ def model_cost(
         return job.searched() if measure == "stages" else job.known()
 
 
-def _analytic(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
+def _analytic(model: Model, device: DeviceInfo, result: OptimizeResult) -> ModelCost:
     assert result.intervals is not None
     ends = result.intervals.latency_us[result.shipped]
     return ModelCost(
@@ -142,7 +143,7 @@ def _analytic(model: Model, device: Device, result: OptimizeResult) -> ModelCost
     )
 
 
-def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
+def _measured(model: Model, device: DeviceInfo, result: OptimizeResult) -> ModelCost:
     whole = result.shipped_whole
     if whole is None:
         raise UsageError(f"nothing was measured: {result.reason}")
@@ -211,7 +212,7 @@ class _FromStages:
 
     def _as_before(self, row: WholeRow) -> ModelCost:
         whole = summarize(row.samples_us)
-        device = self.here.device
+        device = self.here.device.info
         return ModelCost(
             *(device.key, device.name, "measured", whole.median_us, *_interval(whole)),
             sequential_us=quantile(row.sequential_us, 0.5) if row.sequential_us else None,
@@ -248,7 +249,7 @@ class _FromStages:
         rows = self._rows()
         calibration = calibrated([(row.sum_us, quantile(row.samples_us, 0.5)) for row in rows])
         of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
-        known, device = calibration.applied(total_us), self.here.device
+        known, device = calibration.applied(total_us), self.here.device.info
         return ModelCost(
             *(device.key, device.name, "estimated", total_us * calibration.factor),
             low_us=None if known is None else known.low,

@@ -7,7 +7,9 @@ not attached is a device too: nothing can be run there, and latencies are comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from iosched.runtime.device import Device
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
@@ -24,16 +26,11 @@ if TYPE_CHECKING:
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.peers.openvino import PlainOpenvino
     from iosched.profiler.store.database import ProfileDatabase
-    from iosched.runtime.executor import Candidate, Executor
+    from iosched.runtime.executor import Candidate
     from iosched.runtime.inputs import Arrays
-    from iosched.runtime.selfcheck import SelfCheck
-    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.effort import Effort
     from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.teams import Teams
-
-
-CostKind = Literal["measured", "analytic"]
 
 
 class TeamWays(Protocol):
@@ -91,7 +88,7 @@ class OpenModel(Protocol):
     """A model opened on a device: the graph that is scheduled there, and the latencies of its stages."""
 
     @property
-    def device(self) -> Device:
+    def device(self) -> ProfiledDevice:
         """The device that the model is opened on."""
         ...
 
@@ -253,51 +250,8 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
 
-class Device(Protocol):
-    """A device that schedules are found for."""
-
-    @property
-    def key(self) -> str:
-        """A short name that no other device has: "cpu", "cuda:0", "v100"."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """The kind of device as schedule files name it: "cpu" or "cuda"."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The product's name, for example "NVIDIA H100 80GB HBM3"."""
-        ...
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """What tells devices of one name apart; nothing where the name says it all."""
-        ...
-
-    @property
-    def cost_kind(self) -> CostKind:
-        """Whether latencies are measured, or computed because the device is not attached."""
-        ...
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """What else a report of a failure has to say of the device, its driver and its libraries, by short names."""
-        ...
-
-    @property
-    def memory_nbytes(self) -> int | None:
-        """The device's memory, whoever uses it; None where that is not known."""
-        ...
-
-    def checks(self) -> Sequence[SelfCheck]:
-        """Checks of whether the device works, those first that need least to work; needs nothing but the device.
-
-        Raises:
-            DeviceError: the device is not attached.
-        """
-        ...
+class ProfiledDevice(Device, Protocol):
+    """A device that models can be opened on, to know the latencies of their stages."""
 
     def check(self, settings: OpenSettings) -> None:
         """Refuses settings that mean nothing on this device.
@@ -318,7 +272,7 @@ class Device(Protocol):
         """Opens `model` on this device.
 
         Args:
-            database: the profile database; needed if `cost_kind` is "measured".
+            database: the profile database; needed if `DeviceInfo.cost_kind` is "measured".
             beside: another model that is open on this device and is closed later; the new one may use its threads.
 
         Raises:
@@ -331,13 +285,4 @@ class Device(Protocol):
     def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
         """Plain onnxruntime, which ships if our own plan fails; None if it does not run the model on this
         device, or not in this precision."""
-        ...
-
-    def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Makes `model` ready to run by a schedule that fits it, or in the device's usual way if there is none.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses the model.
-            DeviceError: the device is not attached, cannot place the model, or a library is missing.
-        """
         ...

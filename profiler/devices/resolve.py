@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.devices.analytic.device import PaperGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
-    from iosched.profiler.devices.device import Device
+    from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.elsewhere import FoundElsewhere
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.devices.kind import Kind
@@ -55,7 +55,7 @@ def check_name(device: str) -> None:
         raise UsageError(_unknown(device))
 
 
-def resolve(device: str, model: Model | None = None) -> Device:
+def resolve(device: str, model: Model | None = None) -> ProfiledDevice:
     """The device that `--device` means.
 
     Args:
@@ -98,12 +98,12 @@ def speed_text(kind: str) -> str:
     """Of which speed of the machine sums of stages measured on a kind of device are; "" where of the present one.
 
     Args:
-        kind: see `Device.kind`.
+        kind: see `DeviceInfo.kind`.
     """
     return next((each.speed for each in _kinds_called(kind)), "")
 
 
-def runner(device: str, document: ScheduleDocument | None) -> Device:
+def runner(device: str, document: ScheduleDocument | None) -> ProfiledDevice:
     """The device to run a schedule on; `auto` means a device of the kind that the schedule was made on.
 
     Raises:
@@ -120,7 +120,7 @@ def runner_name(device: str, document: ScheduleDocument | None) -> str:
 
 
 def runner_design(device: str, document: ScheduleDocument | None) -> Mapping[str, str]:
-    """The design of the device that `runner` returns, which is not opened for it; see `Device.design`."""
+    """The design of the device that `runner` returns, which is not opened for it; see `DeviceInfo.design`."""
     return _runner_kind(device, document).design()
 
 
@@ -129,7 +129,7 @@ def unscheduled_text(device: str) -> str:
     return _runner_kind(device, None).unscheduled
 
 
-def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
+def recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]:
     """The device that a schedule was made for, and the settings with which the model was opened there.
 
     Raises:
@@ -155,7 +155,7 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
     try:
         device, settings = recorded(document)
-        if device.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
+        if device.info.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
             return Throughputs(model.graph)
         found = device.open(model, settings, None).throughputs
         return found if document.measured_share is None else found.measured
@@ -194,17 +194,17 @@ def _kind_of(device: str, model: Model | None = None) -> Kind:
     return next(kind for kind in _kinds(device) if kind.claims(device, model))
 
 
-def _opened(kind: Kind, device: str) -> Device:
+def _opened(kind: Kind, device: str) -> ProfiledDevice:
     found = _usable(kind.device(device))
-    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.cost_kind == "analytic" else found
+    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.info.cost_kind == "analytic" else found
 
 
-def _usable(device: Device) -> Device:
+def _usable(device: ProfiledDevice) -> ProfiledDevice:
     """The device; simulated GPUs use measurements of attached ones, and these use schedules of simulated ones."""
-    if device.cost_kind == "analytic":
+    if device.info.cost_kind == "analytic":
         return replace(cast("PaperGpu", device), find_elsewhere=_measured_elsewhere)
     check_system()
-    return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.kind == "cuda" else device
+    return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.info.kind == "cuda" else device
 
 
 def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:

@@ -14,6 +14,7 @@ from iosched.jobs.selftest import CheckResult, SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, MismatchError, UsageError
 from iosched.profiler.devices.cpu import checks
 from iosched.runtime.compare import Check
+from iosched.runtime.device import DeviceInfo
 from iosched.runtime.openvino import library
 from iosched.runtime.reference import Reference
 from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
@@ -35,8 +36,7 @@ class Scripted:
     """A device with the checks that it is given."""
 
     runs: tuple[Callable[[], str], ...]
-    key: str = "cuda:0"
-    name: str = "Scripted 1000"
+    info: DeviceInfo = DeviceInfo("cuda:0", "cuda", "Scripted 1000", "measured")
     about: dict[str, str] = field(default_factory=lambda: {"capability": "9.0", "driver": "580.65"})
 
     def checks(self) -> tuple[SelfCheck, ...]:

@@ -72,7 +72,7 @@ def _price(order: Order[Price]) -> Priced:
     for schedule in (*order.work.schedules, sequential(model.graph)):
         _check_stopped(order)
         latencies_us.append(schedule_latency_us(opened, _known_in(schedule, model.graph.by_name)))
-    return Priced(opened.device.name, tuple(latencies_us[:-1]), latencies_us[-1])
+    return Priced(opened.device.info.name, tuple(latencies_us[:-1]), latencies_us[-1])
 
 
 def _opened(order: Order[Search] | Order[Price], opening: OpenSettings) -> OpenModelHere:

@@ -15,7 +15,7 @@ from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import CostKind, Device, OpenModel
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.idle_share import idle_streams
@@ -26,6 +26,7 @@ from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor
 from iosched.runtime.selfcheck import SelfCheck
 from iosched.scheduler.document import ScheduleDocument
@@ -38,7 +39,7 @@ _LONG_SEARCH = 2_000  # stages computed of a block
 
 @dataclass(frozen=True)
 class PaperGpu:
-    """A GPU of which only the specification is known; see `Device`.
+    """A GPU of which only the specification is known; see `ProfiledDevice`.
 
     Attributes:
         remarks: why a GPU that is attached and has this name cannot be used, if there is one.
@@ -48,33 +49,16 @@ class PaperGpu:
     gpu: GpuSpec
     remarks: tuple[str, ...] = ()
     find_elsewhere: FindElsewhere = field(default=nothing_elsewhere, compare=False)
-    kind: ClassVar[str] = "cuda"
-    cost_kind: ClassVar[CostKind] = "analytic"
 
     @property
-    def key(self) -> str:
-        """The GPU's short name."""
-        return self.gpu.key
-
-    @property
-    def name(self) -> str:
-        """The product's name."""
-        return self.gpu.name
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """Nothing: the name of a GPU says it."""
-        return {}
+    def info(self) -> DeviceInfo:
+        """The GPU's short name and its product's; no memory, because GPUs of one name are sold with different ones."""
+        return DeviceInfo(self.gpu.key, "cuda", self.gpu.name, "analytic")
 
     @property
     def about(self) -> Mapping[str, str]:
         """Nothing: the GPU is not here."""
         return {}
-
-    @property
-    def memory_nbytes(self) -> None:
-        """None: GPUs of one name are sold with different memories."""
-        return
 
     def checks(self) -> Sequence[SelfCheck]:
         """Refuses to try anything.
@@ -140,12 +124,12 @@ class PaperGpu:
         if self.remarks:
             return DeviceError(self.remarks[0])
         return DeviceError(
-            f"{self.name} is not here: 'iosched optimize --device {self.key}' plans for it, but nothing can be run or"
-            " measured on it; use --device cpu"
+            f"{self.gpu.name} is not here: 'iosched optimize --device {self.gpu.key}' plans for it, but nothing can be"
+            " run or measured on it; use --device cpu"
         )
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
-        return precision_on(self.name, settings.precision, has_tf32=self.gpu.has_tf32)
+        return precision_on(self.gpu.name, settings.precision, has_tf32=self.gpu.has_tf32)
 
 
 def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
@@ -211,7 +195,7 @@ def _device(text: str) -> PaperGpu:
     return PaperGpu(gpu)
 
 
-def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
     launch = document.launch
     if launch is None:  # its latencies were measured
         return None

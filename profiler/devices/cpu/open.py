@@ -13,7 +13,7 @@ from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.devices.cpu.units import CpuUnits
-from iosched.profiler.devices.device import Device, OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, ProfiledDevice
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
@@ -59,7 +59,7 @@ COMPARISON_WITH_OPENVINO_S = 12.0
 class OpenOnCpu:
     """A model that is open on the CPU of this machine; see `OpenModelHere`."""
 
-    device: Device
+    device: ProfiledDevice
     model: Model
     cost: CpuStageCost
     precision: str = DEFAULT_PRECISION
@@ -201,7 +201,7 @@ class OpenOnCpu:
 
 
 def open_on_cpu(
-    device: Device, model: Model, settings: OpenSettings, database: ProfileDatabase, beside: OpenModel | None
+    device: ProfiledDevice, model: Model, settings: OpenSettings, database: ProfileDatabase, beside: OpenModel | None
 ) -> OpenOnCpu:
     """See `CpuDevice.open`."""
     check_fits(model.graph)

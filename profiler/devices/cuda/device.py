@@ -22,7 +22,7 @@ from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
 from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.cuda.session_note import session_notes
-from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, ProfiledDevice
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.idle_share import idle_streams
@@ -43,6 +43,7 @@ from iosched.runtime.cuda.gpu.extras import extra_for, way_to_run
 from iosched.runtime.cuda.gpu.library import look
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Candidate, Executor
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.selfcheck import SelfCheck
@@ -66,7 +67,7 @@ _NO_BARRIERS = " without barriers"
 
 @dataclass(frozen=True, eq=False)
 class CudaDevice:
-    """A GPU of this machine; see `Device`.
+    """A GPU of this machine; see `ProfiledDevice`.
 
     Attributes:
         suggest: stages of a model that are likely good on a GPU of this name in a precision.
@@ -74,33 +75,17 @@ class CudaDevice:
 
     gpu: AttachedGpu
     suggest: Callable[[Model, str, str], Iterable[Stage]] = lambda *_: ()
-    kind: ClassVar[str] = "cuda"
-    cost_kind: ClassVar[CostKind] = "measured"
 
     @property
-    def key(self) -> str:
-        """The number of the GPU in CUDA, as "cuda:0"."""
-        return f"cuda:{self.gpu.index}"
-
-    @property
-    def name(self) -> str:
-        """The name that its driver gives."""
-        return self.gpu.name
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """Nothing: the name of a GPU says it."""
-        return {}
+    def info(self) -> DeviceInfo:
+        """The number of the GPU in CUDA, as "cuda:0", the name that its driver gives, and its memory."""
+        key = f"cuda:{self.gpu.index}"
+        return DeviceInfo(key, "cuda", self.gpu.name, "measured", memory_nbytes=self.gpu.memory_nbytes)
 
     @property
     def about(self) -> Mapping[str, str]:
         """The compute capability, and the versions of the driver and the libraries."""
         return about(self.gpu)
-
-    @property
-    def memory_nbytes(self) -> int | None:
-        """The memory of the GPU."""
-        return self.gpu.memory_nbytes
 
     def checks(self) -> Sequence[SelfCheck]:
         """Each kernel, plans of cuDNN, a graph of several streams, and a small network."""
@@ -135,7 +120,7 @@ class CudaDevice:
             self.gpu, model, settings.precision, database,
             layout=None if settings.layout == "auto" else Layout(settings.layout),
             resume=settings.resume, times=settings.may_time,
-            suggest=partial(self.suggest, model, self.name, settings.precision),
+            suggest=partial(self.suggest, model, self.gpu.name, settings.precision),
         )  # fmt: skip
         return OpenOnGpu(self, model, settings, cost)
 
@@ -157,7 +142,7 @@ class CudaDevice:
         compiled = backend.compile(schedule, barriers=barriers)
         return Executor(
             compiled,
-            f"iosched, {self.name}, {precision}, {compiled.kernel_count} kernels",
+            f"iosched, {self.gpu.name}, {precision}, {compiled.kernel_count} kernels",
             lambda: (*backend.notes, *session_notes(compiled)),
             on_device=compiled.run_on_device,
             placed=partial(_placed, compiled),
@@ -200,7 +185,7 @@ class OpenOnGpu:
     @cached_property
     def throughputs(self) -> Throughputs:
         """Throughputs with the share of the GPU's peak, if its specification is known."""
-        return gpu_throughputs(self.graph, self.device.name, self.settings.precision)
+        return gpu_throughputs(self.graph, self.device.gpu.name, self.settings.precision)
 
     def idle_share(self, stage: Stage) -> float | None:
         """The share of the time of a stage's streams in which they wait, by latencies in the database."""
@@ -358,7 +343,7 @@ def _claims(text: str, model: Model | None) -> bool:
     return is_placed and attached_index(text) is not None
 
 
-def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
     if document.cost == "analytic" or document.device_kind != "cuda":
         return None
     gpu = attach(attached_index(document.device_name) or 0)
