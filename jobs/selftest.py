@@ -139,9 +139,10 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
     """
     started = time.perf_counter()
     opened = resolve(device)
-    about = {"iosched": iosched_version(), **opened.about, **installed(_PACKAGES), "python": platform.python_version()}
+    info = opened.info
+    about = {"iosched": iosched_version(), **info.about, **installed(_PACKAGES), "python": platform.python_version()}
     results = tuple(_results(opened.checks(), watcher or _Silence()))
-    return SelfTest(opened.info.key, opened.info.name, about, results, time.perf_counter() - started)
+    return SelfTest(info.key, info.name, about, results, time.perf_counter() - started)
 
 
 def _results(checks: Sequence[SelfCheck], watcher: Watcher) -> Iterator[CheckResult]:

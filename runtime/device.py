@@ -27,6 +27,7 @@ class DeviceInfo:
         cost_kind: whether latencies are measured, or computed because the device is not attached.
         design: what tells devices of one name apart; nothing where the name says it all.
         memory_nbytes: the device's memory, whoever uses it; None where that is not known.
+        about: facts about the device, its driver and its libraries that a report of a failure needs, by short names.
     """
 
     key: str
@@ -35,6 +36,7 @@ class DeviceInfo:
     cost_kind: CostKind
     design: Mapping[str, str] = field(default_factory=dict)
     memory_nbytes: int | None = None
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 class Device(Protocol):
@@ -43,11 +45,6 @@ class Device(Protocol):
     @property
     def info(self) -> DeviceInfo:
         """Facts about the device."""
-        ...
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """What else a report of a failure has to say of the device, its driver and its libraries, by short names."""
         ...
 
     def checks(self) -> Sequence[SelfCheck]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import pytest
@@ -31,13 +31,15 @@ def works() -> str:
     return "exact"
 
 
+_ABOUT = {"capability": "9.0", "driver": "580.65"}
+
+
 @dataclass(frozen=True)
 class Scripted:
     """A device with the checks that it is given."""
 
     runs: tuple[Callable[[], str], ...]
-    info: DeviceInfo = DeviceInfo("cuda:0", "cuda", "Scripted 1000", "measured")
-    about: dict[str, str] = field(default_factory=lambda: {"capability": "9.0", "driver": "580.65"})
+    info: DeviceInfo = DeviceInfo("cuda:0", "cuda", "Scripted 1000", "measured", about=_ABOUT)
 
     def checks(self) -> tuple[SelfCheck, ...]:
         return tuple(SelfCheck("kernels", f"K{number}", run) for number, run in enumerate(self.runs))

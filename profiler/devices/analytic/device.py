@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -54,11 +54,6 @@ class PaperGpu:
     def info(self) -> DeviceInfo:
         """The GPU's short name and its product's; no memory, because GPUs of one name are sold with different ones."""
         return DeviceInfo(self.gpu.key, "cuda", self.gpu.name, "analytic")
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """Nothing: the GPU is not here."""
-        return {}
 
     def checks(self) -> Sequence[SelfCheck]:
         """Refuses to try anything.

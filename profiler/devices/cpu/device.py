@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,14 +37,10 @@ class CpuDevice:
 
     @cached_property
     def info(self) -> DeviceInfo:
-        """The product name of the processor, its family, model and more, and the memory of the machine."""
-        return DeviceInfo("cpu", "cpu", cpu_name(), "measured", read_processor().design, machine_nbytes())
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """The number of cores, and the instructions that they have."""
-        facts = _facts().values
-        return {"cores": str(facts["cores"]), "instructions": str(facts["instruction_set"])}
+        """The processor's name, family, model and more, its cores and their instructions, and the machine's memory."""
+        processor = read_processor()
+        about = {"cores": str(len(allowed_cpus())), "instructions": processor.instruction_set}
+        return DeviceInfo("cpu", "cpu", processor.name, "measured", processor.design, machine_nbytes(), about)
 
     def checks(self) -> Sequence[SelfCheck]:
         """Whether the compiled executor is there, and a small network."""

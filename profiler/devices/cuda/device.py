@@ -76,16 +76,11 @@ class CudaDevice:
     gpu: AttachedGpu
     suggest: Callable[[Model, str, str], Iterable[Stage]] = lambda *_: ()
 
-    @property
+    @cached_property
     def info(self) -> DeviceInfo:
-        """The number of the GPU in CUDA, as "cuda:0", the name that its driver gives, and its memory."""
-        key = f"cuda:{self.gpu.index}"
-        return DeviceInfo(key, "cuda", self.gpu.name, "measured", memory_nbytes=self.gpu.memory_nbytes)
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """The compute capability, and the versions of the driver and the libraries."""
-        return about(self.gpu)
+        """The number of the GPU in CUDA, as "cuda:0", its name, memory, compute capability, and versions."""
+        gpu = self.gpu
+        return DeviceInfo(f"cuda:{gpu.index}", "cuda", gpu.name, "measured", {}, gpu.memory_nbytes, about(gpu))
 
     def checks(self) -> Sequence[SelfCheck]:
         """Each kernel, plans of cuDNN, a graph of several streams, and a small network."""
