@@ -116,5 +116,5 @@ def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel,
     here = opened.here
     if here is None or here.teams is None or document.shipped != "iosched":
         return opened, None
-    teams = document.teams_on(int(here.running(None, {}).runtime["lanes"]))
+    teams = document.teams_on(here.cost.lanes)
     return (opened, None) if teams is None else (here.teams.opened(teams), teams)

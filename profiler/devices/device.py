@@ -6,7 +6,7 @@ not attached is a device too: nothing can be run there, and latencies are comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from iosched.runtime.device import Device
@@ -34,22 +34,7 @@ if TYPE_CHECKING:
 
 
 class TeamWays(Protocol):
-    """The ways to run a model with as many images a second as can be."""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the batch cannot be divided; None if it can, or has one image."""
-        ...
-
-    @property
-    def choices(self) -> Sequence[Teams]:
-        """The teams that are tried for our schedules."""
-        ...
-
-    @property
-    def sessions(self) -> Sequence[Teams]:
-        """The teams that are tried for plain onnxruntime, beside one session that has all cores."""
-        ...
+    """The ways to run a model in teams of cores, which take different images or different requests."""
 
     def opened(self, teams: Teams) -> OpenModelHere:
         """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
@@ -69,18 +54,6 @@ class TeamWays(Protocol):
 
     def n_kernels(self, schedule: Schedule, teams: Teams) -> int:
         """How many kernels one run of the model launches; `schedule` is what a team runs, in operators of the model."""
-        ...
-
-    def ready_sessions(self, teams: Teams, inputs: Arrays) -> Candidate:
-        """Plain onnxruntime, ready to be timed on these inputs."""
-        ...
-
-    def ready_openvino(self, inputs: Arrays) -> Candidate:
-        """OpenVINO in its settings for throughput, ready to be timed.
-
-        Raises:
-            DeviceError: OpenVINO is not installed, or cannot run this model.
-        """
         ...
 
 
@@ -193,7 +166,7 @@ class OpenModelHere(OpenModel, Protocol):
 
     @property
     def teams(self) -> TeamWays | None:
-        """The ways to run the model with as many images a second as can be; None where cores cannot be divided."""
+        """The ways to run the model in teams of cores; None where cores cannot be divided."""
         ...
 
     @property

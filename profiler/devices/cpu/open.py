@@ -152,7 +152,7 @@ class OpenOnCpu:
 
     @cached_property
     def teams(self) -> CpuTeams:
-        """The ways to run the model with as many images a second as can be."""
+        """The ways to run the model in teams of cores."""
         return CpuTeams(self.model, self._backend.lanes, self._backend.cpus, self._with_backend)
 
     def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
