@@ -146,7 +146,7 @@ class _Job:
             candidates = Candidates(models, cluster, self.desk, self.settings, pace, self.observer, kept)
             apart = candidates.site()
             here = apart.opened.here
-            if here is not None and here.only_way is not None:
+            if here is not None and here.baselines.only_way is not None:
                 raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
             pace = pace.reserving(here)
             rivals = replace(candidates, pace=pace).rivals(apart)

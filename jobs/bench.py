@@ -228,7 +228,7 @@ class _Alternatives:
             "iosched": partial(self._shipped, inputs),
             **{name: partial(self._scheduled, name, inputs) for name in COMPARED},
             **{name: partial(self.here.ready, way, inputs) for name, way in in_turn.items() if name not in COMPARED},
-            **self.here.rivals(inputs),
+            **{name: partial(opener, inputs) for name, opener in self.here.baselines.openers.items()},
         }
 
     def _shipped(self, inputs: Arrays) -> Candidate:
@@ -242,7 +242,7 @@ class _Alternatives:
         return self.here.ready(Way(found.schedule), inputs)
 
     def _refused(self) -> Candidate:
-        raise DeviceError(self.here.wording.elsewhere)
+        raise DeviceError(self.here.measuring.wording.elsewhere)
 
 
 def _result(

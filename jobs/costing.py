@@ -45,7 +45,7 @@ def _runnable(opened: OpenModel, stage: Stage) -> Stage:
 
 def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
     """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `FoundElsewhere`."""
-    return opened.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
+    return opened.details.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
 
 
 def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:

@@ -212,7 +212,7 @@ def matrix(
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
-            target.opened.elsewhere.notes,
+            target.opened.details.elsewhere.notes,
             _speedup(target.opened, baselines[own], schedules[own]),
         )
         for own, target in enumerate(opened)
@@ -228,14 +228,14 @@ def chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[t
 
 def _intervals(opened: OpenModel, schedules: Sequence[Schedule], own: int) -> Iterator[MatrixIntervals | None]:
     """How well the latency of each schedule is known on a device whose own is number `own`."""
-    known = opened.uncertainty
+    known = opened.details.uncertainty
     stages = [() if known is None else stages_as_run(opened, schedule) for schedule in schedules]
     for each in stages:
         yield None if known is None else MatrixIntervals(known.latency_us(each), known.ratio(each, stages[own]))
 
 
 def _speedup(opened: OpenModel, baseline: Schedule, schedule: Schedule) -> Interval | None:
-    known = opened.uncertainty
+    known = opened.details.uncertainty
     return None if known is None else known.ratio(stages_as_run(opened, baseline), stages_as_run(opened, schedule))
 
 

@@ -102,7 +102,7 @@ def _optimized(
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
         here = open_model.here
         started = started if lent.counts_opening else time.monotonic()
-        whole = () if here is None else (here.plain, here.openvino)
+        whole = () if here is None else (here.baselines.onnxruntime, here.baselines.openvino)
         pace = Pace(settings.budget_s, started, interrupt, *whole)
         result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
@@ -132,7 +132,7 @@ class _Job:
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
         """What ships, and the seconds that the search took; one operator after another if no other plan runs here."""
         here = self.opened.here
-        has_plain = here is None or here.plain is not None
+        has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)
         with attempt.contained("the schedule found"):
             found = self._searched()
@@ -155,7 +155,7 @@ class _Job:
 
     def _searched(self) -> SearchResult:
         here = self.opened.here
-        if here is not None and here.only_way is not None and self.settings.schedule_from is not None:
+        if here is not None and here.baselines.only_way is not None and self.settings.schedule_from is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
         if here is not None and not here.is_schedulable:
             return unsearched(sequential(self.opened.graph))
@@ -169,8 +169,8 @@ class _Job:
             share = verdict.running.runtime.get("measured_share")
             return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
-        if here.only_way is not None:
-            return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)
+        if here.baselines.only_way is not None:
+            return reduced_verdict(here, here.baselines.only_way, found, latencies, self.pace, self.observer)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
         faults = Faults(self.settings.strict)

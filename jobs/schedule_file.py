@@ -32,7 +32,7 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
         device={**device.info.design, "kind": device.info.kind, "name": device.info.name},
         schedule=schedule,
         cost=device.info.cost_kind,
-        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
+        versions={"iosched": iosched_version(), **({} if here is None else here.measuring.versions)},
         structure=model.structure,
         provenance={} if device.info.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
     )

@@ -174,17 +174,16 @@ class _Job:
 
         Where there is no time to find that out, it has as many cores for each of its sessions as our teams have.
         """
-        assert self.here.plain is not None
-        sessions = self.choices.sessions
-        can_choose = self.pace.can_choose_setting
-        setting = self.here.plain.best(self.inputs) if can_choose else self.here.plain.settings[0]
+        sessions, plain = self.choices.sessions, self.here.baselines.onnxruntime
+        assert plain is not None
+        setting = plain.best(self.inputs) if self.pace.can_choose_setting else plain.settings[0]
         left_s = self.pace.search_left_s if self.pace.can_decide else 0.0
         if left_s < self.sessions_s / 2:  # a search that left all of it may end a little late
             alike = ((ours.requests, ours.count) == (teams.requests, teams.count) for teams in sessions)
             found = next((teams for teams, is_alike in zip(sessions, alike, strict=True) if is_alike), None)
             self.left_out.append(_ONE_WAY.format(way="one session over all cores" if found is None else found.text))
             return found, setting if found is None else _ONE_CORE
-        openers: list[Callable[[], Candidate]] = [partial(self.here.plain.ready, setting, self.inputs)]
+        openers: list[Callable[[], Candidate]] = [partial(plain.ready, setting, self.inputs)]
         openers += [partial(open_in_teams, self.model, teams, self.lanes, self.inputs) for teams in sessions]
         best = self._order(openers)[0][0]
         if best == 0:
@@ -286,7 +285,7 @@ def _compared(
     job: _Job, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
 ) -> tuple[Mapping[str, Measurement], tuple[str, ...]]:
     """All that is compared, measured in turn; without our own if it computes something else, which a sentence says."""
-    here, ways, plain = job.here, job.ways, job.here.plain
+    here, ways, plain = job.here, job.ways, job.here.baselines.onnxruntime
     assert plain is not None
     opened: dict[str, Candidate] = {}
     with closing_all(opened):
@@ -306,15 +305,15 @@ def _compared(
             opened.pop("iosched").close()
             notes += (f"Teams compute something else than onnxruntime, so they were not compared: {check.reasons[0]}.",)
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
-        notes += job.pace.openvino_notes if here.openvino is not None else ()
-        if here.openvino is not None and job.pace.has_time_for_openvino:
+        notes += job.pace.openvino_notes if here.baselines.openvino is not None else ()
+        if here.baselines.openvino is not None and job.pace.has_time_for_openvino:
             try:
-                here.openvino.opened.close()  # raises unless it computes what onnxruntime computes
+                here.baselines.openvino.opened.close()  # raises unless it computes what onnxruntime computes
                 opened[OPENVINO] = open_streams(job.model, job.lanes, job.inputs)
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
         budget = job.pace.comparison(_COMPARED, len(opened))
-        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.wording.rival}"))
+        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.rival}"))
         return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
 
 
@@ -342,7 +341,7 @@ def _verdict(
     decided = decide(measured, REFERENCE, ours, [OPENVINO] if OPENVINO in measured else [])
     words = {
         "iosched": f"the schedule found ({choice.teams.text})",
-        "sequential": here.wording.sequential,
+        "sequential": here.measuring.wording.sequential,
         REFERENCE: f"plain onnxruntime ({setting.description if sessions is None else sessions.text})",
         OPENVINO: "OpenVINO with its settings for throughput",
     }

@@ -85,7 +85,7 @@ def compare_rivals(
         usual_us = _usual_us(here, ready, pace)
         best = _best_of_rows(usual_us)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
-        budget = pace.comparison(here.budget, [usual_us[rival] for rival in best.values()])
+        budget = pace.comparison(here.measuring.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
         return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
 
@@ -202,7 +202,7 @@ def _shipping(rivals: Mapping[RowName, Rival], rows: Sequence[Row], chosen: RowN
 
 def _predicted_row(name: RowName, rival: Rival) -> Row:
     latency_us = rival.found.schedule.predicted_us or 0.0
-    known = rival.site.opened.uncertainty
+    known = rival.site.opened.details.uncertainty
     found = None if known is None else known.latency_us(tuple(rival.found.schedule.stages))
     low_us, high_us = (None, None) if found is None else (found.low, found.high)
     return Row(name, latency_us, low_us, high_us, None, rival.text)

@@ -37,10 +37,10 @@ class Pace:
 
     def reserving(self, here: OpenModelHere | None) -> Pace:
         """The same with time kept for the least comparison of a model that is open here; under a budget it is run."""
-        if self.budget_s is None or here is None or here.plain is None:
+        if self.budget_s is None or here is None or here.baselines.onnxruntime is None:
             return self
-        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + here.budget.least_rounds)
-        reserved_s = turns * turn_seconds(here.plain.opening_and_run_s[1])
+        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + here.measuring.budget.least_rounds)
+        reserved_s = turns * turn_seconds(here.baselines.onnxruntime.opening_and_run_s[1])
         return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
 
     def is_over(self, part: float) -> Callable[[], bool]:

@@ -66,7 +66,7 @@ class Site:
     def plain_threads(self) -> int | None:
         """The cores of plain onnxruntime, where that is a rival: not on GPUs."""
         here = self.opened.here
-        return None if here is None or here.plain is None else here.plain.threads
+        return None if here is None or here.baselines.onnxruntime is None else here.baselines.onnxruntime.threads
 
     @property
     def is_schedulable(self) -> bool:
@@ -90,7 +90,7 @@ class Site:
     def openvino(self) -> PlainOpenvino | None:
         """OpenVINO on the model as it is, where that is a rival."""
         here = self.opened.here
-        return None if here is None else here.openvino
+        return None if here is None else here.baselines.openvino
 
     @property
     def is_large(self) -> bool:
@@ -174,8 +174,8 @@ class Rival:
         if isinstance(self.how, PlainOpenvino):
             return self.how.ready(inputs)
         if isinstance(self.how, ReferenceSettings):
-            assert self.here.plain is not None
-            return self.here.plain.ready(self.how, inputs)
+            assert self.here.baselines.onnxruntime is not None
+            return self.here.baselines.onnxruntime.ready(self.how, inputs)
         sessions = SideBySide(self.site.model, self.site.members, self.how)
         if self.how.library == OPENVINO:
             _check(sessions, self.site)

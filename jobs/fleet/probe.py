@@ -40,7 +40,7 @@ def probed(station: Station, python: str) -> Facts:
         with closing(device.open(model, opening, database)) as opened:
             here = opened.here
             assert here is not None
-            key, versions = here.cost.device, dict(here.versions)
+            key, versions = here.cost.device, dict(here.measuring.versions)
             stage = Stage(Strategy.CONCURRENT, ((here.graph.operators[0].name,),))
             for _ in range(MOST_TRIES):
                 here.cost.stage_latency_us(stage)

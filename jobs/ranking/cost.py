@@ -240,7 +240,7 @@ class _FromStages:
 
     def _check(self) -> None:
         """Refuses what has no stages to be measured."""
-        if self.here.only_way is not None:
+        if self.here.baselines.only_way is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
         check_schedulable(self.here)
 
@@ -269,7 +269,7 @@ class _FromStages:
         return [row for row in cost.database.wholes(cost.device) if row.key != own and row.sequential_us]
 
     def _share_of_peak(self, latency_us: float) -> float | None:
-        return share_of(self.model, latency_us, self.here.throughputs.peak_tflops)
+        return share_of(self.model, latency_us, self.here.details.throughputs.peak_tflops)
 
 
 def _total_us(found: SearchResult) -> float:

@@ -7,15 +7,17 @@ not attached is a device too: nothing can be run there, and latencies are comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from iosched.models.errors import DeviceError
+from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.runtime.device import Device
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
-    from iosched.profiler.devices.elsewhere import FoundElsewhere
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.devices.uncertainty import Uncertainty
@@ -31,6 +33,64 @@ if TYPE_CHECKING:
     from iosched.scheduler.effort import Effort
     from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.teams import Teams
+
+
+@dataclass(frozen=True)
+class MeasuringFacts:
+    """How whole models are measured on a device.
+
+    Attributes:
+        prices: about how long measuring takes.
+        budget: how long whole models are measured in turn by default.
+        wording: words for messages about the device.
+        versions: the versions of the libraries and drivers that influence latencies, by their names.
+        opened_with: what was chosen when the model was opened and changes latencies of all of it, beside the way that
+            it runs.
+    """
+
+    prices: Prices
+    budget: Budget
+    wording: Wording
+    versions: Mapping[str, str]
+    opened_with: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class CostDetails:
+    """Facts about the latencies of stages, which name nodes of `OpenModel.graph`.
+
+    Attributes:
+        throughputs: how much stages compute and how fast.
+        idle_share: returns the share of the lanes' time in which they wait while a stage runs, from 0 to 1; None if
+            not known. It is known of concurrent stages whose latency is, as well as that of their groups alone.
+            Measures nothing.
+        elsewhere: stages that were measured on such a device on another machine; nothing if the device is attached.
+        uncertainty: how well latencies are known that are computed; None where they are measured.
+    """
+
+    throughputs: Throughputs
+    idle_share: Callable[[Stage], float | None]
+    elsewhere: FoundElsewhere = NOTHING
+    uncertainty: Uncertainty | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Baselines:
+    """Other ways to run a model on a device, which a schedule is compared with.
+
+    Attributes:
+        onnxruntime: plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule.
+        openvino: OpenVINO, which a schedule has to beat as well, and which ships where it is fastest; None where it is
+            not.
+        only_way: OpenVINO, if nothing else runs the model in the precision that was asked for; else None.
+        openers: functions that open another runtime on this model and given inputs, by its name in `profiler/peers`;
+            each raises a `DeviceError` if the runtime is not installed or cannot run this model.
+    """
+
+    onnxruntime: PlainOnnxruntime | None = None
+    openvino: PlainOpenvino | None = None
+    only_way: PlainOpenvino | None = None
+    openers: Mapping[str, Callable[[Arrays], Candidate]] = field(default_factory=dict)
 
 
 class TeamWays(Protocol):
@@ -86,28 +146,24 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def throughputs(self) -> Throughputs:
-        """How much stages compute and how fast; a stage names nodes of `graph`."""
+    def is_schedulable(self) -> bool:
+        """Whether the model can be run by a schedule: its inputs have a fixed size, it computes something,
+        and schedules run in the precision that is asked for."""
         ...
 
     @property
-    def elsewhere(self) -> FoundElsewhere:
-        """Stages that were measured on such a device on another machine; nothing if the device is attached."""
+    def details(self) -> CostDetails:
+        """Facts about the latencies of stages."""
         ...
 
     @property
-    def uncertainty(self) -> Uncertainty | None:
-        """How well latencies are known that are computed; None where they are measured."""
+    def baselines(self) -> Baselines:
+        """What a schedule is compared with; nothing if the device is not attached."""
         ...
 
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the lanes' time in which they wait while the stage runs, from 0 to 1; None if not known.
-
-        It is known of concurrent stages whose latency is, as well as that of their groups alone. Measures nothing.
-
-        Args:
-            stage: names nodes of `graph`.
-        """
+    @property
+    def teams(self) -> TeamWays | None:
+        """The ways to run the model in teams of cores; None where cores cannot be divided."""
         ...
 
     @property
@@ -129,54 +185,8 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
     @property
-    def opened_with(self) -> str:
-        """What was chosen when the model was opened and changes latencies of all of it, beside the way that it runs."""
-        ...
-
-    @property
-    def only_way(self) -> PlainOpenvino | None:
-        """OpenVINO, if nothing else runs the model in the precision that was asked for; else None."""
-        ...
-
-    @property
-    def is_schedulable(self) -> bool:
-        """Whether the model can be run by a schedule: its inputs have a fixed size, it computes something,
-        and schedules run in the precision that is asked for."""
-        ...
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions of the libraries and drivers that influence latencies, by their names."""
-        ...
-
-    @property
-    def prices(self) -> Prices:
-        """About how long measuring takes."""
-        ...
-
-    @property
-    def wording(self) -> Wording:
-        """Words for messages about this device."""
-        ...
-
-    @property
-    def plain(self) -> PlainOnnxruntime | None:
-        """Plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule instead."""
-        ...
-
-    @property
-    def teams(self) -> TeamWays | None:
-        """The ways to run the model in teams of cores; None where cores cannot be divided."""
-        ...
-
-    @property
-    def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO, which a schedule has to beat as well, and which ships where it is fastest; None where it is not."""
-        ...
-
-    @property
-    def budget(self) -> Budget:
-        """How long whole models are measured in turn by default."""
+    def measuring(self) -> MeasuringFacts:
+        """How whole models are measured."""
         ...
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
@@ -197,13 +207,6 @@ class OpenModelHere(OpenModel, Protocol):
         """
         ...
 
-    def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Functions that open another runtime on this model and these inputs, by its name in `profiler/peers`.
-
-        Each of them raises a `DeviceError` if the runtime is not installed or cannot run this model.
-        """
-        ...
-
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
@@ -221,6 +224,17 @@ class OpenModelHere(OpenModel, Protocol):
             measured: latencies of whole models by the names of `ways`, which the notes comment on.
         """
         ...
+
+
+def attached(opened: OpenModel) -> OpenModelHere:
+    """The open model, of which the device is attached.
+
+    Raises:
+        DeviceError: the device is not attached.
+    """
+    if opened.here is None:
+        raise DeviceError(f"{opened.device.info.name} is not attached: nothing can be run or measured on it")
+    return opened.here
 
 
 class ProfiledDevice(Device, Protocol):

@@ -157,7 +157,7 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         device, settings = recorded(document)
         if device.info.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
             return Throughputs(model.graph)
-        found = device.open(model, settings, None).throughputs
+        found = device.open(model, settings, None).details.throughputs
         return found if document.measured_share is None else found.measured
     except (DeviceError, UsageError):
         return Throughputs(model.graph)

@@ -15,7 +15,7 @@ from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice
+from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.idle_share import idle_streams
@@ -23,7 +23,6 @@ from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
 from iosched.profiler.devices.precision import precision_on
-from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
@@ -146,6 +145,9 @@ class OpenOnPaper:
     launch: LaunchName = DEFAULT_LAUNCH
     elsewhere: FoundElsewhere = NOTHING
     effort: Effort = Effort()
+    is_schedulable: ClassVar[bool] = True
+    baselines: ClassVar[Baselines] = Baselines()
+    teams: ClassVar[None] = None
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None
 
@@ -154,18 +156,16 @@ class OpenOnPaper:
         """The model's own operators."""
         return self.cost.graph
 
-    @property
-    def throughputs(self) -> Throughputs:
-        """Throughputs; where nothing was measured with the share of the SMs' time that is filled with work."""
-        return self.cost.throughputs
-
     @cached_property
-    def uncertainty(self) -> AnalyticUncertainty:
-        """Intervals by how far kernels and networks that others measured lie from the model."""
-        return AnalyticUncertainty(self.cost, self.launch)
+    def details(self) -> CostDetails:
+        """Intervals are by how far kernels and networks that others measured lie from the model.
 
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the time of a stage's streams in which they wait, by computed latencies."""
+        The share of the SMs' time that is filled with work is known where nothing was measured.
+        """
+        uncertainty = AnalyticUncertainty(self.cost, self.launch)
+        return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty)
+
+    def _idle_share(self, stage: Stage) -> float | None:
         return idle_streams(stage, self.cost.stage_latency_us)
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.precision import check_precision
 from iosched.profiler.devices.cpu.shipped import shipped_executor
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
@@ -25,6 +24,7 @@ from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
     from iosched.profiler.devices.cpu.open import OpenOnCpu
+    from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.store.database import ProfileDatabase

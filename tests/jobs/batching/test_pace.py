@@ -79,8 +79,8 @@ def test_time_is_kept_for_comparing_slow_models(at_s: list[float], tmp_path: Pat
     whole = composed(chains(2)).model
     with opened(resolve("cpu", whole), whole, OpenSettings(threads=2), tmp_path / "db") as model:
         assert model.here is not None
-        assert model.here.plain is not None
-        vars(model.here.plain)["opening_and_run_s"] = (0.0, 0.4)
+        assert model.here.baselines.onnxruntime is not None
+        vars(model.here.baselines.onnxruntime)["opening_and_run_s"] = (0.0, 0.4)
         pace = Pace(100.0, 0.0).reserving(model.here)
         assert Pace(None, 0.0).reserving(model.here).reserved_s == 0.0
     at_s[0] = 100.0 - pace.reserved_s

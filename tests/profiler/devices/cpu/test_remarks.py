@@ -104,8 +104,8 @@ def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, 
     with ProfileDatabase(None) as database:
         opened = device.CpuDevice().open(fire(), OpenSettings(threads=threads), database)
         assert opened.cost.lanes == threads
-        assert opened.plain is not None
-        assert opened.plain.threads == min(threads, 2)
+        assert opened.baselines.onnxruntime is not None
+        assert opened.baselines.onnxruntime.threads == min(threads, 2)
         opened.close()
 
 
