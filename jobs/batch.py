@@ -146,9 +146,9 @@ class _Job:
             candidates = Candidates(models, cluster, self.desk, self.settings, pace, self.observer, kept)
             apart = candidates.site()
             here = apart.opened.here
-            if here is not None and here.baselines.only_way is not None:
+            if apart.opened.baselines.only_way is not None:
                 raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
-            pace = pace.reserving(here)
+            pace = pace.reserving(apart.opened)
             rivals = replace(candidates, pace=pace).rivals(apart)
             compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
             compared = replace(compared, notes=(*candidates.notes, *compared.notes))

@@ -16,7 +16,7 @@ from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
@@ -157,9 +157,8 @@ def bench(
     settings = OpenSettings(threads, precision)
     database = None if profile_db is None else Path(profile_db)
     with opened(resolved, model, settings, database) as open_model:
-        assert open_model.here is not None
         check_schedulable(open_model)
-        alternatives = _Alternatives(model, document, open_model.here, threads, observer)
+        alternatives = _Alternatives(model, document, attached(open_model), threads, observer)
         return alternatives.measured(names, baseline, rounds, on_start)
 
 

@@ -16,8 +16,7 @@ from iosched.scheduler.strategies import STAGES
 def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
     """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
     stages = tuple(opened.units.stages(schedule))
-    if opened.here is not None:
-        ask_ahead(opened.here.cost, [Question(stage, "again") for stage in stages])
+    ask_ahead(opened.cost, [Question(stage, "again") for stage in stages])
     return sum(stage_latency_us(opened, stage) for stage in stages)
 
 

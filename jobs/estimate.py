@@ -14,7 +14,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Prices
 from iosched.scheduler import lattice as lattices
@@ -122,7 +122,7 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
         graph, key_of = open_model.graph, open_model.cost.operator_key
         sessions = partial(_sessions_to_measure, open_model, settings)
-        has_blocks = here is None or here.baselines.only_way is None
+        has_blocks = open_model.baselines.only_way is None
         blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if has_blocks else ()
         info, notes = device.info, open_model.details.elsewhere.notes
         found = Estimate(info.kind, info.name, info.cost_kind, blocks, notes=notes)
@@ -137,10 +137,9 @@ def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
 
 def _sessions_to_measure(opened: OpenModel, settings: OptimizeSettings, block: Stage) -> int:
     """How many stretches are measured as sessions at most for the sake of a block, if its own is not known yet."""
-    here = opened.here
-    if here is None or settings.strategy != "both" or not isinstance(here.cost, RunsSessions):
+    if settings.strategy != "both" or not isinstance(opened.cost, RunsSessions):
         return 0
-    return 0 if settings.resume and known_us(here.cost, block) is not None else MOST_FOR_A_BLOCK
+    return 0 if settings.resume and known_us(attached(opened).cost, block) is not None else MOST_FOR_A_BLOCK
 
 
 @dataclass(frozen=True, eq=False)

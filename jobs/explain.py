@@ -181,7 +181,7 @@ def _weighed(
             open_model.effort.tolerance,
             open_model.details.throughputs,
             _idle(open_model, found),
-            0 if open_model.here is None else open_model.here.cost.measurements,
+            0 if known is None else known.cost.measurements,
             open_model.details.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
             considered=tuple(_considered(document, operator.name, open_model)),
             in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),

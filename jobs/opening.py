@@ -10,7 +10,7 @@ from pathlib import Path
 from iosched.jobs.pace import Pace
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.cost import Prefetchable
@@ -104,7 +104,7 @@ def check_schedulable(opened: OpenModel) -> None:
     Raises:
         UsageError: its inputs have no fixed size, or it computes nothing.
     """
-    if opened.here is not None and not opened.here.is_schedulable:
+    if not opened.is_schedulable:
         raise UsageError(
             "there is no schedule to measure: this model's inputs have no fixed size, as texts have none,\n"
             "or it computes nothing. 'iosched run' runs it on plain onnxruntime."
@@ -113,8 +113,7 @@ def check_schedulable(opened: OpenModel) -> None:
 
 def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
     """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
-    here = opened.here
-    if here is None or here.teams is None or document.shipped != "iosched":
+    if opened.teams is None or document.shipped != "iosched":
         return opened, None
-    teams = document.teams_on(here.cost.lanes)
-    return (opened, None) if teams is None else (here.teams.opened(teams), teams)
+    teams = document.teams_on(attached(opened).cost.lanes)
+    return (opened, None) if teams is None else (opened.teams.opened(teams), teams)

@@ -23,7 +23,7 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.faults import Faults
@@ -100,10 +100,9 @@ def _optimized(
     started: float,
 ) -> OptimizeResult:
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
-        here = open_model.here
         started = started if lent.counts_opening else time.monotonic()
-        whole = () if here is None else (here.baselines.onnxruntime, here.baselines.openvino)
-        pace = Pace(settings.budget_s, started, interrupt, *whole)
+        baselines = open_model.baselines
+        pace = Pace(settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino)
         result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
@@ -121,12 +120,12 @@ class _Job:
 
     def run(self) -> OptimizeResult:
         """Searches a schedule, compares it with others, and decides which one ships."""
-        here, interrupt = self.opened.here, self.pace.interrupt
-        with interrupt.holding():
-            if self.settings.objective == "throughput" and here is not None and here.is_schedulable:
+        with self.pace.interrupt.holding():
+            if self.settings.objective == "throughput" and self.opened.is_schedulable:
+                here = attached(self.opened)
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
             found, verdict, search_seconds = self._decided()
-        result = self._result(found, verdict, None if here is None else here.cost)
+        result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
@@ -144,8 +143,9 @@ class _Job:
         found = unsearched(sequential(self.opened.graph))
         return found, self._verdict(found).noting(attempt.notes), self.pace.seconds
 
-    def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None) -> OptimizeResult:
+    def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None = None) -> OptimizeResult:
         here = self.opened.here
+        cost = here.cost if cost is None and here is not None else cost
         document = document_of(self.model, self.settings, self.opened.device, found, verdict, here)
         result = result_of(document, found, verdict, cost, self.pace.seconds)
         counts = result.measurements, result.cache_hits, result.seconds
@@ -154,10 +154,9 @@ class _Job:
         return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 
     def _searched(self) -> SearchResult:
-        here = self.opened.here
-        if here is not None and here.baselines.only_way is not None and self.settings.schedule_from is not None:
+        if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
-        if here is not None and not here.is_schedulable:
+        if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
         return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)
 

@@ -66,7 +66,7 @@ class Desk:
                 return math.inf
             try:
                 with closing(self.open(model, beside)) as opened:
-                    if opened.here is not None and not opened.here.is_schedulable:
+                    if not opened.is_schedulable:
                         return math.inf
                     found = schedule_by(opened, "both", deadline=is_over).schedule.predicted_us
             except IoschedError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModel, attached
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.peers.onnxruntime import QUICK
 
@@ -35,12 +35,13 @@ class Pace:
     interrupt: Interrupt = Uninterrupted()
     reserved_s: float = 0.0
 
-    def reserving(self, here: OpenModelHere | None) -> Pace:
-        """The same with time kept for the least comparison of a model that is open here; under a budget it is run."""
-        if self.budget_s is None or here is None or here.baselines.onnxruntime is None:
+    def reserving(self, opened: OpenModel) -> Pace:
+        """The same with time kept for the least comparison of an open model; under a budget it is run."""
+        plain = opened.baselines.onnxruntime
+        if self.budget_s is None or plain is None:
             return self
-        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + here.measuring.budget.least_rounds)
-        reserved_s = turns * turn_seconds(here.baselines.onnxruntime.opening_and_run_s[1])
+        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + attached(opened).measuring.budget.least_rounds)
+        reserved_s = turns * turn_seconds(plain.opening_and_run_s[1])
         return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
 
     def is_over(self, part: float) -> Callable[[], bool]:

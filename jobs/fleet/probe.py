@@ -12,6 +12,7 @@ from iosched.jobs.fleet.station import Station
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.device import attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import MOST_TRIES
@@ -38,8 +39,7 @@ def probed(station: Station, python: str) -> Facts:
     with ProfileDatabase(None, on_kept=rows.extend) as database:
         opening = station.opening(OpenSettings())
         with closing(device.open(model, opening, database)) as opened:
-            here = opened.here
-            assert here is not None
+            here = attached(opened)
             key, versions = here.cost.device, dict(here.measuring.versions)
             stage = Stage(Strategy.CONCURRENT, ((here.graph.operators[0].name,),))
             for _ in range(MOST_TRIES):

@@ -22,7 +22,7 @@ from iosched.jobs.wholes import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, attached
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import CONFIDENCE, Measurement, known_interval, quantile, summarize
@@ -118,12 +118,11 @@ def model_cost(
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
     with opened(device, model, opening, settings.profile_db, writes=measure != "none", lent=lent) as there:
-        assert there.here is not None
         held = interrupt or Uninterrupted()
         began = started if lent.counts_opening else time.monotonic()
         pace = Pace(settings.budget_s, began, held)  # no time is kept for whole models
         ahead = lent.ahead_on(there, pace)
-        job = _FromStages(model, settings, there.here, observer or Silence(), started, pace, ahead)
+        job = _FromStages(model, settings, attached(there), observer or Silence(), started, pace, ahead)
         return job.searched() if measure == "stages" else job.known()
 
 

@@ -41,7 +41,7 @@ from iosched.scheduler.search import SearchResult
 class Scripted:
     """A device on which rivals take as long as is written down, in milliseconds, round by round."""
 
-    budget = Budget()
+    measuring = SimpleNamespace(budget=Budget())
 
     def __init__(self, latencies_ms: dict[str, list[float]]) -> None:
         self.latencies_ms = latencies_ms
