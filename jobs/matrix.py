@@ -26,9 +26,8 @@ from iosched.profiler.devices.uncertainty import LEVEL, Interval
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
-from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of, refuse_limits
 
 _ROUNDING = 1e-9

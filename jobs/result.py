@@ -25,8 +25,7 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.runtime.device import Device
 from iosched.scheduler import document_format
 from iosched.scheduler.document import ScheduleDocument, SearchRecord
-from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.search import SearchResult
 
 _KEPT = ("measured", "sequential", "greedy", "reference")

@@ -25,8 +25,7 @@ from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
-from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.teams import Teams

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_before
-from iosched.profiler.devices.gpus import gpu_keys, spec_of
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.system import check_system, not_linux
 
@@ -215,6 +214,8 @@ def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, preci
 
 def _simulated_stages(model: Model, gpu: str, precision: str) -> tuple[Stage, ...]:
     """The stages of the best schedule by the analytic model; none where the GPU's specification is not known."""
+    from iosched.profiler.devices.gpus import spec_of
+
     spec = spec_of(gpu)
     if spec is None:
         return ()
@@ -234,6 +235,8 @@ def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
 
 
 def _unknown(device: str) -> str:
+    from iosched.profiler.devices.gpus import gpu_keys
+
     close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
     return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_keys())}"

@@ -15,9 +15,8 @@ from iosched.models.errors import UsageError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.strategy_names import SearchStrategy
 
 
