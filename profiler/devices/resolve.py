@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_before
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.system import check_system, not_linux
+from iosched.runtime.cpu.remarks import remarks_before as core_remarks_before
 
 if TYPE_CHECKING:
     from iosched.models.model import Model

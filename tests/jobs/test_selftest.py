@@ -12,8 +12,8 @@ from scripted import fire
 from iosched.jobs import selftest as selftest_module
 from iosched.jobs.selftest import CheckResult, SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, MismatchError, UsageError
-from iosched.profiler.devices.cpu import checks
 from iosched.runtime.compare import Check
+from iosched.runtime.cpu import checks
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.openvino import library
 from iosched.runtime.reference import Reference

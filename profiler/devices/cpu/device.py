@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.precision import check_precision
-from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
+from iosched.runtime.cpu.precision import check_precision
+from iosched.runtime.cpu.shipped import shipped_executor
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor
 from iosched.runtime.memory import check_fits, machine_nbytes
@@ -44,7 +44,7 @@ class CpuDevice:
 
     def checks(self) -> Sequence[SelfCheck]:
         """Whether the compiled executor is there, and a small network."""
-        from iosched.profiler.devices.cpu.checks import cpu_checks
+        from iosched.runtime.cpu.checks import cpu_checks
 
         return cpu_checks()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.profiler.devices.finding import Finding
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
+from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.lacking import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor

@@ -10,7 +10,6 @@ from typing import ClassVar
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
@@ -35,6 +34,7 @@ from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.remarks import core_remarks
 from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.precision import precisions
-from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
+from iosched.runtime.cpu.precision import precisions
+from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
 from iosched.runtime.executor import Executor
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
@@ -35,7 +35,7 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     if document is None:
         return _plain(model, ReferenceSettings("sequential", lanes))
     if (teams := document.teams_on(lanes)) is not None:
-        from iosched.profiler.devices.cpu.shipped_teams import in_teams
+        from iosched.runtime.cpu.shipped_teams import in_teams
 
         return in_teams(model, document, teams, lanes)
     if document.is_on_openvino:
