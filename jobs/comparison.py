@@ -210,8 +210,8 @@ class _Comparison:
         if any(each.disturbed_by for each in measured.values()):
             return False
         n_rounds = min(len(each.samples_us) for each in measured.values())
-        is_short = self.pace.is_hurried or self.pace.interrupt.accepted
-        return n_rounds >= self.here.measuring.budget.rounds or not is_short
+        is_limited = self.pace.is_hurried or self.pace.interrupt.accepted
+        return n_rounds >= self.here.measuring.budget.rounds or not is_limited
 
     def _measured_now(
         self, ways: Mapping[str, Way], openvino: PlainOpenvino | None

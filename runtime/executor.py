@@ -1,4 +1,4 @@
-"""A model that is ready to run on a device."""
+"""A model that is ready to run on a device, or to be timed there."""
 
 from __future__ import annotations
 
@@ -27,14 +27,6 @@ class Runnable(Protocol):
 
     def close(self) -> None:
         """Frees sessions, buffers and threads."""
-        ...
-
-
-class RunOnDevice(Protocol):
-    """Runs a whole model once on arrays that lie on a GPU."""
-
-    def __call__(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, Any]:
-        """See `Executor.run_on_device`."""
         ...
 
 
@@ -71,7 +63,7 @@ class Executor:
         description: a line that says how the model runs.
         remarks: returns the sentences for `notes`.
         frees: is called on closing, after the runnable is closed.
-        on_device: runs the model on arrays that lie on a GPU; None on a CPU.
+        on_device: runs the model on arrays that lie on a GPU, as `run_on_device`; None on a CPU.
         placed: puts inputs into the device's memory and returns the model ready to be timed on them; by default each
             run is given the inputs.
         in_flight: how many threads may run the model at the same time; more wait for each other.
@@ -84,7 +76,7 @@ class Executor:
     description: str
     remarks: Callable[[], Sequence[str]] = tuple
     frees: Callable[[], None] | None = None
-    on_device: RunOnDevice | None = None
+    on_device: Callable[..., dict[str, Any]] | None = None
     placed: Callable[[Arrays], Candidate] | None = None
     in_flight: int = 1
     traced: Callable[[Arrays, int], TracedRuns] | None = None
