@@ -21,12 +21,13 @@ from testbed import option_parser, print_table, write_results, zoo_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, close_all, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import search

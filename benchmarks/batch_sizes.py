@@ -44,9 +44,10 @@ from iosched.models.light import light_model
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument

@@ -31,9 +31,10 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort

@@ -16,12 +16,12 @@ from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.runtime.cpu.align import align_channels
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Program
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import ReferenceSettings, bound_source
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
@@ -43,13 +43,13 @@ def alternatives(
         inputs: what each run is given.
         splits: whether those are wanted too that are no rivals: the greedy schedule, and those that split the gain.
     """
-    model, lanes, plain = there.model, there.cost.backend.lanes, there.plain
+    model, lanes, plain = there.model, there.cost.backend.lanes, there.baselines.onnxruntime
     assert plain is not None
     setting = document.runtime.get("reference") or {"mode": "sequential", "intra_threads": lanes}
     openers: dict[str, Callable[[], Candidate]] = {
         "onnxruntime": partial(plain.ready, ReferenceSettings(**setting), inputs),
         "onnxruntime-default": partial(_plain_by_default, model, inputs),
-        "openvino": there.rivals(inputs)["openvino"],
+        "openvino": partial(there.baselines.openers["openvino"], inputs),
         "sequential": partial(there.ready, Way(sequential(there.graph)), inputs),
         "both": partial(there.ready, Way(schedule_found(document)), inputs),
         "iosched": lambda: there.device.executor(model, document, lanes).ready(inputs),

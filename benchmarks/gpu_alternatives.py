@@ -26,7 +26,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.device import GPU_EFFORT
 from iosched.profiler.devices.gpus import spec_of
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime_cuda import open_on_gpu
 from iosched.profiler.peers.place import GpuPlace
@@ -36,6 +36,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING
 from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential

@@ -25,9 +25,10 @@ from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import search

@@ -42,10 +42,11 @@ from iosched.models.zoo.mnasnet import sampled
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 

@@ -33,7 +33,7 @@ from testbed import keep_results
 from iosched.jobs.run import open_executor
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.executor import Executor
+from iosched.runtime.executor import Executor
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.processor import cpu_name
 from iosched.runtime.session import load_onnxruntime

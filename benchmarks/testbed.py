@@ -29,9 +29,10 @@ from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
@@ -102,14 +103,14 @@ def open_bed(
     """
     model = zoo_model(network, batch_size)
     where = resolve(device)
-    measures = where.cost_kind == "measured"
+    measures = where.info.cost_kind == "measured"
     launch: LaunchName = DEFAULT_LAUNCH if measures else "streams"
     settings = OpenSettings(precision=precision, launch=launch, resume=measures)
     with opened(where, model, settings, profile_db) as there:
         yield Bed(
             there.graph,
-            where.name,
-            where.cost_kind,
+            where.info.name,
+            where.info.cost_kind,
             there.cost,
             partial(stage_latency_us, there),
             there.effort,

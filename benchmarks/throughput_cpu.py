@@ -19,6 +19,7 @@ from typing import Any
 
 from testbed import keep_results
 
+from iosched.jobs.throughput import team_choices
 from iosched.models import zoo
 from iosched.models.errors import DeviceError
 from iosched.models.load import load_model
@@ -26,11 +27,13 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import TeamWays
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.interleave import compare as compare_speed
 from iosched.profiler.measuring.rate import measure_rates
+from iosched.profiler.peers.requests import open_in_teams, open_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential, together
@@ -88,13 +91,14 @@ def openers(model: Model, ways: TeamWays, lanes: int, inputs: Arrays) -> Openers
     """For each way, by name, a function that opens it."""
     found: dict[str, Callable[[], Candidate]] = {
         "onnxruntime, one session": partial(_one_session, model, lanes, inputs),
-        "openvino, throughput": partial(ways.ready_openvino, inputs),
+        "openvino, throughput": partial(open_streams, model, lanes, inputs),
     }
-    for teams in ways.sessions:
-        found[f"onnxruntime, {teams.text}"] = partial(ways.ready_sessions, teams, inputs)
+    choices = team_choices(model, lanes)
+    for teams in choices.sessions:
+        found[f"onnxruntime, {teams.text}"] = partial(open_in_teams, model, teams, lanes, inputs)
     with Reference(model) as reference:
         expected = reference.run(inputs)
-    for teams in ways.choices:
+    for teams in choices.ours:
         for make in (sequential, greedy) if teams.lanes(lanes) > 1 else (sequential, together):
             name = f"iosched, {teams.text}, {make.__name__}"
             found[name] = partial(_checked, ways, make(model.graph), teams, inputs, expected)

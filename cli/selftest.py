@@ -14,7 +14,7 @@ from iosched.jobs.selftest import selftest
 
 if TYPE_CHECKING:
     from iosched.jobs.selftest import CheckResult, SelfTest
-    from iosched.profiler.devices.selfcheck import SelfCheck
+    from iosched.runtime.selfcheck import SelfCheck
 
 _CHECK = "part name outcome detail seconds"
 

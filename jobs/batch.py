@@ -109,7 +109,7 @@ class _Job:
             found += [] if parts else [cluster]
         if not found:
             raise InvalidModelError(f"no model is left: {'; '.join(left_out.values())}")
-        device = self.desk.device
+        device = self.desk.device.info
         notes = [*remarks(self.settings.device), *notes]
         seconds = time.monotonic() - self.started
         return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
@@ -145,9 +145,9 @@ class _Job:
             candidates = Candidates(models, cluster, self.desk, self.settings, pace, self.observer, kept)
             apart = candidates.site()
             here = apart.opened.here
-            if here is not None and here.only_way is not None:
+            if apart.opened.baselines.only_way is not None:
                 raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
-            pace = pace.reserving(here)
+            pace = pace.reserving(apart.opened)
             rivals = replace(candidates, pace=pace).rivals(apart)
             compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
             compared = replace(compared, notes=(*candidates.notes, *compared.notes))
@@ -198,18 +198,18 @@ class _Job:
             inputs = random_inputs(cluster.model.graph.inputs)
         except UsageError as error:
             return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
-        computed_in = DEFAULT_PRECISION if self.desk.device.cost_kind == "analytic" else document.precision
+        computed_in = DEFAULT_PRECISION if self.desk.device.info.cost_kind == "analytic" else document.precision
         try:
             outputs = self._outputs(model, document, inputs)
             check_members(outputs, inputs, models, cluster.members, rtol=rtol_of(computed_in))
         except DeviceError as error:
-            if self.desk.device.cost_kind == "measured":
+            if self.desk.device.info.cost_kind == "measured":
                 raise
             return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
         return ()
 
     def _outputs(self, model: Model, document: ScheduleDocument, inputs: Arrays) -> Mapping[str, object]:
-        if self.desk.device.cost_kind == "analytic":
+        if self.desk.device.info.cost_kind == "analytic":
             with Reference(model) as session:
                 return session.run(inputs)
         with closing(self.desk.device.executor(model, document, self.settings.threads)) as executor:

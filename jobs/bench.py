@@ -17,14 +17,16 @@ from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, interference_notes
+from iosched.profiler.measuring.in_turn import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, least_samples, summarize
 from iosched.profiler.peers.names import FOR_THROUGHPUT, SLOW_TO_OPEN
+from iosched.runtime.device import Device
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -110,15 +112,14 @@ def bench(
     if document is not None:
         document = fitted(document, model)
         warn_of_other_device(document, device)
-    if resolved.cost_kind == "analytic":
+    if resolved.info.cost_kind == "analytic":
         resolved.executor(model, document)  # raises an error, since nothing runs there
     precision = _precision(document, resolved)
     settings = OpenSettings(threads, precision)
     database = None if profile_db is None else Path(profile_db)
     with opened(resolved, model, settings, database) as open_model:
-        assert open_model.here is not None
         check_schedulable(open_model)
-        alternatives = _Alternatives(model, document, open_model.here, threads, observer)
+        alternatives = _Alternatives(model, document, attached(open_model), threads, observer)
         return alternatives.measured(names, baseline, rounds, on_start)
 
 
@@ -128,7 +129,7 @@ def _precision(document: ScheduleDocument | None, device: Device) -> str:
     Raises:
         UsageError: schedules do not run in it, so that there is nothing of the same precision to compare with.
     """
-    if document is None or document.device_kind != device.kind:
+    if document is None or document.device_kind != device.info.kind:
         return DEFAULT_PRECISION
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
         raise UsageError(
@@ -179,7 +180,7 @@ class _Alternatives:
             in_flight = {name: each.in_flight for name, each in candidates.items()}
             rows = tuple(_rows(found, in_flight, baseline))
             notes = (*_few_notes(rows), *notes)
-            return BenchResult(self.here.device.name, rows, tuple(missing), notes, baseline)
+            return BenchResult(self.here.device.info.name, rows, tuple(missing), notes, baseline)
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""
@@ -188,7 +189,7 @@ class _Alternatives:
             "iosched": partial(self._shipped, inputs),
             **{name: partial(self._scheduled, name, inputs) for name in COMPARED},
             **{name: partial(self.here.ready, way, inputs) for name, way in in_turn.items() if name not in COMPARED},
-            **self.here.rivals(inputs),
+            **{name: partial(opener, inputs) for name, opener in self.here.baselines.openers.items()},
         }
 
     def _shipped(self, inputs: Arrays) -> Candidate:
@@ -202,7 +203,7 @@ class _Alternatives:
         return self.here.ready(Way(found.schedule), inputs)
 
     def _refused(self) -> Candidate:
-        raise DeviceError(self.here.wording.elsewhere)
+        raise DeviceError(self.here.measuring.wording.elsewhere)
 
 
 def _few_notes(rows: Sequence[Row]) -> Iterator[str]:

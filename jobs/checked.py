@@ -14,8 +14,8 @@ from iosched.models.composition.values import is_random
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.profiler.devices.device import Device
 from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.device import Device
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 

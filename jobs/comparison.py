@@ -12,11 +12,12 @@ from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
+from iosched.profiler.measuring.in_turn import closing_all, interference_notes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
+from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings
@@ -113,7 +114,7 @@ def compare_models(
         return not (measured.keys().isdisjoint(found) or measured.keys().isdisjoint(in_turn))
 
     comparison = _Comparison(latencies, here, pace, observer, faults, is_decided)
-    known = None if here.openvino is None else comparison.known(ways, here.openvino)
+    known = None if here.baselines.openvino is None else comparison.known(ways, here.baselines.openvino)
     second, notes = (None, ()) if known else _openvino(here, pace)
     measured, setting = known or comparison.of(ways, second)
     if not has_both(measured):
@@ -136,17 +137,17 @@ def compare_libraries(
 
 def _openvino(here: OpenModelHere, pace: Pace) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
     """OpenVINO if it computes what onnxruntime computes and there is time for it, and a sentence if it does not."""
-    if here.openvino is None:
+    if here.baselines.openvino is None:
         return None, ()
     if not pace.has_time_for_openvino:
         return None, pace.openvino_notes
     try:
-        here.openvino.opened  # noqa: B018 - raises if it may not be compared
+        here.baselines.openvino.opened  # noqa: B018 - raises if it may not be compared
     except MismatchError as error:
         return None, (f"OpenVINO computes something else than onnxruntime, so it was not compared: {error}.",)
     except DeviceError:
         return None, ()
-    return here.openvino, ()
+    return here.baselines.openvino, ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +183,8 @@ class _Comparison:
 
     def _texts(self, ways: Mapping[str, Way], openvino: PlainOpenvino | None) -> dict[str, str]:
         """For each way a text that says all of how it runs."""
-        texts = {name: way.text + self.here.opened_with for name, way in ways.items()}
-        if self.here.plain is not None:
+        texts = {name: way.text + self.here.measuring.opened_with for name, way in ways.items()}
+        if self.here.baselines.onnxruntime is not None:
             texts[REFERENCE] = REFERENCE
         if openvino is not None:
             texts[OPENVINO] = openvino.text
@@ -194,7 +195,7 @@ class _Comparison:
 
         None as well if it left open what is faster, unless there is less time now than a whole comparison takes.
         """
-        found, plain = self.latencies.known(texts), self.here.plain
+        found, plain = self.latencies.known(texts), self.here.baselines.onnxruntime
         if found is None or not (self._is_short(len(texts)) or self.is_decided(found)):
             return None
         if plain is None:
@@ -203,20 +204,21 @@ class _Comparison:
         return None if setting is None else (found, setting)
 
     def _is_short(self, n_candidates: int) -> bool:
-        return self.pace.comparison(self.here.budget, n_candidates).rounds < self.here.budget.rounds
+        return self.pace.comparison(self.here.measuring.budget, n_candidates).rounds < self.here.measuring.budget.rounds
 
     def _is_thorough(self, measured: Mapping[str, Measurement]) -> bool:
         if any(each.disturbed_by for each in measured.values()):
             return False
         n_rounds = min(len(each.samples_us) for each in measured.values())
-        return n_rounds >= self.here.budget.rounds or not (self.pace.is_hurried or self.pace.interrupt.accepted)
+        is_limited = self.pace.is_hurried or self.pace.interrupt.accepted
+        return n_rounds >= self.here.measuring.budget.rounds or not is_limited
 
     def _measured_now(self, ways: Mapping[str, Way], openvino: PlainOpenvino | None) -> _Measured:
         inputs = random_inputs(self.latencies.model.graph.inputs)
         candidates: dict[str, Candidate] = {}
         setting = None
         with closing_all(candidates):
-            if (plain := self.here.plain) is not None:
+            if (plain := self.here.baselines.onnxruntime) is not None:
                 setting = self._best_setting(inputs)
                 candidates[REFERENCE] = plain.ready(setting, inputs)
             if openvino is not None:
@@ -240,12 +242,13 @@ class _Comparison:
 
     def _best_setting(self, inputs: Arrays) -> ReferenceSettings:
         """The setting in which plain onnxruntime is fastest; its usual one if there is no time to find that out."""
-        assert self.here.plain is not None
-        return self.here.plain.best(inputs) if self.pace.can_choose_setting else self.here.plain.settings[0]
+        plain = self.here.baselines.onnxruntime
+        assert plain is not None
+        return plain.best(inputs) if self.pace.can_choose_setting else plain.settings[0]
 
     def _in_turn(self, candidates: Mapping[str, Candidate]) -> Mapping[str, Measurement]:
-        budget = self.pace.comparison(self.here.budget, len(candidates))
+        budget = self.pace.comparison(self.here.measuring.budget, len(candidates))
         return compared_in_turn(self.here, candidates, budget, self.pace.interrupt, self._round_done)
 
     def _round_done(self, done: int, total: int) -> None:
-        self.observer.progress(done, total, f"comparing with {self.here.wording.rival}")
+        self.observer.progress(done, total, f"comparing with {self.here.measuring.wording.rival}")

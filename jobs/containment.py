@@ -16,7 +16,7 @@ from iosched.models.errors import IoschedError, PlanError, UsageError
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.probing import part_alone
-from iosched.profiler.devices.device import Device
+from iosched.profiler.devices.device import ProfiledDevice
 from iosched.profiler.devices.ways import Running
 from iosched.runtime.faults import NOT_THE_MODEL, Faults, named, plan_error, summary
 from iosched.runtime.inputs import random_inputs
@@ -28,7 +28,7 @@ _LOCATING_S, _LEAST_S = 20.0, 2.0
 
 
 def shipped_plain(
-    error: Exception, model: Model, settings: OptimizeSettings, device: Device, started: float
+    error: Exception, model: Model, settings: OptimizeSettings, device: ProfiledDevice, started: float
 ) -> OptimizeResult:
     """The result of `optimize` if our own plan fails with `error`: plain onnxruntime ships, which runs the model.
 
@@ -75,7 +75,7 @@ def _run_plain(model: Model) -> None:
         reference.run(random_inputs(model.graph.inputs))
 
 
-def _failing_operator(model: Model, device: Device, threads: int | None, left_s: float) -> str:
+def _failing_operator(model: Model, device: ProfiledDevice, threads: int | None, left_s: float) -> str:
     """The first operator that fails as a model of its own, or together with what it reads from, for people.
 
     Empty if none is found soon enough.
@@ -90,7 +90,7 @@ def _failing_operator(model: Model, device: Device, threads: int | None, left_s:
     return ""
 
 
-def _fails_alone(model: Model, operators: Sequence[Operator], device: Device, threads: int | None) -> bool:
+def _fails_alone(model: Model, operators: Sequence[Operator], device: ProfiledDevice, threads: int | None) -> bool:
     """Whether onnxruntime runs these operators alone, and our own plan for them fails."""
     returned = {*model.graph.outputs, *operators[-1].outputs}
     outputs = [tensor for operator in operators for tensor in operator.outputs if tensor in returned]

@@ -16,8 +16,7 @@ from iosched.scheduler.strategies import STAGES
 def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
     """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
     stages = tuple(opened.units.stages(schedule))
-    if opened.here is not None:
-        ask_ahead(opened.here.cost, [Question(stage, "again") for stage in stages])
+    ask_ahead(opened.cost, [Question(stage, "again") for stage in stages])
     return sum(stage_latency_us(opened, stage) for stage in stages)
 
 
@@ -45,7 +44,7 @@ def _runnable(opened: OpenModel, stage: Stage) -> Stage:
 
 def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
     """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `FoundElsewhere`."""
-    return opened.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
+    return opened.details.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
 
 
 def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:

@@ -14,7 +14,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Prices
 from iosched.scheduler import lattice as lattices
@@ -122,24 +122,24 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
         graph, key_of = open_model.graph, open_model.cost.operator_key
         sessions = partial(_sessions_to_measure, open_model, settings)
-        has_blocks = here is None or here.only_way is None
+        has_blocks = open_model.baselines.only_way is None
         blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if has_blocks else ()
-        found = Estimate(device.kind, device.name, device.cost_kind, blocks, notes=open_model.elsewhere.notes)
+        info, notes = device.info, open_model.details.elsewhere.notes
+        found = Estimate(info.kind, info.name, info.cost_kind, blocks, notes=notes)
         return replace(found, known=sum(each.known for each in blocks)) if counter is None else counter.added_to(found)
 
 
 def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
     """How many of the stages were measured elsewhere; none of the others has to be, since they are computed."""
-    measured = opened.elsewhere.measured
+    measured = opened.details.elsewhere.measured
     return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
 
 
 def _sessions_to_measure(opened: OpenModel, settings: OptimizeSettings, block: Stage) -> int:
     """How many stretches are measured as sessions at most for the sake of a block, if its own is not known yet."""
-    here = opened.here
-    if here is None or settings.strategy != "both" or not isinstance(here.cost, RunsSessions):
+    if settings.strategy != "both" or not isinstance(opened.cost, RunsSessions):
         return 0
-    return 0 if settings.resume and known_us(here.cost, block) is not None else MOST_FOR_A_BLOCK
+    return 0 if settings.resume and known_us(attached(opened).cost, block) is not None else MOST_FOR_A_BLOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ class _Counter:
         cost = self.here.cost
         return replace(
             found,
-            prices=self.here.prices,
+            prices=self.here.measuring.prices,
             known=self.asked.signatures,
             disturbed=self.asked.disturbed,
             repeats=self.asked.repeatable if is_searched(self.settings.strategy) else 0,
@@ -204,7 +204,7 @@ class _Counter:
         known_alone = sum(len(stage.operators) == 1 for stage in known)
         if not is_searched(self.settings.strategy):
             return 0
-        single = self.here.prices.samples_alone * (alone - known_alone)
+        single = self.here.measuring.prices.samples_alone * (alone - known_alone)
         beyond = missing - (alone - known_alone)
         limit = self.here.effort.max_measurements
         if self.settings.exhaustive or limit is None:

@@ -140,13 +140,13 @@ def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel
         own = next((stage for stage in alternative.schedule.stages if operator in stage.operators), None)
         if own is not None:
             in_units = units.scheduled(alternative.schedule).stages
-            idle = next(open_model.idle_share(stage) for stage in in_units if unit in stage.operators)
+            idle = next(open_model.details.idle_share(stage) for stage in in_units if unit in stage.operators)
             yield Considered(alternative.name, alternative.latency_us, own, idle)
 
 
 def _idle(open_model: OpenModel, found: Places) -> dict[Stage, float | None]:
     stages = {found.present, *(stage for place in found.elsewhere for stage in place.stages)}
-    return {stage: open_model.idle_share(stage) for stage in stages}
+    return {stage: open_model.details.idle_share(stage) for stage in stages}
 
 
 def _weighed(
@@ -177,16 +177,16 @@ def _weighed(
             operator,
             open_model.units.members(unit),
             found,
-            device.name,
-            device.cost_kind,
+            device.info.name,
+            device.info.cost_kind,
             open_model.effort.tolerance,
-            open_model.throughputs,
+            open_model.details.throughputs,
             _idle(open_model, found),
-            0 if open_model.here is None else open_model.here.cost.measurements,
-            open_model.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
+            0 if known is None else known.cost.measurements,
+            open_model.details.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
             considered=tuple(_considered(document, operator.name, open_model)),
             in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),
-            equal=_equal(open_model.uncertainty, found),
+            equal=_equal(open_model.details.uncertainty, found),
             teams=teams,
             side_by_side=models,
         )

@@ -178,7 +178,7 @@ class ThisMachine:
 
 @contextmanager
 def _using(device: str, model: Model) -> Iterator[None]:
-    if resolve(device, model).cost_kind == "analytic":
+    if resolve(device, model).info.cost_kind == "analytic":
         yield
         return
     with machine("measuring"):

@@ -93,7 +93,7 @@ def _separates_units(units: Units, schedule: Schedule) -> bool:
 
 
 def _looked_up(open_model: OpenModel, stages: Sequence[Stage]) -> KnownStages:
-    idle = [open_model.idle_share(stage) for stage in stages]
+    idle = [open_model.details.idle_share(stage) for stage in stages]
     if open_model.here is None:
         singles = tuple(_singles(open_model, open_model.cost.stage_latency_us))
         return KnownStages(tuple(KnownStage(None, each) for each in idle), singles, _COMPUTED)

@@ -27,9 +27,8 @@ from iosched.profiler.measuring.statistics import Interval
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
-from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of, refuse_limits
 
 _ROUNDING = 1e-9
@@ -191,7 +190,7 @@ def matrix(
         opened = list(_open_targets(batches, settings, open_things))
         found = []
         for index, target in enumerate(opened):
-            observer.progress(index, len(opened), f"{target.opened.device.key}, batch size {target.batch_size}")
+            observer.progress(index, len(opened), f"{target.opened.device.info.key}, batch size {target.batch_size}")
             found.append(schedule_by(target.opened, settings.strategy, settings.pruning))
         observer.progress(len(opened), len(opened), "every schedule on every target")
         schedules = [target.opened.units.expanded(one.schedule) for target, one in zip(opened, found, strict=True)]
@@ -205,15 +204,15 @@ def matrix(
     schedules = [schedules[source] for source in sources]
     targets = tuple(
         MatrixTarget(
-            target.opened.device.key,
-            target.opened.device.name,
+            target.opened.device.info.key,
+            target.opened.device.info.name,
             target.batch_size,
-            target.opened.device.cost_kind,
+            target.opened.device.info.cost_kind,
             schedules[own],
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
-            target.opened.elsewhere.notes,
+            target.opened.details.elsewhere.notes,
             _speedup(target.opened, baselines[own], schedules[own]),
         )
         for own, target in enumerate(opened)
@@ -229,14 +228,14 @@ def chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[t
 
 def _intervals(opened: OpenModel, schedules: Sequence[Schedule], own: int) -> Iterator[MatrixIntervals | None]:
     """How well the latency of each schedule is known on a device whose own is number `own`."""
-    known = opened.uncertainty
+    known = opened.details.uncertainty
     stages = [() if known is None else stages_as_run(opened, schedule) for schedule in schedules]
     for each in stages:
         yield None if known is None else MatrixIntervals(known.latency_us(each), known.ratio(each, stages[own]))
 
 
 def _speedup(opened: OpenModel, baseline: Schedule, schedule: Schedule) -> Interval | None:
-    known = opened.uncertainty
+    known = opened.details.uncertainty
     return None if known is None else known.ratio(stages_as_run(opened, baseline), stages_as_run(opened, schedule))
 
 
@@ -259,9 +258,9 @@ def _open_targets(
     batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack
 ) -> Iterator[_OpenTarget]:
     """All targets by device and then by batch size; those of a device share its threads, and all share a database."""
-    devices = {device.key: device for device in map(resolve, settings.devices)}
-    is_measured = any(device.cost_kind == "measured" for device in devices.values())
-    if all(device.cost_kind == "measured" for device in devices.values()):
+    devices = {device.info.key: device for device in map(resolve, settings.devices)}
+    is_measured = any(device.info.cost_kind == "measured" for device in devices.values())
+    if all(device.info.cost_kind == "measured" for device in devices.values()):
         refuse_for_planned_gpus(settings.opening)
     path = settings.profile_db or default_path()
     is_read = settings.resume and path is not None and is_there(path)

@@ -47,7 +47,7 @@ def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | N
     None where there is no such schedule, where nothing is searched, or where a budget leaves no time for it.
     Complexity: that of `search`, which asks for no latency that has to be computed.
     """
-    measured = opened.elsewhere.measured
+    measured = opened.details.elsewhere.measured
     if measured is None or settings.budget_s is not None or not is_searched(settings.strategy):
         return None
     cost = MeasuredOnly(measured.known_us, opened.cost.operator_key)

@@ -10,7 +10,7 @@ from pathlib import Path
 from iosched.jobs.pace import Pace
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.cost import Prefetchable
@@ -43,7 +43,7 @@ NOTHING_LENT = Lent()
 
 @contextmanager
 def opened(
-    device: Device,
+    device: ProfiledDevice,
     model: Model,
     settings: OpenSettings,
     profile_db: Path | None,
@@ -76,7 +76,7 @@ def opened(
 
 @contextmanager
 def profile_database(
-    device: Device, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
+    device: ProfiledDevice, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
 ) -> Iterator[ProfileDatabase | None]:
     """The profile database, if latencies on `device` are used or kept, else None; closed at the end.
 
@@ -87,9 +87,9 @@ def profile_database(
     Raises:
         UsageError: the file is damaged or no profile database.
     """
-    path, keeps = profile_db or default_path(), writes and device.cost_kind == "measured"
+    path, keeps = profile_db or default_path(), writes and device.info.cost_kind == "measured"
     was_made = path is not None and is_there(path)
-    if device.cost_kind == "analytic" and not (was_made and settings.resume):
+    if device.info.cost_kind == "analytic" and not (was_made and settings.resume):
         yield None
         return
     if not (keeps or was_made):
@@ -104,7 +104,7 @@ def check_schedulable(opened: OpenModel) -> None:
     Raises:
         UsageError: its inputs have no fixed size, or it computes nothing.
     """
-    if opened.here is not None and not opened.here.is_schedulable:
+    if not opened.is_schedulable:
         raise UsageError(
             "there is no schedule to measure: this model's inputs have no fixed size, as texts have none,\n"
             "or it computes nothing. 'iosched run' runs it on plain onnxruntime."
@@ -113,8 +113,7 @@ def check_schedulable(opened: OpenModel) -> None:
 
 def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
     """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
-    here = opened.here
-    if here is None or here.teams is None or document.shipped != "iosched":
+    if opened.teams is None or document.shipped != "iosched":
         return opened, None
-    teams = document.teams_on(int(here.running(None, {}).runtime["lanes"]))
-    return (opened, None) if teams is None else (here.teams.opened(teams), teams)
+    teams = document.teams_on(attached(opened).cost.lanes)
+    return (opened, None) if teams is None else (opened.teams.opened(teams), teams)

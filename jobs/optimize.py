@@ -23,7 +23,7 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.faults import Faults
@@ -82,7 +82,7 @@ def optimize(
         settings = replace(settings, schedule_from=fitted(settings.schedule_from, model))
     device = resolve(settings.device, model)
     device.check(settings.opening)
-    _log.info("optimize %r on %s: %s", model.name, device.name, settings.words)
+    _log.info("optimize %r on %s: %s", model.name, device.info.name, settings.words)
     started, attempt = time.monotonic(), Faults()
     with attempt.contained(model.name):
         return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), lent, started)
@@ -93,17 +93,16 @@ def optimize(
 def _optimized(
     model: Model,
     settings: OptimizeSettings,
-    device: Device,
+    device: ProfiledDevice,
     observer: Observer,
     interrupt: Interrupt,
     lent: Lent,
     started: float,
 ) -> OptimizeResult:
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
-        here = open_model.here
         started = started if lent.counts_opening else time.monotonic()
-        whole = () if here is None else (here.plain, here.openvino)
-        pace = Pace(settings.budget_s, started, interrupt, *whole)
+        baselines = open_model.baselines
+        pace = Pace(settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino)
         result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
@@ -121,18 +120,18 @@ class _Job:
 
     def run(self) -> OptimizeResult:
         """Searches a schedule, compares it with others, and decides which one ships."""
-        here, interrupt = self.opened.here, self.pace.interrupt
-        with interrupt.holding():
-            if self.settings.objective == "throughput" and here is not None and here.is_schedulable:
+        with self.pace.interrupt.holding():
+            if self.settings.objective == "throughput" and self.opened.is_schedulable:
+                here = attached(self.opened)
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
             found, verdict, search_seconds = self._decided()
-        result = self._result(found, verdict, None if here is None else here.cost)
+        result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
         """What ships, and the seconds that the search took; one operator after another if no other plan runs here."""
         here = self.opened.here
-        has_plain = here is None or here.plain is not None
+        has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)
         with attempt.contained("the schedule found"):
             found = self._searched()
@@ -143,8 +142,10 @@ class _Job:
         found = unsearched(sequential(self.opened.graph))
         return found, self._verdict(found).noting(attempt.notes), self.pace.seconds
 
-    def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None) -> OptimizeResult:
-        of_model = self.model, self.settings, self.opened.device, self.opened.here
+    def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None = None) -> OptimizeResult:
+        here = self.opened.here
+        cost = here.cost if cost is None and here is not None else cost
+        of_model = self.model, self.settings, self.opened.device, here
         result = result_of(*of_model, found, verdict, cost, self.pace.seconds)
         counts = result.measurements, result.cache_hits, result.seconds
         _log.info("%d stages measured, %d known before, %.1f s in all", *counts)
@@ -152,10 +153,9 @@ class _Job:
         return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 
     def _searched(self) -> SearchResult:
-        here = self.opened.here
-        if here is not None and here.only_way is not None and self.settings.schedule_from is not None:
+        if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
-        if here is not None and not here.is_schedulable:
+        if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
         return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)
 
@@ -167,8 +167,8 @@ class _Job:
             share = verdict.running.runtime.get("measured_share")
             return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
-        if here.only_way is not None:
-            return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)
+        if here.baselines.only_way is not None:
+            return reduced_verdict(here, here.baselines.only_way, found, latencies, self.pace, self.observer)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
         faults = Faults(self.settings.strict)

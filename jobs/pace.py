@@ -10,7 +10,7 @@ from functools import cached_property
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModel, attached
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.peers.onnxruntime import QUICK, PlainOnnxruntime
@@ -59,12 +59,13 @@ class Pace:
     turn_s: Callable[[float], float] = turn_seconds
     reserved_s: float = 0.0
 
-    def reserving(self, here: OpenModelHere | None) -> Pace:
-        """The same with time kept for the least comparison of a model that is open here; under a budget it is run."""
-        if self.budget_s is None or here is None or here.plain is None:
+    def reserving(self, opened: OpenModel) -> Pace:
+        """The same with time kept for the least comparison of an open model; under a budget it is run."""
+        plain = opened.baselines.onnxruntime
+        if self.budget_s is None or plain is None:
             return self
-        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + here.budget.least_rounds)
-        reserved_s = turns * turn_seconds(here.plain.opening_and_run_s[1])
+        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + attached(opened).measuring.budget.least_rounds)
+        reserved_s = turns * turn_seconds(plain.opening_and_run_s[1])
         return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
 
     def remaining_s(self, part: float | None = None) -> float:

@@ -232,7 +232,7 @@ def _devices(settings: RankSettings) -> Mapping[str, str]:
     for name in settings.devices:
         device = resolve(name)
         device.check(settings.on(name).opening)
-        found.setdefault(device.key, name)
+        found.setdefault(device.info.key, name)
     if not found:
         raise UsageError("there is no device to rank models on")
     return {name: key for key, name in found.items()}

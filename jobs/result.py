@@ -19,12 +19,12 @@ from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.compare import Check
+from iosched.runtime.device import Device
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.search import SearchResult
 
 _KEPT = ("measured", "sequential", "greedy", "reference")

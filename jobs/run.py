@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from iosched.jobs.member_checks import member_checks
 from iosched.jobs.other_device import warn_of_other_device
-from iosched.models.composition.members import Member, members_of
-from iosched.models.composition.values import is_random
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, combine, compare, rtol_of
+from iosched.runtime.executor import Executor
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
 from iosched.runtime.traced import TracedRuns
@@ -29,8 +26,11 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.transfer import fitted
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+
     from iosched.jobs.locating.difference import FirstDifference
     from iosched.jobs.locating.site import Original
+    from iosched.models.composition.members import Member
 
 _log = logger(__name__)
 
@@ -120,7 +120,7 @@ def run(
         raise UsageError(f"a model that runs in {document.teams.text} cannot be traced: optimize it for latency")
     document = None if document is None else fitted(document, model)
     rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
-    own = members_of(model.proto) if members else ()
+    own = _members(model) if members else ()
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         if trace and executor.traced is None:
             raise UsageError(f"a run cannot be traced here: it is by {executor.description}, not by lanes of a CPU")
@@ -130,7 +130,7 @@ def run(
                 f" {executor.description}. Leave --check-schedule out."
             )
         outputs, notes = executor.run(inputs), executor.notes
-        if reference is not None and (drawn := next(filter(is_random, nodes_within(reference.proto.graph)), None)):
+        if reference is not None and (drawn := _drawn(reference)):
             notes = (*notes, f"Outputs were not compared: {drawn.op_type} {drawn.output[0]!r} differs from run to run.")
             reference = None
         if reference is model and executor.by == "reference":
@@ -178,6 +178,20 @@ def _as_scheduled(document: ScheduleDocument | None) -> ScheduleDocument:
     return replace(document, shipped="iosched", runtime=runtime)
 
 
+def _members(model: Model) -> Sequence[Member]:
+    """The models that the file has."""
+    from iosched.models.composition.members import members_of
+
+    return members_of(model.proto)
+
+
+def _drawn(model: Model) -> NodeProto | None:
+    """The first node whose outputs differ from run to run; None if there is none."""
+    from iosched.models.composition.values import is_random
+
+    return next(filter(is_random, nodes_within(model.proto.graph)), None)
+
+
 def _compared(outputs: Mapping[str, np.ndarray], reference: Model, inputs: Arrays, rtol: float) -> Check:
     with Reference(reference) as session:
         return compare(outputs, session.run(inputs), rtol=rtol)
@@ -190,6 +204,8 @@ def _compared_members(
     members: Sequence[Member],
     rtol: float,
 ) -> Check:
+    from iosched.jobs.member_checks import member_checks
+
     found = member_checks(outputs, inputs, models, members, rtol=rtol)
     return combine([replace(check, reasons=_named(member, check)) for member, check in found])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from iosched.jobs.provenance import provenance
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere
+from iosched.runtime.device import Device
 from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.scheduler import document_format as file
 from iosched.scheduler.checks import model_dtype
@@ -32,12 +33,12 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
         sha256=model.digest,
         inputs=dict(model.bindings),
         dtype=model_dtype(model.graph),
-        device={**device.design, "kind": device.kind, "name": device.name},
+        device={**device.info.design, "kind": device.info.kind, "name": device.info.name},
         schedule=schedule,
-        cost=device.cost_kind,
-        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
+        cost=device.info.cost_kind,
+        versions={"iosched": iosched_version(), **({} if here is None else here.measuring.versions)},
         structure=model.structure,
-        provenance={} if device.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
+        provenance={} if device.info.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
     )
 
 

@@ -12,7 +12,7 @@ from iosched.models.errors import DeviceLostError, ExecutionError, IoschedError,
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.selfcheck import SelfCheck
+from iosched.runtime.selfcheck import SelfCheck
 
 Outcome = Literal["passed", "failed", "not tried"]
 
@@ -139,9 +139,10 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
     """
     started = time.perf_counter()
     opened = resolve(device)
-    about = {"iosched": iosched_version(), **opened.about, **installed(_PACKAGES), "python": platform.python_version()}
+    info = opened.info
+    about = {"iosched": iosched_version(), **info.about, **installed(_PACKAGES), "python": platform.python_version()}
     results = tuple(_results(opened.checks(), watcher or _Silence()))
-    return SelfTest(opened.key, opened.name, about, results, time.perf_counter() - started)
+    return SelfTest(info.key, info.name, about, results, time.perf_counter() - started)
 
 
 def _results(checks: Sequence[SelfCheck], watcher: Watcher) -> Iterator[CheckResult]:

@@ -22,14 +22,18 @@ from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import DeviceError, MismatchError, UsageError
+from iosched.models.images import with_images
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all
+from iosched.profiler.measuring.in_turn import Budget, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
+from iosched.profiler.peers.requests import open_in_teams, open_streams
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -39,7 +43,7 @@ from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategy_names import is_searched
-from iosched.scheduler.teams import Teams
+from iosched.scheduler.teams import Teams, possible
 
 _TRIED = Budget(rounds=2, max_seconds=40.0, least_rounds=1)
 _COMPARED = Budget(rounds=15, max_seconds=60.0, least_rounds=LEAST_SAMPLES)
@@ -60,6 +64,40 @@ _ONE_WAY = "For lack of time plain onnxruntime was compared in one way alone: {w
 
 
 @dataclass(frozen=True)
+class TeamChoices:
+    """The teams that are tried for a model.
+
+    Attributes:
+        refusal: why the batch cannot be divided; None if it can, or has one image.
+        ours: the teams for our schedules.
+        sessions: the teams for plain onnxruntime, beside one session that has all cores.
+    """
+
+    refusal: str | None
+    ours: Sequence[Teams]
+    sessions: Sequence[Teams]
+
+
+def team_choices(model: Model, lanes: int) -> TeamChoices:
+    """The teams that are tried for a model on `lanes` cores.
+
+    Teams of sessions have one core each; they have a request each, or divide the batch. There are none on a single
+    core, or where weights are so large that nobody would have them in memory so often.
+    """
+    refusal = None
+    try:
+        with_images(model, 1)
+    except UsageError as error:
+        refusal = str(error)
+    ours = possible(model.batch_size, lanes, divides=refusal is None)
+    weights_nbytes = sum(array.nbytes for array in model.weights.values())
+    if lanes == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
+        return TeamChoices(refusal, ours, ())
+    divided = [teams for teams in ours if teams.requests == 1 and teams.count == lanes]
+    return TeamChoices(refusal, ours, (Teams(lanes, 1, model.batch_size), *divided))
+
+
+@dataclass(frozen=True)
 class _Choice:
     """A way to run the model: a schedule of operators for each team, and the search that found it."""
 
@@ -73,6 +111,7 @@ class _Choice:
 class _Job:
     here: OpenModelHere
     ways: TeamWays
+    choices: TeamChoices
     model: Model
     settings: OptimizeSettings
     observer: Observer
@@ -111,7 +150,7 @@ class _Job:
 
         Those come first that take their share of the images at once and have the fewest cores, where time is short.
         """
-        choices, each_s = self.ways.choices, n_ways * self.pace.trial_s
+        choices, each_s = self.choices.ours, n_ways * self.pace.trial_s
         if self._trying_s >= len(choices) * each_s:
             return choices
         batch = self.model.batch_size
@@ -123,7 +162,7 @@ class _Job:
     @property
     def sessions_s(self) -> float:
         """About how many seconds it takes to find how plain onnxruntime is fastest."""
-        return (1 + len(self.ways.sessions)) * self.pace.trial_s if self.ways.sessions else 0.0
+        return (1 + len(self.choices.sessions)) * self.pace.trial_s if self.choices.sessions else 0.0
 
     @property
     def _trying_s(self) -> float:
@@ -135,21 +174,21 @@ class _Job:
 
         Where there is no time to find that out, it has as many cores for each of its sessions as our teams have.
         """
-        assert self.here.plain is not None
-        can_choose = self.pace.can_choose_setting
-        setting = self.here.plain.best(self.inputs) if can_choose else self.here.plain.settings[0]
+        sessions, plain = self.choices.sessions, self.here.baselines.onnxruntime
+        assert plain is not None
+        setting = plain.best(self.inputs) if self.pace.can_choose_setting else plain.settings[0]
         left_s = self.pace.search_left_s if self.pace.can_decide else 0.0
         if left_s < self.sessions_s / 2:  # a search that left all of it may end a little late
-            alike = ((ours.requests, ours.count) == (teams.requests, teams.count) for teams in self.ways.sessions)
-            found = next((teams for teams, is_alike in zip(self.ways.sessions, alike, strict=True) if is_alike), None)
+            alike = ((ours.requests, ours.count) == (teams.requests, teams.count) for teams in sessions)
+            found = next((teams for teams, is_alike in zip(sessions, alike, strict=True) if is_alike), None)
             self.left_out.append(_ONE_WAY.format(way="one session over all cores" if found is None else found.text))
             return found, setting if found is None else _ONE_CORE
-        openers: list[Callable[[], Candidate]] = [partial(self.here.plain.ready, setting, self.inputs)]
-        openers += [partial(self.ways.ready_sessions, teams, self.inputs) for teams in self.ways.sessions]
+        openers: list[Callable[[], Candidate]] = [partial(plain.ready, setting, self.inputs)]
+        openers += [partial(open_in_teams, self.model, teams, self.lanes, self.inputs) for teams in sessions]
         best = self._order(openers)[0][0]
         if best == 0:
             return None, setting
-        return self.ways.sessions[best - 1], _ONE_CORE
+        return sessions[best - 1], _ONE_CORE
 
     def ready(self, choice: _Choice) -> Candidate:
         """Ready to be timed."""
@@ -171,7 +210,7 @@ class _Job:
     @property
     def lanes(self) -> int:
         """How many cores there are."""
-        return int(self.here.running(None, {}).runtime["lanes"])
+        return self.here.cost.lanes
 
     def _makers(self, teams: Teams) -> Sequence[Callable[..., Schedule]]:
         return (sequential, greedy) if self._has_several_cores(teams) else (sequential, together)
@@ -229,10 +268,11 @@ def best_throughput(
         KeyboardInterrupt: the user interrupts, and does not want the best way known.
     """
     assert here.teams is not None
-    lanes = int(here.running(None, {}).runtime["lanes"])
+    lanes = here.cost.lanes
     pace = replace(pace, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
     inputs = random_inputs(model.graph.inputs)
-    job = _Job(here, here.teams, model, settings, observer, pace, inputs, Faults(settings.strict))
+    choices, faults = team_choices(model, lanes), Faults(settings.strict)
+    job = _Job(here, here.teams, choices, model, settings, observer, pace, inputs, faults)
     choice = job.best()
     sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
@@ -244,18 +284,19 @@ def _compared(
     job: _Job, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
 ) -> tuple[Mapping[str, Measurement], tuple[str, ...]]:
     """All that is compared, measured in turn; without our own if it computes something else, which a sentence says."""
-    here, ways, plain = job.here, job.ways, job.here.plain
+    here, ways, plain = job.here, job.ways, job.here.baselines.onnxruntime
     assert plain is not None
     opened: dict[str, Candidate] = {}
     with closing_all(opened):
         if sessions is None:
             opened[REFERENCE] = plain.ready(setting, job.inputs)
         else:
-            opened[REFERENCE] = ways.ready_sessions(sessions, job.inputs)
+            opened[REFERENCE] = open_in_teams(job.model, sessions, job.lanes, job.inputs)
         opened["iosched"], run = ways.ready(choice.schedule, choice.teams, job.inputs)
         with Reference(job.model, setting) as reference:
             check = compare(run(), reference.run(job.inputs))
-        notes: tuple[str, ...] = () if ways.refusal is None else (f"The batch is not divided: {ways.refusal}.",)
+        refusal = job.choices.refusal
+        notes: tuple[str, ...] = () if refusal is None else (f"The batch is not divided: {refusal}.",)
         notes += (*job.left_out, *job.faults.notes)
         if not check.passed and job.settings.strict:
             raise MismatchError(f"teams compute something else than onnxruntime: {check.reasons[0]}")
@@ -263,15 +304,15 @@ def _compared(
             opened.pop("iosched").close()
             notes += (f"Teams compute something else than onnxruntime, so they were not compared: {check.reasons[0]}.",)
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
-        notes += job.pace.openvino_notes if here.openvino is not None else ()
-        if here.openvino is not None and job.pace.has_time_for_openvino:
+        notes += job.pace.openvino_notes if here.baselines.openvino is not None else ()
+        if here.baselines.openvino is not None and job.pace.has_time_for_openvino:
             try:
-                here.openvino.opened.close()  # raises unless it computes what onnxruntime computes
-                opened[OPENVINO] = ways.ready_openvino(job.inputs)
+                here.baselines.openvino.opened.close()  # raises unless it computes what onnxruntime computes
+                opened[OPENVINO] = open_streams(job.model, job.lanes, job.inputs)
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
         budget = job.pace.comparison(_COMPARED, len(opened))
-        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.wording.rival}"))
+        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.rival}"))
         return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
 
 
@@ -299,7 +340,7 @@ def _verdict(
     decided = decide(measured, REFERENCE, ours, [OPENVINO] if OPENVINO in measured else [])
     words = {
         "iosched": f"the schedule found ({choice.teams.text})",
-        "sequential": here.wording.sequential,
+        "sequential": here.measuring.wording.sequential,
         REFERENCE: f"plain onnxruntime ({setting.description if sessions is None else sessions.text})",
         OPENVINO: "OpenVINO with its settings for throughput",
     }

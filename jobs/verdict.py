@@ -24,8 +24,7 @@ from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
-from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.teams import Teams
@@ -105,7 +104,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     shipped = cast(Shipped, labels.get(decided.chosen, decided.chosen))
     words = {
         **dict.fromkeys(compared.found, "the schedule found"),
-        "sequential": here.wording.sequential,
+        "sequential": here.measuring.wording.sequential,
         REFERENCE: "plain onnxruntime",
         OPENVINO: "OpenVINO",
     }
@@ -186,7 +185,7 @@ def reduced_verdict(
 
 def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
     """The verdict on a model that no schedule can be run for: plain onnxruntime ships."""
-    running, plain = here.running(None, {}), here.plain
+    running, plain = here.running(None, {}), here.baselines.onnxruntime
     return Verdict(
         shipped="reference",
         reason=_NOTHING_TO_SCHEDULE,
@@ -216,13 +215,14 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
     # Sums of the same latencies in another order differ in the last bits.
     is_faster = latency_us["iosched"] < latency_us["sequential"] * (1 - 1e-9)
     shipped: Shipped = "iosched" if is_faster else "sequential"
-    intervals = intervals_of(opened.uncertainty, predicted)
+    details = opened.details
+    intervals = intervals_of(details.uncertainty, predicted)
     proven, chosen = found.proven, predicted[shipped]
     if not is_faster:  # It is as fast as the schedule found. Its only block is the whole graph.
         proven = "whole" if proven == "whole" else None
         chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
     share, of_sequential = (
-        opened.elsewhere.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
+        details.elsewhere.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
     )
     measured = {} if share is None else {"measured_share": share}
     return Verdict(
@@ -233,7 +233,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
         latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, opened.elsewhere.notes),
+        running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, details.elsewhere.notes),
         sequential_measured_share=of_sequential,
         intervals=intervals,
     )

@@ -24,8 +24,8 @@ from iosched.scheduler.search import SearchResult
 def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> str:
     """A digest of the model, its shapes, what is searched for, and which libraries take part."""
     pruning = settings.pruning
-    asked = [settings.strategy, pruning.r, pruning.s, settings.objective, here.opened_with]
-    text = json.dumps([model.digest, sorted(model.bindings.items()), asked, sorted(here.versions.items())])
+    asked = [settings.strategy, pruning.r, pruning.s, settings.objective, here.measuring.opened_with]
+    text = json.dumps([model.digest, sorted(model.bindings.items()), asked, sorted(here.measuring.versions.items())])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from iosched.runtime.cores import allowed_cpus, numbers_in
 
+_INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
 _VECTORS = {"flags": ("avx", "fma", "f16c", "amx"), "Features": ("asimd", "sve", "sme", "i8mm", "bf16", "fphp")}
 """What the names of vector instructions begin with, in Linux's lists of what a processor has: on x86, and on ARM."""
 
@@ -40,6 +41,12 @@ class Processor:
     def design(self) -> Mapping[str, str]:
         """All but the name: what tells CPUs of one name apart."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
+
+    @property
+    def instruction_set(self) -> str:
+        """The widest vector instructions, as people call them: "AVX2"."""
+        present = set(self.instructions.split())
+        return next((text for flag, text in _INSTRUCTION_SETS.items() if flag in present), "baseline")
 
     @property
     def own_cache_nbytes(self) -> int:

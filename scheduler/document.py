@@ -19,8 +19,7 @@ from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
 from iosched.scheduler.document_text import broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
+from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, total_us
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
 
 __all__ = ["OPENVINO", "PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]

@@ -15,9 +15,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.prepared import prepare
 from iosched.scheduler.document_text import BATCHES_VERSION, FORMAT, VERSION, broken, converted, parsed, version_of
-from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING
-from iosched.scheduler.schedule import Strategy
+from iosched.scheduler.schedule import Scope, Strategy
 from iosched.scheduler.strategies import STAGES
 from iosched.scheduler.strategy_names import RecordedStrategy
 from iosched.scheduler.teams import LaneCount, Objective, Teams

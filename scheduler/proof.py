@@ -21,16 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.cost import AdditiveGroups, CostModel
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Strategy
+from iosched.scheduler.schedule import Scope, Strategy
 from iosched.scheduler.strategies import STAGES
-
-Scope = Literal["whole", "blocks"]
-"""What a proof is about: the whole graph, or each block as it was cut."""
 
 
 def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False) -> str:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Literal
+
+Scope = Literal["whole", "blocks"]
+"""What a proof is about: the whole graph, or each block as it was cut."""
 
 
 class Strategy(StrEnum):

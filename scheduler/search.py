@@ -23,9 +23,9 @@ from iosched.scheduler.effort import Effort
 from iosched.scheduler.exploration import Exploration
 from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
-from iosched.scheduler.proof import Scope, scope
+from iosched.scheduler.proof import scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Schedule, Strategy
+from iosched.scheduler.schedule import Schedule, Scope, Strategy
 from iosched.scheduler.strategies import SEARCHES, masks_of
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
 from iosched.scheduler.turns import SILENT, BlockSearch, Deadline, Found, Guide, SearchObserver, explore

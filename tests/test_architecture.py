@@ -31,7 +31,7 @@ ROOMS = {
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
         *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "lacking", "faults"),
         *("session", "element_types", "reference", "requests", "shares", "openvino"),
-        *("side_by_side", "traced", "cpu", "compiled", "cuda"),
+        *("side_by_side", "traced", "executor", "selfcheck", "device", "cpu", "compiled", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),

@@ -26,7 +26,7 @@ from iosched.models.batching.sample import weightless
 from iosched.models.composition.compose import compose
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.batching.costs import Even
@@ -47,12 +47,12 @@ class Desk:
         database: the profile database; None if latencies are computed, and nothing is known of them.
     """
 
-    device: Device
+    device: ProfiledDevice
     settings: OpenSettings
     database: ProfileDatabase | None
 
     def open(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
-        """Opens `model`; see `Device.open`."""
+        """Opens `model`; see `ProfiledDevice.open`."""
         return self.device.open(model, self.settings, self.database, beside=beside)
 
     def best_us(self, beside: OpenModel, is_over: Deadline) -> Callable[[Model], float]:
@@ -66,7 +66,7 @@ class Desk:
                 return math.inf
             try:
                 with closing(self.open(model, beside)) as opened:
-                    if opened.here is not None and not opened.here.is_schedulable:
+                    if not opened.is_schedulable:
                         return math.inf
                     found = schedule_by(opened, "both", deadline=is_over).schedule.predicted_us
             except IoschedError:

@@ -10,12 +10,13 @@ from iosched.jobs.batching.settings import BatchSettings
 from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device
+from iosched.profiler.devices.device import ProfiledDevice
 from iosched.profiler.devices.resolve import check_name, resolve
+from iosched.runtime.device import Device
 from iosched.scheduler.batching.costs import EqualGains
 
 
-def device_for(models: Mapping[str, Model], settings: BatchSettings) -> Device:
+def device_for(models: Mapping[str, Model], settings: BatchSettings) -> ProfiledDevice:
     """The device that the settings ask for.
 
     Raises:
@@ -30,7 +31,7 @@ def device_for(models: Mapping[str, Model], settings: BatchSettings) -> Device:
 
 def memory_limit_nbytes(device: Device, settings: BatchSettings) -> int | None:
     """What the settings allow, or else the memory of the device; None where that is not known."""
-    return device.memory_nbytes if settings.memory_nbytes is None else settings.memory_nbytes
+    return device.info.memory_nbytes if settings.memory_nbytes is None else settings.memory_nbytes
 
 
 def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tuple[tuple[str, ...], ...]:
@@ -116,7 +117,7 @@ def estimate(models: Mapping[str, Model], settings: BatchSettings) -> Estimate:
     device = device_for(models, settings)
     limit = memory_limit_nbytes(device, settings)
     found = tuple(_estimated({name: models[name] for name in names}, settings) for names in clusters)
-    return Estimate(device.kind, device.name, device.cost_kind, settings.policy, limit, found)
+    return Estimate(device.info.kind, device.info.name, device.info.cost_kind, settings.policy, limit, found)
 
 
 def _estimated(models: Mapping[str, Model], settings: BatchSettings) -> ClusterEstimate:

@@ -13,8 +13,9 @@ from iosched.jobs.pace import OPENED, Pace
 from iosched.jobs.row import Row
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.in_turn import Candidate, closing_all, interference_notes
+from iosched.profiler.measuring.in_turn import closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import OPENVINO
@@ -88,7 +89,7 @@ def compare_rivals(
         usual_us = _usual_us(here, ready, pace)
         best = _best_of_rows(usual_us)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
-        budget = pace.comparison_of(here.budget, [usual_us[rival] for rival in best.values()])
+        budget = pace.comparison_of(here.measuring.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
         return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
 
@@ -195,6 +196,6 @@ def _against(names: Sequence[RowName], fastest_first: Sequence[RowName]) -> tupl
 
 
 def _predicted(rival: Rival) -> Measurement:
-    known, schedule = rival.site.opened.uncertainty, rival.found.schedule
+    known, schedule = rival.site.opened.details.uncertainty, rival.found.schedule
     found = Interval(0.0, 0.0, inf) if known is None else known.latency_us(tuple(schedule.stages))
     return Measurement(schedule.predicted_us or 0.0, found.low, found.high, ())

@@ -11,9 +11,9 @@ from iosched.jobs.row import Row
 from iosched.jobs.schedule_file import document_from, search_record
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.runtime.device import Device
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import Alternative, ScheduleDocument
 from iosched.scheduler.pruning import DEFAULT_PRUNING

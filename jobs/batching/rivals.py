@@ -21,12 +21,12 @@ from iosched.jobs.schedules import Deadline, never, priced, unsearched
 from iosched.models.composition.members import Member
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
 from iosched.profiler.devices.ways import Running, Way
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -65,13 +65,13 @@ class Site:
     @property
     def plain_threads(self) -> int | None:
         """The cores of plain onnxruntime, where that is a rival: not on GPUs."""
-        here = self.opened.here
-        return None if here is None or here.plain is None else here.plain.threads
+        plain = self.opened.baselines.onnxruntime
+        return None if plain is None else plain.threads
 
     @property
     def is_schedulable(self) -> bool:
         """Whether a schedule can run the model."""
-        return self.opened.here is None or self.opened.here.is_schedulable
+        return self.opened.is_schedulable
 
     @property
     def n_batched(self) -> int:
@@ -89,8 +89,7 @@ class Site:
     @property
     def openvino(self) -> PlainOpenvino | None:
         """OpenVINO on the model as it is, where that is a rival."""
-        here = self.opened.here
-        return None if here is None else here.openvino
+        return self.opened.baselines.openvino
 
     @property
     def is_large(self) -> bool:
@@ -155,8 +154,7 @@ class Rival:
     @property
     def here(self) -> OpenModelHere:
         """What it runs, open on the device, where that is at hand."""
-        assert self.site.opened.here is not None
-        return self.site.opened.here
+        return attached(self.site.opened)
 
     def ready(self, inputs: Arrays) -> Candidate:
         """Makes it ready to be timed on inputs of the file, where the device is at hand.
@@ -174,8 +172,8 @@ class Rival:
         if isinstance(self.how, PlainOpenvino):
             return self.how.ready(inputs)
         if isinstance(self.how, ReferenceSettings):
-            assert self.here.plain is not None
-            return self.here.plain.ready(self.how, inputs)
+            assert self.here.baselines.onnxruntime is not None
+            return self.here.baselines.onnxruntime.ready(self.how, inputs)
         sessions = SideBySide(self.site.model, self.site.members, self.how)
         if self.how.library == OPENVINO:
             _check(sessions, self.site)

@@ -138,7 +138,7 @@ class Evaluator:
 
     def _cost(self, model: Model, device: str) -> ModelCost:
         settings = replace(self.settings.optimize, device=device)
-        if self.settings.measure == "none" or resolve(device, model).cost_kind == "analytic":
+        if self.settings.measure == "none" or resolve(device, model).info.cost_kind == "analytic":
             return model_cost(model, self.settings.measure, settings, Silence())
         with machine("measuring", self._check_interrupt):
             return model_cost(model, self.settings.measure, settings, Silence())

@@ -12,6 +12,7 @@ from iosched.jobs.fleet.station import Station
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.device import attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import MOST_TRIES
@@ -38,9 +39,8 @@ def probed(station: Station, python: str) -> Facts:
     with ProfileDatabase(None, on_kept=rows.extend) as database:
         opening = station.opening(OpenSettings())
         with closing(device.open(model, opening, database)) as opened:
-            here = opened.here
-            assert here is not None
-            key, versions = here.cost.device, dict(here.versions)
+            here = attached(opened)
+            key, versions = here.cost.device, dict(here.measuring.versions)
             stage = Stage(Strategy.CONCURRENT, ((here.graph.operators[0].name,),))
             for _ in range(MOST_TRIES):
                 here.cost.stage_latency_us(stage)
@@ -54,7 +54,7 @@ def probed(station: Station, python: str) -> Facts:
     return Facts(
         versions={"iosched": iosched_version(), "python": python, **versions},
         device=station.device,
-        name=device.name,
+        name=device.info.name,
         key=key,
         threads=station.threads,
         cores=allowed_cpus(),

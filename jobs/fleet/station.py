@@ -14,7 +14,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, ProfiledDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
@@ -78,14 +78,14 @@ class Station:
         for waiting in self._waiting:
             waiting.model.cost.measured_by_others(rows)
 
-    def device_for(self, model: Model | None = None) -> Device:
+    def device_for(self, model: Model | None = None) -> ProfiledDevice:
         """The device.
 
         Raises:
             DeviceError: it is not attached, or a library is missing.
         """
         found = resolve(self.device, model)
-        if found.cost_kind != "measured":
+        if found.info.cost_kind != "measured":
             raise UsageError(f"{self.device} is not attached to this worker's machine, or cannot be used there")
         return found
 

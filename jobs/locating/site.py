@@ -14,8 +14,8 @@ from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.models.probing import part_alone, probed
 from iosched.models.whole_numbers import in_whole_numbers
-from iosched.profiler.devices.device import Device
 from iosched.runtime.compare import HALF_RTOL, Check, compare
+from iosched.runtime.device import Device
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument

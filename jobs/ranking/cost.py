@@ -22,11 +22,12 @@ from iosched.jobs.wholes import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, attached
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow
+from iosched.runtime.device import DeviceInfo
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable, RunsSessions
 from iosched.scheduler.effort import Effort
@@ -109,22 +110,21 @@ def model_cost(
         KeyboardInterrupt: the user interrupts.
     """
     device = resolve(settings.device, model)
-    if device.cost_kind == "analytic" or measure == "models":
-        return _of_result(model, device, optimize(model, settings, observer, interrupt, lent))
+    if device.info.cost_kind == "analytic" or measure == "models":
+        return _of_result(model, device.info, optimize(model, settings, observer, interrupt, lent))
     device.check(settings.opening)
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
     with opened(device, model, opening, settings.profile_db, writes=measure != "none", lent=lent) as there:
-        assert there.here is not None
         held = interrupt or Uninterrupted()
         began = started if lent.counts_opening else time.monotonic()
         pace = Pace(settings.budget_s, began, held)  # no time is kept for whole models
         ahead = lent.ahead_on(there, pace)
-        job = _FromStages(model, settings, there.here, observer or Silence(), started, pace, ahead)
+        job = _FromStages(model, settings, attached(there), observer or Silence(), started, pace, ahead)
         return job.searched() if measure == "stages" else job.known()
 
 
-def _of_result(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
+def _of_result(model: Model, device: DeviceInfo, result: OptimizeResult) -> ModelCost:
     """The cost of what `optimize` found, measured or computed."""
     whole, computed, search_seconds = result.shipped_whole, result.intervals, result.search_seconds
     if whole is not None:
@@ -196,7 +196,7 @@ class _FromStages:
 
     def _as_before(self, row: WholeRow) -> ModelCost:
         whole = summarize(row.samples_us)
-        device = self.here.device
+        device = self.here.device.info
         return ModelCost(
             *(device.key, device.name, "measured", whole.median_us, *_ends(whole.interval, CONFIDENCE)),
             sequential_us=quantile(row.sequential_us, 0.5) if row.sequential_us else None,
@@ -224,7 +224,7 @@ class _FromStages:
 
     def _check(self) -> None:
         """Refuses what has no stages to be measured."""
-        if self.here.only_way is not None:
+        if self.here.baselines.only_way is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
         check_schedulable(self.here)
 
@@ -233,7 +233,7 @@ class _FromStages:
         rows = self._rows()
         calibration = calibrated([(row.sum_us, quantile(row.samples_us, 0.5)) for row in rows])
         of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
-        known, device = calibration.applied(total_us), self.here.device
+        known, device = calibration.applied(total_us), self.here.device.info
         return ModelCost(
             *(device.key, device.name, "estimated", total_us * calibration.factor, *_ends(known, LEVEL)),
             sequential_us=in_turn_us * of_sequential.factor,
@@ -250,7 +250,7 @@ class _FromStages:
         return [row for row in cost.database.wholes(cost.device) if row.key != own and row.sequential_us]
 
     def _share_of_peak(self, latency_us: float) -> float | None:
-        return share_of(self.model, latency_us, self.here.throughputs.peak_tflops)
+        return share_of(self.model, latency_us, self.here.details.throughputs.peak_tflops)
 
 
 def _total_us(found: SearchResult) -> float:

@@ -6,53 +6,95 @@ not attached is a device too: nothing can be run there, and latencies are comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from iosched.models.errors import DeviceError
+from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
+from iosched.runtime.device import Device
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
-    from iosched.profiler.devices.elsewhere import FoundElsewhere
-    from iosched.profiler.devices.executor import Executor
     from iosched.profiler.devices.open_settings import OpenSettings
-    from iosched.profiler.devices.selfcheck import SelfCheck
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.devices.uncertainty import Uncertainty
     from iosched.profiler.devices.units import Units
     from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-    from iosched.profiler.measuring.in_turn import Budget, Candidate
+    from iosched.profiler.measuring.in_turn import Budget
     from iosched.profiler.measuring.statistics import Measurement
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.peers.openvino import PlainOpenvino
     from iosched.profiler.store.database import ProfileDatabase
+    from iosched.runtime.executor import Candidate
     from iosched.runtime.inputs import Arrays
-    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.effort import Effort
     from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.teams import Teams
 
 
-CostKind = Literal["measured", "analytic"]
+@dataclass(frozen=True)
+class MeasuringFacts:
+    """How whole models are measured on a device.
+
+    Attributes:
+        prices: about how long measuring takes.
+        budget: how long whole models are measured in turn by default.
+        wording: words for messages about the device.
+        versions: the versions of the libraries and drivers that influence latencies, by their names.
+        opened_with: what was chosen when the model was opened and changes latencies of all of it, beside the way that
+            it runs.
+    """
+
+    prices: Prices
+    budget: Budget
+    wording: Wording
+    versions: Mapping[str, str]
+    opened_with: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class CostDetails:
+    """Facts about the latencies of stages, which name nodes of `OpenModel.graph`.
+
+    Attributes:
+        throughputs: how much stages compute and how fast.
+        idle_share: returns the share of the lanes' time in which they wait while a stage runs, from 0 to 1; None if
+            not known. It is known of concurrent stages whose latency is, as well as that of their groups alone.
+            Measures nothing.
+        elsewhere: stages that were measured on such a device on another machine; nothing if the device is attached.
+        uncertainty: how well latencies are known that are computed; None where they are measured.
+    """
+
+    throughputs: Throughputs
+    idle_share: Callable[[Stage], float | None]
+    elsewhere: FoundElsewhere = NOTHING
+    uncertainty: Uncertainty | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Baselines:
+    """Other ways to run a model on a device, which a schedule is compared with.
+
+    Attributes:
+        onnxruntime: plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule.
+        openvino: OpenVINO, which a schedule has to beat as well, and which ships where it is fastest; None where it is
+            not.
+        only_way: OpenVINO, if nothing else runs the model in the precision that was asked for; else None.
+        openers: functions that open another runtime on this model and given inputs, by its name in `profiler/peers`;
+            each raises a `DeviceError` if the runtime is not installed or cannot run this model.
+    """
+
+    onnxruntime: PlainOnnxruntime | None = None
+    openvino: PlainOpenvino | None = None
+    only_way: PlainOpenvino | None = None
+    openers: Mapping[str, Callable[[Arrays], Candidate]] = field(default_factory=dict)
 
 
 class TeamWays(Protocol):
-    """The ways to run a model with as many images a second as can be."""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the batch cannot be divided; None if it can, or has one image."""
-        ...
-
-    @property
-    def choices(self) -> Sequence[Teams]:
-        """The teams that are tried for our schedules."""
-        ...
-
-    @property
-    def sessions(self) -> Sequence[Teams]:
-        """The teams that are tried for plain onnxruntime, beside one session that has all cores."""
-        ...
+    """The ways to run a model in teams of cores, which take different images or different requests."""
 
     def opened(self, teams: Teams) -> OpenModelHere:
         """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
@@ -74,24 +116,12 @@ class TeamWays(Protocol):
         """How many kernels one run of the model launches; `schedule` is what a team runs, in operators of the model."""
         ...
 
-    def ready_sessions(self, teams: Teams, inputs: Arrays) -> Candidate:
-        """Plain onnxruntime, ready to be timed on these inputs."""
-        ...
-
-    def ready_openvino(self, inputs: Arrays) -> Candidate:
-        """OpenVINO in its settings for throughput, ready to be timed.
-
-        Raises:
-            DeviceError: OpenVINO is not installed, or cannot run this model.
-        """
-        ...
-
 
 class OpenModel(Protocol):
     """A model opened on a device: the graph that is scheduled there, and the latencies of its stages."""
 
     @property
-    def device(self) -> Device:
+    def device(self) -> ProfiledDevice:
         """The device that the model is opened on."""
         ...
 
@@ -116,28 +146,24 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def throughputs(self) -> Throughputs:
-        """How much stages compute and how fast; a stage names nodes of `graph`."""
+    def is_schedulable(self) -> bool:
+        """Whether the model can be run by a schedule: its inputs have a fixed size, it computes something,
+        and schedules run in the precision that is asked for."""
         ...
 
     @property
-    def elsewhere(self) -> FoundElsewhere:
-        """Stages that were measured on such a device on another machine; nothing if the device is attached."""
+    def details(self) -> CostDetails:
+        """Facts about the latencies of stages."""
         ...
 
     @property
-    def uncertainty(self) -> Uncertainty | None:
-        """How well latencies are known that are computed; None where they are measured."""
+    def baselines(self) -> Baselines:
+        """What a schedule is compared with; nothing if the device is not attached."""
         ...
 
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the lanes' time in which they wait while the stage runs, from 0 to 1; None if not known.
-
-        It is known of concurrent stages whose latency is, as well as that of their groups alone. Measures nothing.
-
-        Args:
-            stage: names nodes of `graph`.
-        """
+    @property
+    def teams(self) -> TeamWays | None:
+        """The ways to run the model in teams of cores; None where cores cannot be divided."""
         ...
 
     @property
@@ -159,54 +185,8 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
     @property
-    def opened_with(self) -> str:
-        """What was chosen when the model was opened and changes latencies of all of it, beside the way that it runs."""
-        ...
-
-    @property
-    def only_way(self) -> PlainOpenvino | None:
-        """OpenVINO, if nothing else runs the model in the precision that was asked for; else None."""
-        ...
-
-    @property
-    def is_schedulable(self) -> bool:
-        """Whether the model can be run by a schedule: its inputs have a fixed size, it computes something,
-        and schedules run in the precision that is asked for."""
-        ...
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions of the libraries and drivers that influence latencies, by their names."""
-        ...
-
-    @property
-    def prices(self) -> Prices:
-        """About how long measuring takes."""
-        ...
-
-    @property
-    def wording(self) -> Wording:
-        """Words for messages about this device."""
-        ...
-
-    @property
-    def plain(self) -> PlainOnnxruntime | None:
-        """Plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule instead."""
-        ...
-
-    @property
-    def teams(self) -> TeamWays | None:
-        """The ways to run the model with as many images a second as can be; None where cores cannot be divided."""
-        ...
-
-    @property
-    def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO, which a schedule has to beat as well, and which ships where it is fastest; None where it is not."""
-        ...
-
-    @property
-    def budget(self) -> Budget:
-        """How long whole models are measured in turn by default."""
+    def measuring(self) -> MeasuringFacts:
+        """How whole models are measured."""
         ...
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
@@ -224,13 +204,6 @@ class OpenModelHere(OpenModel, Protocol):
         Raises:
             DeviceError: the device cannot run the model this way, for example because its memory is too small.
             ExecutionError: a kernel fails.
-        """
-        ...
-
-    def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Functions that open another runtime on this model and these inputs, by its name in `profiler/peers`.
-
-        Each of them raises a `DeviceError` if the runtime is not installed or cannot run this model.
         """
         ...
 
@@ -253,51 +226,19 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
 
-class Device(Protocol):
-    """A device that schedules are found for."""
+def attached(opened: OpenModel) -> OpenModelHere:
+    """The open model, of which the device is attached.
 
-    @property
-    def key(self) -> str:
-        """A short name that no other device has: "cpu", "cuda:0", "v100"."""
-        ...
+    Raises:
+        DeviceError: the device is not attached.
+    """
+    if opened.here is None:
+        raise DeviceError(f"{opened.device.info.name} is not attached: nothing can be run or measured on it")
+    return opened.here
 
-    @property
-    def kind(self) -> str:
-        """The kind of device as schedule files name it: "cpu" or "cuda"."""
-        ...
 
-    @property
-    def name(self) -> str:
-        """The product's name, for example "NVIDIA H100 80GB HBM3"."""
-        ...
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """What tells devices of one name apart; nothing where the name says it all."""
-        ...
-
-    @property
-    def cost_kind(self) -> CostKind:
-        """Whether latencies are measured, or computed because the device is not attached."""
-        ...
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """What else a report of a failure has to say of the device, its driver and its libraries, by short names."""
-        ...
-
-    @property
-    def memory_nbytes(self) -> int | None:
-        """The device's memory, whoever uses it; None where that is not known."""
-        ...
-
-    def checks(self) -> Sequence[SelfCheck]:
-        """Checks of whether the device works, those first that need least to work; needs nothing but the device.
-
-        Raises:
-            DeviceError: the device is not attached.
-        """
-        ...
+class ProfiledDevice(Device, Protocol):
+    """A device that models can be opened on, to know the latencies of their stages."""
 
     def check(self, settings: OpenSettings) -> None:
         """Refuses settings that mean nothing on this device.
@@ -318,7 +259,7 @@ class Device(Protocol):
         """Opens `model` on this device.
 
         Args:
-            database: the profile database; needed if `cost_kind` is "measured".
+            database: the profile database; needed if `DeviceInfo.cost_kind` is "measured".
             beside: another model that is open on this device and is closed later; the new one may use its threads.
 
         Raises:
@@ -331,13 +272,4 @@ class Device(Protocol):
     def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
         """Plain onnxruntime, which ships if our own plan fails; None if it does not run the model on this
         device, or not in this precision."""
-        ...
-
-    def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Makes `model` ready to run by a schedule that fits it, or in the device's usual way if there is none.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses the model.
-            DeviceError: the device is not attached, cannot place the model, or a library is missing.
-        """
         ...

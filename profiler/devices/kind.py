@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.devices.device import Device
+    from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.scheduler.document import ScheduleDocument
@@ -30,16 +30,16 @@ class Kind:
         unscheduled: says how such a device runs a model that has no schedule.
         facts: facts about the devices of this kind on this machine; None for a kind that is on no machine.
         remarks: says why the text of `--device` does not mean a device of this kind that is attached under that name.
-        design: what tells the devices of this kind apart that have one name, see `Device.design`.
+        design: what tells the devices of this kind apart that have one name, see `DeviceInfo.design`.
         speed: of which speed of the machine sums of measured stages are, for people; "" where of the present one.
     """
 
     key: str
     knows: Callable[[str], bool]
     claims: Callable[[str, Model | None], bool]
-    device: Callable[[str], Device]
+    device: Callable[[str], ProfiledDevice]
     name: Callable[[str], str]
-    made: Callable[[ScheduleDocument], tuple[Device, OpenSettings] | None]
+    made: Callable[[ScheduleDocument], tuple[ProfiledDevice, OpenSettings] | None]
     unscheduled: str
     facts: Callable[[], DeviceFacts] | None = None
     remarks: Callable[[str], Sequence[str]] = lambda text: ()

@@ -13,16 +13,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.devices.cpu.remarks import remarks_before as core_remarks_before
-from iosched.profiler.devices.gpus import gpu_keys, spec_of
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.system import check_system, not_linux
+from iosched.runtime.cpu.remarks import remarks_before as core_remarks_before
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.devices.analytic.device import PaperGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
-    from iosched.profiler.devices.device import Device
+    from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.elsewhere import FoundElsewhere
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.devices.kind import Kind
@@ -55,7 +54,7 @@ def check_name(device: str) -> None:
         raise UsageError(_unknown(device))
 
 
-def resolve(device: str, model: Model | None = None) -> Device:
+def resolve(device: str, model: Model | None = None) -> ProfiledDevice:
     """The device that `--device` means.
 
     Args:
@@ -98,12 +97,12 @@ def speed_text(kind: str) -> str:
     """Of which speed of the machine sums of stages measured on a kind of device are; "" where of the present one.
 
     Args:
-        kind: see `Device.kind`.
+        kind: see `DeviceInfo.kind`.
     """
     return next((each.speed for each in _kinds_called(kind)), "")
 
 
-def runner(device: str, document: ScheduleDocument | None) -> Device:
+def runner(device: str, document: ScheduleDocument | None) -> ProfiledDevice:
     """The device to run a schedule on; `auto` means a device of the kind that the schedule was made on.
 
     Raises:
@@ -120,7 +119,7 @@ def runner_name(device: str, document: ScheduleDocument | None) -> str:
 
 
 def runner_design(device: str, document: ScheduleDocument | None) -> Mapping[str, str]:
-    """The design of the device that `runner` returns, which is not opened for it; see `Device.design`."""
+    """The design of the device that `runner` returns, which is not opened for it; see `DeviceInfo.design`."""
     return _runner_kind(device, document).design()
 
 
@@ -129,7 +128,7 @@ def unscheduled_text(device: str) -> str:
     return _runner_kind(device, None).unscheduled
 
 
-def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
+def recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]:
     """The device that a schedule was made for, and the settings with which the model was opened there.
 
     Raises:
@@ -155,9 +154,9 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
     try:
         device, settings = recorded(document)
-        if device.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
+        if device.info.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
             return Throughputs(model.graph)
-        found = device.open(model, settings, None).throughputs
+        found = device.open(model, settings, None).details.throughputs
         return found if document.measured_share is None else found.measured
     except (DeviceError, UsageError):
         return Throughputs(model.graph)
@@ -194,17 +193,17 @@ def _kind_of(device: str, model: Model | None = None) -> Kind:
     return next(kind for kind in _kinds(device) if kind.claims(device, model))
 
 
-def _opened(kind: Kind, device: str) -> Device:
+def _opened(kind: Kind, device: str) -> ProfiledDevice:
     found = _usable(kind.device(device))
-    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.cost_kind == "analytic" else found
+    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.info.cost_kind == "analytic" else found
 
 
-def _usable(device: Device) -> Device:
+def _usable(device: ProfiledDevice) -> ProfiledDevice:
     """The device; simulated GPUs use measurements of attached ones, and these use schedules of simulated ones."""
-    if device.cost_kind == "analytic":
+    if device.info.cost_kind == "analytic":
         return replace(cast("PaperGpu", device), find_elsewhere=_measured_elsewhere)
     check_system()
-    return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.kind == "cuda" else device
+    return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.info.kind == "cuda" else device
 
 
 def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
@@ -215,6 +214,8 @@ def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, preci
 
 def _simulated_stages(model: Model, gpu: str, precision: str) -> tuple[Stage, ...]:
     """The stages of the best schedule by the analytic model; none where the GPU's specification is not known."""
+    from iosched.profiler.devices.gpus import spec_of
+
     spec = spec_of(gpu)
     if spec is None:
         return ()
@@ -234,6 +235,8 @@ def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
 
 
 def _unknown(device: str) -> str:
+    from iosched.profiler.devices.gpus import gpu_keys
+
     close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
     return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_keys())}"

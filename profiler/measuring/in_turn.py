@@ -11,6 +11,7 @@ from iosched.models.log import logger
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile, summarize
+from iosched.runtime.executor import Candidate
 
 _log = logger(__name__)
 
@@ -21,27 +22,6 @@ WARMUP_ROUNDS = 2
 
 IN_A_ROW_SECONDS, MOST_IN_A_ROW = 0.01, 10
 """How long the runs in a row of one turn last together, and how many there are at most; there is at least one."""
-
-
-def _nothing() -> None:
-    """Closes nothing."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A whole model that is ready to be timed on inputs that it was given.
-
-    Attributes:
-        time: runs the model a number of times in a row, and returns the microseconds of each run.
-        close: frees the model's sessions, buffers and threads.
-        notes: returns sentences that a user should read about how the model runs; complete only after a run.
-        in_flight: how many runs go on at the same time while it is timed, each of which takes what `time` returns.
-    """
-
-    time: Callable[[int], Sequence[float]]
-    close: Callable[[], None] = _nothing
-    notes: Callable[[], Sequence[str]] = tuple
-    in_flight: int = 1
 
 
 @dataclass(frozen=True)

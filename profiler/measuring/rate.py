@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import REST_SECONDS, Budget, Candidate
+from iosched.profiler.measuring.in_turn import REST_SECONDS, Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.executor import Candidate
 
 TURN_SECONDS = 0.25
 """About how long the runs of a turn last; there is one at least."""

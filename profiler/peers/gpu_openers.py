@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime_cuda import open_on_gpu
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.peers.torch import open_torch
+from iosched.runtime.executor import Candidate
 
 GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
     "onnxruntime-cuda": open_on_gpu,

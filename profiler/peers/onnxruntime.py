@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Budget, Candidate, closing_all, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, closing_all, measure_in_turn
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.place import GpuPlace
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.failures import how_to_install
 from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
+from iosched.runtime.executor import Candidate
 from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 

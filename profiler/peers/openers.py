@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import open_best, open_parallel
 from iosched.profiler.peers.openvino import open_openvino
 from iosched.profiler.peers.requests import open_sessions, open_streams
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 
 CPU_OPENERS: Mapping[str, Callable[[Model, int, Arrays], Candidate]] = {

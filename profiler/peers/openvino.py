@@ -7,8 +7,8 @@ from functools import cached_property, partial
 
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.library import available, installed_version
 from iosched.runtime.openvino.model import OpenvinoModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Candidate
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.openvino.model import open_requests
 from iosched.runtime.requests import Requests
@@ -15,7 +15,12 @@ from iosched.scheduler.teams import Teams
 
 def open_sessions(model: Model, threads: int, inputs: Arrays) -> Candidate:
     """Opens plain onnxruntime with a session of one thread for each request."""
-    return timed(open_shared(model, Teams(threads, 1, model.batch_size), threads), inputs)
+    return open_in_teams(model, Teams(threads, 1, model.batch_size), threads, inputs)
+
+
+def open_in_teams(model: Model, teams: Teams, threads: int, inputs: Arrays) -> Candidate:
+    """Opens plain onnxruntime with a session for each team."""
+    return timed(open_shared(model, teams, threads), inputs)
 
 
 def open_streams(model: Model, threads: int, inputs: Arrays) -> Candidate:

@@ -6,8 +6,8 @@ import onnx
 
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.place import GpuPlace
+from iosched.runtime.executor import Candidate
 
 
 def open_torch(way: str, place: GpuPlace) -> Candidate:

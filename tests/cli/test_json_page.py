@@ -35,7 +35,7 @@ from iosched.models.mutation.matching import by_type
 from iosched.models.mutation.operator_mutator import OperatorMutator
 from iosched.models.mutation.variant import variant_of
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.selfcheck import SelfCheck
+from iosched.runtime.selfcheck import SelfCheck
 
 Invoke = Callable[..., Result]
 Printed = Iterator[tuple[str, Any]]

@@ -11,12 +11,14 @@ import click
 import onnx
 import pytest
 from click.testing import CliRunner
+from shipped import document
 
 from iosched.cli.errors import message_of
 from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors
 from iosched.models.light import light_model
+from iosched.models.load import load_model
 from iosched.runtime.cuda.gpu.library import look
 
 ALL = list(commands(cli, click.Context(cli, info_name="iosched")))
@@ -48,11 +50,15 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("device", [(), ("--device", "cpu")], ids=" ".join)
 def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path, device: tuple[str, ...]) -> None:
     onnx.save(light_model("squeezenet"), tmp_path / "m.onnx")
-    modules = imported("run", tmp_path / "m.onnx", "--threads", "2", "-q", *device)
+    (tmp_path / "s.json").write_text(document(load_model(tmp_path / "m.onnx")).to_json())
+    words = ("run", tmp_path / "m.onnx", "--threads", "2", "-q", *device)
+    plain, scheduled = imported(*words), imported(*words, "--schedule", tmp_path / "s.json")
     others = ("cuda", "analytic", "batching", "exploring", "fleet", "spaces", "mutation", "store", "peers", "locating")
-    assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
-    assert "iosched.runtime.cpu.native" in modules
-    assert len(modules) <= 180
+    for modules in (plain, scheduled):
+        assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
+    assert "iosched.runtime.cpu.native" in scheduled - plain
+    assert len(plain) <= 113
+    assert len(scheduled) <= 167
 
 
 def test_optimize_imports_nothing_of_gpus_where_there_is_none(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from iosched.runtime.compare import Check
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.proof import Scope
+from iosched.scheduler.schedule import Scope
 
 JSON_KEYS = {
     "model": str, "output": str, "schedule": str, "cost": str, "launch": type(None), "optimal": bool, "shipped": str,

@@ -13,8 +13,7 @@ import pytest
 from click.testing import Result
 from scripted import LATENCIES_US, fire_proto, script_models, script_stages
 
-from iosched.profiler.devices.cpu import remarks
-from iosched.runtime.cpu import lane_cpus
+from iosched.runtime.cpu import lane_cpus, remarks
 from iosched.runtime.cpu.claims import Claims
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 

@@ -26,9 +26,10 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.checks import check_operators

@@ -22,9 +22,9 @@ from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.composition.members import members_of
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import Candidate
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from small_models import branches
 import iosched
 from iosched.models.errors import InvalidModelError, InvalidScheduleError, UsageError
 from iosched.models.load import load_model
-from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu import backend
+from iosched.runtime.executor import Executor
 from iosched.runtime.openvino import model as openvino_model
 
 X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)

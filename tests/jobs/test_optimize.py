@@ -15,8 +15,8 @@ from scripted import LATENCIES_US, fire, model_with, script_models, script_stage
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.disturbance import Load
 from iosched.profiler.measuring.in_turn import Budget
@@ -381,7 +381,7 @@ def test_rounds_of_whole_models_are_checked_for_other_processes(
     script_stages(monkeypatch)
     without_openvino(monkeypatch)
     monkeypatch.setattr(CpuStageCost, "watched_cpus", (0, 1))
-    monkeypatch.setattr(OpenOnCpu, "budget", Budget(rounds=2, least_rounds=2, repeats=1))
+    monkeypatch.setattr(cpu_open, "BUDGET", Budget(rounds=2, least_rounds=2, repeats=1))
     monkeypatch.setattr(PlainOnnxruntime, "best", lambda plain, _: plain.settings[0])
     busy_s = itertools.count(0, 1_000)
     with monkeypatch.context() as others:

@@ -79,11 +79,10 @@ def test_who_is_asked_and_says_yes_waits_for_nothing_more(at_s: list[float]) -> 
 def test_time_is_kept_for_comparing_slow_models(at_s: list[float], tmp_path: Path) -> None:
     whole = composed(chains(2)).model
     with opened(resolve("cpu", whole), whole, OpenSettings(threads=2), tmp_path / "db") as model:
-        assert model.here is not None
-        assert model.here.plain is not None
-        vars(model.here.plain)["opening_and_run_s"] = (0.0, 0.4)
-        pace = Pace(100.0, 0.0).reserving(model.here)
-        assert Pace(None, 0.0).reserving(model.here).reserved_s == 0.0
+        assert model.baselines.onnxruntime is not None
+        vars(model.baselines.onnxruntime)["opening_and_run_s"] = (0.0, 0.4)
+        pace = Pace(100.0, 0.0).reserving(model)
+        assert Pace(None, 0.0).reserving(model).reserved_s == 0.0
     at_s[0] = 100.0 - pace.reserved_s
     assert 3 * 8 * 0.8 < pace.reserved_s < 50.0
     assert pace.is_over(1.0)()

@@ -16,8 +16,8 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.run import open_executor, run
 from iosched.models.errors import MismatchError, UsageError
 from iosched.profiler.devices.cpu import device as cpu_device
-from iosched.profiler.devices.cpu import shipped as on_cpu
-from iosched.profiler.devices.cpu.precision import precisions
+from iosched.runtime.cpu import shipped as on_cpu
+from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 

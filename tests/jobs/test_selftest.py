@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import pytest
@@ -12,11 +12,12 @@ from scripted import fire
 from iosched.jobs import selftest as selftest_module
 from iosched.jobs.selftest import CheckResult, SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, MismatchError, UsageError
-from iosched.profiler.devices.cpu import checks
-from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.runtime.compare import Check
+from iosched.runtime.cpu import checks
+from iosched.runtime.device import DeviceInfo
 from iosched.runtime.openvino import library
 from iosched.runtime.reference import Reference
+from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 
 
 def failing(error: Exception) -> Callable[[], NoReturn]:
@@ -30,14 +31,15 @@ def works() -> str:
     return "exact"
 
 
+_ABOUT = {"capability": "9.0", "driver": "580.65"}
+
+
 @dataclass(frozen=True)
 class Scripted:
     """A device with the checks that it is given."""
 
     runs: tuple[Callable[[], str], ...]
-    key: str = "cuda:0"
-    name: str = "Scripted 1000"
-    about: dict[str, str] = field(default_factory=lambda: {"capability": "9.0", "driver": "580.65"})
+    info: DeviceInfo = DeviceInfo("cuda:0", "cuda", "Scripted 1000", "measured", about=_ABOUT)
 
     def checks(self) -> tuple[SelfCheck, ...]:
         return tuple(SelfCheck("kernels", f"K{number}", run) for number, run in enumerate(self.runs))

@@ -23,10 +23,10 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.teams import CpuTeams
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Candidate
 from iosched.runtime.hazards import HazardError
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
@@ -109,7 +109,7 @@ def test_sessions_of_onnxruntime_ship_where_they_are_faster(monkeypatch: pytest.
 def test_kernels_of_openvino_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, {"iosched": 80.0, "reference": 70.0, "openvino": 50.0})
     script_openvino(monkeypatch, OPENVINO_OPENED)
-    monkeypatch.setattr(CpuTeams, "ready_openvino", lambda ways, inputs: Candidate(lambda count: (), lambda: None))
+    monkeypatch.setattr(throughput, "open_streams", lambda *_: Candidate(lambda count: (), lambda: None))
     result = optimized(small(4), strategy="sequential")
     assert (result.shipped, result.kernels_after) == ("openvino", None)
 

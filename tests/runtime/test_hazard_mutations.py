@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from gpu_plans import random_schedule
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering import random_schedule as random_units
 from mutated_plans import MUTATIONS, mutated
@@ -72,6 +72,7 @@ def passes(proof: object, plan: ExecutionPlan) -> bool:
 def test_mutated_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
     seen: Counter[bool] = Counter()
 
+    @settings(max_examples=400)
     @given(st.integers(0, len(small_plans()) - 1), st.integers(0, 2**32))
     def agree(number: int, seed: int) -> None:
         plan = mutated(small_plans()[number], Random(seed))
@@ -131,6 +132,7 @@ def drawn_plans(draw: st.DrawFn) -> ExecutionPlan:
 def test_drawn_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
     seen: Counter[bool] = Counter()
 
+    @settings(max_examples=600)
     @given(drawn_plans())
     def agree(plan: ExecutionPlan) -> None:
         found, wanted = verdicts(plan)

@@ -34,7 +34,6 @@ from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cpu import stretches
-from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle, rate
 from iosched.profiler.measuring.in_turn import Budget
@@ -85,7 +84,7 @@ def _quieten() -> None:
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
     idle.LONGEST_SECONDS, rate.TURN_SECONDS = idle.WINDOW_SECONDS, 0.01
     few = Budget(rounds=LEAST_SAMPLES)
-    OpenOnCpu.budget, throughput._COMPARED, stretches.ROUNDS = few, few, LEAST_SAMPLES
+    cpu_open.BUDGET, throughput._COMPARED, stretches.ROUNDS = few, few, LEAST_SAMPLES
     for command, defaults in FEWER.items():
         for parameter in cli.get_command(None, command).params:  # type: ignore[arg-type,union-attr]
             parameter.default = defaults.get(str(parameter.name), parameter.default)

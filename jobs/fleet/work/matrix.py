@@ -15,9 +15,8 @@ from iosched.models.errors import UsageError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.strategy_names import SearchStrategy
 
 
@@ -72,7 +71,7 @@ def _price(order: Order[Price]) -> Priced:
     for schedule in (*order.work.schedules, sequential(model.graph)):
         _check_stopped(order)
         latencies_us.append(schedule_latency_us(opened, _known_in(schedule, model.graph.by_name)))
-    return Priced(opened.device.name, tuple(latencies_us[:-1]), latencies_us[-1])
+    return Priced(opened.device.info.name, tuple(latencies_us[:-1]), latencies_us[-1])
 
 
 def _opened(order: Order[Search] | Order[Price], opening: OpenSettings) -> OpenModelHere:

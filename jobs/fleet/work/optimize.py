@@ -17,7 +17,7 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.pace import Pace
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.device import OpenModel, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.cost import Prefetchable
 
@@ -62,9 +62,8 @@ def _ahead(
     order.conversation.say(Opened())
     if how is None:
         return None
-    assert model.here is not None
     return FleetAhead(
-        *(how, order.station, order.conversation, order.sent, opening, model.here),
+        *(how, order.station, order.conversation, order.sent, opening, attached(model)),
         is_over=lambda: pace.search_left_s <= 0,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -15,19 +15,19 @@ from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import CostKind, Device, OpenModel
+from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
 from iosched.profiler.devices.precision import precision_on
-from iosched.profiler.devices.selfcheck import SelfCheck
-from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.device import DeviceInfo
+from iosched.runtime.executor import Executor
+from iosched.runtime.selfcheck import SelfCheck
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
@@ -38,7 +38,7 @@ _LONG_SEARCH = 2_000  # stages computed of a block
 
 @dataclass(frozen=True)
 class PaperGpu:
-    """A GPU of which only the specification is known; see `Device`.
+    """A GPU of which only the specification is known; see `ProfiledDevice`.
 
     Attributes:
         remarks: why a GPU that is attached and has this name cannot be used, if there is one.
@@ -48,33 +48,11 @@ class PaperGpu:
     gpu: GpuSpec
     remarks: tuple[str, ...] = ()
     find_elsewhere: FindElsewhere = field(default=nothing_elsewhere, compare=False)
-    kind: ClassVar[str] = "cuda"
-    cost_kind: ClassVar[CostKind] = "analytic"
 
     @property
-    def key(self) -> str:
-        """The GPU's short name."""
-        return self.gpu.key
-
-    @property
-    def name(self) -> str:
-        """The product's name."""
-        return self.gpu.name
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """Nothing: the name of a GPU says it."""
-        return {}
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """Nothing: the GPU is not here."""
-        return {}
-
-    @property
-    def memory_nbytes(self) -> None:
-        """None: GPUs of one name are sold with different memories."""
-        return
+    def info(self) -> DeviceInfo:
+        """The GPU's short name and its product's; no memory, because GPUs of one name are sold with different ones."""
+        return DeviceInfo(self.gpu.key, "cuda", self.gpu.name, "analytic")
 
     def checks(self) -> Sequence[SelfCheck]:
         """Refuses to try anything.
@@ -140,12 +118,12 @@ class PaperGpu:
         if self.remarks:
             return DeviceError(self.remarks[0])
         return DeviceError(
-            f"{self.name} is not here: 'iosched optimize --device {self.key}' plans for it, but nothing can be run or"
-            " measured on it; use --device cpu"
+            f"{self.gpu.name} is not here: 'iosched optimize --device {self.gpu.key}' plans for it, but nothing can be"
+            " run or measured on it; use --device cpu"
         )
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
-        return precision_on(self.name, settings.precision, has_tf32=self.gpu.has_tf32)
+        return precision_on(self.gpu.name, settings.precision, has_tf32=self.gpu.has_tf32)
 
 
 def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
@@ -167,6 +145,9 @@ class OpenOnPaper:
     launch: LaunchName = DEFAULT_LAUNCH
     elsewhere: FoundElsewhere = NOTHING
     effort: Effort = Effort()
+    is_schedulable: ClassVar[bool] = True
+    baselines: ClassVar[Baselines] = Baselines()
+    teams: ClassVar[None] = None
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None
 
@@ -175,18 +156,16 @@ class OpenOnPaper:
         """The model's own operators."""
         return self.cost.graph
 
-    @property
-    def throughputs(self) -> Throughputs:
-        """Throughputs; where nothing was measured with the share of the SMs' time that is filled with work."""
-        return self.cost.throughputs
-
     @cached_property
-    def uncertainty(self) -> AnalyticUncertainty:
-        """Intervals by how far kernels and networks that others measured lie from the model."""
-        return AnalyticUncertainty(self.cost, self.launch)
+    def details(self) -> CostDetails:
+        """Intervals are by how far kernels and networks that others measured lie from the model.
 
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the time of a stage's streams in which they wait, by computed latencies."""
+        The share of the SMs' time that is filled with work is known where nothing was measured.
+        """
+        uncertainty = AnalyticUncertainty(self.cost, self.launch)
+        return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty)
+
+    def _idle_share(self, stage: Stage) -> float | None:
         return idle_streams(stage, self.cost.stage_latency_us)
 
     def close(self) -> None:
@@ -211,7 +190,7 @@ def _device(text: str) -> PaperGpu:
     return PaperGpu(gpu)
 
 
-def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
     launch = document.launch
     if launch is None:  # its latencies were measured
         return None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.precision import check_precision
-from iosched.profiler.devices.cpu.shipped import shipped_executor
-from iosched.profiler.devices.device import CostKind, Device, OpenModel
-from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
+from iosched.runtime.cpu.precision import check_precision
+from iosched.runtime.cpu.shipped import shipped_executor
+from iosched.runtime.device import DeviceInfo
+from iosched.runtime.executor import Executor
 from iosched.runtime.memory import check_fits, machine_nbytes
 from iosched.runtime.processor import cpu_name, read_processor
 from iosched.scheduler.document import ScheduleDocument
@@ -23,44 +24,27 @@ from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
     from iosched.profiler.devices.cpu.open import OpenOnCpu
+    from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
-    from iosched.profiler.devices.selfcheck import SelfCheck
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.store.database import ProfileDatabase
+    from iosched.runtime.selfcheck import SelfCheck
 
 
 @dataclass(frozen=True)
 class CpuDevice:
-    """The CPU of this machine; see `Device`."""
+    """The CPU of this machine; see `ProfiledDevice`."""
 
-    key: ClassVar[str] = "cpu"
-    kind: ClassVar[str] = "cpu"
-    cost_kind: ClassVar[CostKind] = "measured"
-
-    @property
-    def name(self) -> str:
-        """The product name of the processor."""
-        return cpu_name()
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """Family, model and more of the processor, see `Processor`."""
-        return read_processor().design
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """The number of cores, and the instructions that they have."""
-        facts = _facts().values
-        return {"cores": str(facts["cores"]), "instructions": str(facts["instruction_set"])}
-
-    @property
-    def memory_nbytes(self) -> int | None:
-        """The memory of the machine."""
-        return machine_nbytes()
+    @cached_property
+    def info(self) -> DeviceInfo:
+        """The processor's name, family, model and more, its cores and their instructions, and the machine's memory."""
+        processor = read_processor()
+        about = {"cores": str(len(allowed_cpus())), "instructions": processor.instruction_set}
+        return DeviceInfo("cpu", "cpu", processor.name, "measured", processor.design, machine_nbytes(), about)
 
     def checks(self) -> Sequence[SelfCheck]:
         """Whether the compiled executor is there, and a small network."""
-        from iosched.profiler.devices.cpu.checks import cpu_checks
+        from iosched.runtime.cpu.checks import cpu_checks
 
         return cpu_checks()
 
@@ -123,7 +107,7 @@ def _facts() -> DeviceFacts:
     return cpu_facts()
 
 
-def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
     if document.cost == "analytic" or document.device_kind != "cpu":
         return None
     lanes = document.runtime.get("lanes")

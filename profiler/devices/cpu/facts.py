@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.profiler.devices.finding import Finding
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
+from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.lacking import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor
@@ -17,7 +17,6 @@ from iosched.runtime.quota import cpu_quota
 
 _WAY = way_to_install("cpu")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
-_INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
 
 
 def cpu_facts() -> DeviceFacts:
@@ -25,7 +24,7 @@ def cpu_facts() -> DeviceFacts:
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
     processor, quota, threads = read_processor(), cpu_quota(), cpu_count()
-    name, cores, instructions = processor.name, len(allowed_cpus()), _instruction_set(processor.instructions)
+    name, cores, instructions = processor.name, len(allowed_cpus()), processor.instruction_set
     taken = sum(map(bool, PROCESS.others(allowed_cpus()).values()))
     compiled, missing = library.available(), library.missing()
     return DeviceFacts(
@@ -75,8 +74,3 @@ def _findings(*, is_runnable: bool) -> Iterator[Finding]:
     if unused is not None and openvino.installed_version() is not None:
         what, _, way = unused.partition("; ")
         yield Finding(what, "openvino", way)
-
-
-def _instruction_set(flags: str) -> str:
-    present = set(flags.split())
-    return next((text for flag, text in _INSTRUCTION_SETS.items() if flag in present), "baseline")

@@ -10,18 +10,23 @@ from typing import ClassVar
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.devices.cpu.units import CpuUnits
-from iosched.profiler.devices.device import Device, OpenModel, OpenModelHere
-from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
+from iosched.profiler.devices.device import (
+    Baselines,
+    CostDetails,
+    MeasuringFacts,
+    OpenModel,
+    OpenModelHere,
+    ProfiledDevice,
+)
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
@@ -29,6 +34,8 @@ from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.remarks import core_remarks
+from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.memory import check_fits
@@ -36,7 +43,7 @@ from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.schedule import Block, Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
 from iosched.scheduler.stretches import session_of
 
@@ -49,27 +56,27 @@ measurements there."""
 CPU_PRICES = Prices(measurement_s=0.1, comparison_s=8.0, samples_alone=2)
 """Seldom a stage takes longer to be measured, up to half a second, see `cost.STAGE_SETTINGS`."""
 
-
 COMPARISON_WITH_OPENVINO_S = 12.0
 """What takes the place of `comparison_s` where OpenVINO is compared: it opens slowly, and is checked."""
+
+BUDGET = Budget(repeats=7)
+
+_WORDING = Wording(
+    sequential="one operator after another, each over all cores,",
+    rival="plain onnxruntime",
+    elsewhere="runs on a GPU: use --device cuda",
+)
 
 
 @dataclass(frozen=True, eq=False)
 class OpenOnCpu:
     """A model that is open on the CPU of this machine; see `OpenModelHere`."""
 
-    device: Device
+    device: ProfiledDevice
     model: Model
     cost: CpuStageCost
     precision: str = DEFAULT_PRECISION
     effort: ClassVar[Effort] = CPU_EFFORT
-    budget: ClassVar[Budget] = Budget(repeats=7)
-    elsewhere: ClassVar[FoundElsewhere] = NOTHING
-    wording: ClassVar[Wording] = Wording(
-        sequential="one operator after another, each over all cores,",
-        rival="plain onnxruntime",
-        elsewhere="runs on a GPU: use --device cuda",
-    )
 
     @property
     def _backend(self) -> CpuBackend:
@@ -86,18 +93,9 @@ class OpenOnCpu:
         return CpuUnits(self._backend.coarse)
 
     @property
-    def throughputs(self) -> Throughputs:
-        """Throughputs without a share of the peak, which is not known of a CPU."""
-        return Throughputs(self.graph)
-
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the cores' time in which they wait, by latencies in the database."""
-        return self.cost.idle_share(stage)
-
-    @property
-    def uncertainty(self) -> None:
-        """None: latencies are measured."""
-        return
+    def details(self) -> CostDetails:
+        """Throughputs without a share of the peak, which is not known of a CPU; idle shares by the database."""
+        return CostDetails(Throughputs(self.graph), self.cost.idle_share)
 
     @property
     def here(self) -> OpenModelHere:
@@ -105,53 +103,34 @@ class OpenOnCpu:
         return self
 
     @property
-    def opened_with(self) -> str:
-        """Nothing: on a CPU there is no choice."""
-        return ""
-
-    @property
     def is_schedulable(self) -> bool:
         """Whether plans can be made for the model in this precision, see `CpuBackend.is_supported`."""
-        return self.only_way is None and self._backend.is_supported()
+        return self.precision == DEFAULT_PRECISION and self._backend.is_supported()
 
-    @property
-    def prices(self) -> Prices:
-        """About how long measuring takes, with OpenVINO where it is compared too."""
-        return CPU_PRICES if self.openvino is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions of onnxruntime and OpenVINO, whose kernels run."""
-        second = self.openvino or self.only_way
+    @cached_property
+    def measuring(self) -> MeasuringFacts:
+        """How whole models are measured, with OpenVINO where it is compared too."""
+        compared, second = self.baselines.openvino, self.baselines.openvino or self.baselines.only_way
+        prices = CPU_PRICES if compared is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
         more = {} if second is None else {"openvino": second.version}
-        return {"onnxruntime": load_onnxruntime().__version__, **more}
+        return MeasuringFacts(prices, BUDGET, _WORDING, {"onnxruntime": load_onnxruntime().__version__, **more})
 
     @cached_property
-    def plain(self) -> PlainOnnxruntime | None:
-        """Plain onnxruntime on the same cores."""
-        return PlainOnnxruntime(self.model, self._cores)
+    def baselines(self) -> Baselines:
+        """Other runtimes on the cores of the lanes: they spin, and with more threads they are much slower.
 
-    @property
-    def _cores(self) -> int:
-        """How many cores the lanes have. Other runtimes get no more threads: they spin, and more are much slower."""
-        return min(self._backend.lanes, len(allowed_cpus()))
-
-    @cached_property
-    def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO on the same cores; None where it is not installed, or is the only way."""
-        found = PlainOpenvino(self.model, self._cores)
-        return found if found.is_there() and self.only_way is None else None
-
-    @cached_property
-    def only_way(self) -> PlainOpenvino | None:
-        """OpenVINO in a precision that onnxruntime's kernels do not have."""
-        if self.precision == DEFAULT_PRECISION:
-            return None
-        return PlainOpenvino(self.model, self._cores, self.precision)
+        OpenVINO is the only way in a precision that onnxruntime's kernels do not have.
+        """
+        cores = min(self._backend.lanes, len(allowed_cpus()))
+        plain, openvino = PlainOnnxruntime(self.model, cores), PlainOpenvino(self.model, cores, self.precision)
+        openers = {name: partial(opener, self.model, cores) for name, opener in CPU_OPENERS.items()}
+        if self.precision != DEFAULT_PRECISION:
+            return Baselines(plain, only_way=openvino, openers=openers)
+        return Baselines(plain, openvino if openvino.is_there() else None, openers=openers)
 
     @cached_property
     def teams(self) -> CpuTeams:
-        """The ways to run the model with as many images a second as can be."""
+        """The ways to run the model in teams of cores."""
         return CpuTeams(self.model, self._backend.lanes, self._backend.cpus, self._with_backend)
 
     def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
@@ -171,10 +150,6 @@ class OpenOnCpu:
         """Compiles the model for these cores; the inputs are given to each run."""
         compiled = self._backend.compile(way.schedule)
         return Candidate(partial(compiled.time, inputs), compiled.close, partial(core_remarks, self._backend.cpus))
-
-    def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Functions that open onnxruntime in two settings, and OpenVINO."""
-        return {name: partial(opener, self.model, self._cores, inputs) for name, opener in CPU_OPENERS.items()}
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
@@ -200,7 +175,7 @@ class OpenOnCpu:
 
 
 def open_on_cpu(
-    device: Device, model: Model, settings: OpenSettings, database: ProfileDatabase, beside: OpenModel | None
+    device: ProfiledDevice, model: Model, settings: OpenSettings, database: ProfileDatabase, beside: OpenModel | None
 ) -> OpenOnCpu:
     """See `CpuDevice.open`."""
     check_fits(model.graph)

@@ -14,7 +14,6 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
-from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.runtime.compare import rtol_of
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.launches import source_calls
@@ -23,6 +22,7 @@ from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.plan import Task
+from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 

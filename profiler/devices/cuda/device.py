@@ -22,22 +22,25 @@ from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
 from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.cuda.session_note import session_notes
-from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
-from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
-from iosched.profiler.devices.executor import Executor
+from iosched.profiler.devices.device import (
+    Baselines,
+    CostDetails,
+    MeasuringFacts,
+    OpenModel,
+    OpenModelHere,
+    ProfiledDevice,
+)
 from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
-from iosched.profiler.devices.selfcheck import SelfCheck
-from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
+from iosched.profiler.devices.throughput import gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.gpu_openers import GPU_OPENERS
-from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -45,7 +48,10 @@ from iosched.runtime.cuda.gpu.extras import extra_for, way_to_run
 from iosched.runtime.cuda.gpu.library import look
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.device import DeviceInfo
+from iosched.runtime.executor import Candidate, Executor
 from iosched.runtime.inputs import Arrays
+from iosched.runtime.selfcheck import SelfCheck
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
@@ -61,12 +67,18 @@ GPU_PRICES = Prices(measurement_s=0.03, comparison_s=2.0, samples_alone=1)
 
 ROUNDS = 30
 
+_WORDING = Wording(
+    sequential="one operator after another in one CUDA graph",
+    rival="the sequential schedule in one CUDA graph",
+    elsewhere="runs on the CPU: use --device cpu",
+)
+
 _NO_BARRIERS = " without barriers"
 
 
 @dataclass(frozen=True, eq=False)
 class CudaDevice:
-    """A GPU of this machine; see `Device`.
+    """A GPU of this machine; see `ProfiledDevice`.
 
     Attributes:
         suggest: stages of a model that are likely good on a GPU of this name in a precision.
@@ -74,33 +86,12 @@ class CudaDevice:
 
     gpu: AttachedGpu
     suggest: Callable[[Model, str, str], Iterable[Stage]] = lambda *_: ()
-    kind: ClassVar[str] = "cuda"
-    cost_kind: ClassVar[CostKind] = "measured"
 
-    @property
-    def key(self) -> str:
-        """The number of the GPU in CUDA, as "cuda:0"."""
-        return f"cuda:{self.gpu.index}"
-
-    @property
-    def name(self) -> str:
-        """The name that its driver gives."""
-        return self.gpu.name
-
-    @property
-    def design(self) -> Mapping[str, str]:
-        """Nothing: the name of a GPU says it."""
-        return {}
-
-    @property
-    def about(self) -> Mapping[str, str]:
-        """The compute capability, and the versions of the driver and the libraries."""
-        return about(self.gpu)
-
-    @property
-    def memory_nbytes(self) -> int | None:
-        """The memory of the GPU."""
-        return self.gpu.memory_nbytes
+    @cached_property
+    def info(self) -> DeviceInfo:
+        """The number of the GPU in CUDA, as "cuda:0", its name, memory, compute capability, and versions."""
+        gpu = self.gpu
+        return DeviceInfo(f"cuda:{gpu.index}", "cuda", gpu.name, "measured", {}, gpu.memory_nbytes, about(gpu))
 
     def checks(self) -> Sequence[SelfCheck]:
         """Each kernel, plans of cuDNN, a graph of several streams, and a small network."""
@@ -135,7 +126,7 @@ class CudaDevice:
             self.gpu, model, settings.precision, database,
             layout=None if settings.layout == "auto" else Layout(settings.layout),
             resume=settings.resume, times=settings.may_time,
-            suggest=partial(self.suggest, model, self.name, settings.precision),
+            suggest=partial(self.suggest, model, self.gpu.name, settings.precision),
         )  # fmt: skip
         return OpenOnGpu(self, model, settings, cost)
 
@@ -157,7 +148,7 @@ class CudaDevice:
         compiled = backend.compile(schedule, barriers=barriers)
         return Executor(
             compiled,
-            f"iosched, {self.name}, {precision}, {compiled.kernel_count} kernels",
+            f"iosched, {self.gpu.name}, {precision}, {compiled.kernel_count} kernels",
             lambda: (*backend.notes, *session_notes(compiled)),
             on_device=compiled.run_on_device,
             placed=partial(_placed, compiled),
@@ -173,20 +164,9 @@ class OpenOnGpu:
     settings: OpenSettings
     cost: CudaStageCost
     effort: ClassVar[Effort] = GPU_EFFORT
-    prices: ClassVar[Prices] = GPU_PRICES
-    budget: ClassVar[Budget] = Budget(ROUNDS, max_seconds=math.inf)
     units: ClassVar[Units] = OperatorUnits()
     is_schedulable: ClassVar[bool] = True
-    plain: ClassVar[PlainOnnxruntime | None] = None
-    openvino: ClassVar[None] = None
-    only_way: ClassVar[None] = None
     teams: ClassVar[None] = None
-    elsewhere: ClassVar[FoundElsewhere] = NOTHING
-    wording: ClassVar[Wording] = Wording(
-        sequential="one operator after another in one CUDA graph",
-        rival="the sequential schedule in one CUDA graph",
-        elsewhere="runs on the CPU: use --device cpu",
-    )
 
     @property
     def _backend(self) -> CudaBackend:
@@ -198,33 +178,36 @@ class OpenOnGpu:
         return self._backend.graph
 
     @cached_property
-    def throughputs(self) -> Throughputs:
-        """Throughputs with the share of the GPU's peak, if its specification is known."""
-        return gpu_throughputs(self.graph, self.device.name, self.settings.precision)
-
-    def idle_share(self, stage: Stage) -> float | None:
-        """The share of the time of a stage's streams in which they wait, by latencies in the database."""
-        return idle_streams(stage, partial(known_us, self.cost))
+    def details(self) -> CostDetails:
+        """Throughputs with the share of the GPU's peak, if its specification is known; idle shares by the database."""
+        throughputs = gpu_throughputs(self.graph, self.device.gpu.name, self.settings.precision)
+        return CostDetails(throughputs, lambda stage: idle_streams(stage, partial(known_us, self.cost)))
 
     @property
-    def opened_with(self) -> str:
-        """The layout of images; nothing for NHWC, in which all were measured when there was no choice."""
-        return "" if self._backend.layout is Layout.NHWC else f" in {self._backend.layout.value}"
+    def measuring(self) -> MeasuringFacts:
+        """How whole models are measured, and the versions of the driver, CUDA, cuDNN and CuPy.
+
+        It is opened with a layout of images: nothing is said of NHWC, in which all were measured before there was a
+        choice.
+        """
+        layout = self._backend.layout
+        opened_with = "" if layout is Layout.NHWC else f" in {layout.value}"
+        budget = Budget(ROUNDS, max_seconds=math.inf)
+        return MeasuringFacts(GPU_PRICES, budget, _WORDING, self.device.gpu.versions, opened_with)
 
     @property
-    def uncertainty(self) -> None:
-        """None: latencies are measured."""
-        return
+    def baselines(self) -> Baselines:
+        """Onnxruntime on its CUDA provider, and PyTorch in three ways."""
+        return Baselines(openers={name: partial(self._opened, opener) for name, opener in GPU_OPENERS.items()})
+
+    def _opened(self, opener: Callable[[GpuPlace], Candidate], inputs: Arrays) -> Candidate:
+        gpu, precision = self.device.gpu, self._backend.precision
+        return opener(GpuPlace(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision)))
 
     @property
     def here(self) -> OpenModelHere:
         """This object: the GPU can run the model."""
         return self
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The versions of the driver, CUDA, cuDNN and CuPy, by their names."""
-        return self.device.gpu.versions
 
     def one_after_another(self) -> Mapping[str, Way]:
         """The sequential schedule."""
@@ -246,12 +229,6 @@ class OpenOnGpu:
             found = _placed(model, inputs)
             unless_ready.pop_all()
         return found
-
-    def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Functions that open onnxruntime on its CUDA provider, and PyTorch in three ways."""
-        gpu, precision = self.device.gpu, self._backend.precision
-        place = GpuPlace(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision))
-        return {name: partial(opener, place) for name, opener in GPU_OPENERS.items()}
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
@@ -358,7 +335,7 @@ def _claims(text: str, model: Model | None) -> bool:
     return is_placed and attached_index(text) is not None
 
 
-def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
     if document.cost == "analytic" or document.device_kind != "cuda":
         return None
     gpu = attach(attached_index(document.device_name) or 0)

@@ -27,8 +27,9 @@ from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.openvino import library
 from iosched.runtime.side_by_side import SessionsSettings
@@ -41,7 +42,7 @@ from iosched.scheduler.search import SearchResult
 class Scripted:
     """A device on which rivals take as long as is written down, in milliseconds, round by round."""
 
-    budget = Budget()
+    measuring = SimpleNamespace(budget=Budget())
 
     def __init__(self, latencies_ms: dict[str, list[float]]) -> None:
         self.latencies_ms = latencies_ms

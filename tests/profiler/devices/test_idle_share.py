@@ -71,5 +71,5 @@ def test_streams_of_a_gpu_that_is_not_attached_are_computed() -> None:
     for stage in stages:
         alone_us = [opened.cost.stage_latency_us(concurrent(group)) for group in stage.groups]
         busy = sum(alone_us) / len(alone_us) / opened.cost.stage_latency_us(stage)
-        assert opened.idle_share(stage) == pytest.approx(max(1 - busy, 0))
+        assert opened.details.idle_share(stage) == pytest.approx(max(1 - busy, 0))
     assert any(len(stage.groups) > 1 for stage in stages)

@@ -27,7 +27,7 @@ from iosched.scheduler.search import search
 
 @pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
 def test_this_machine_is_no_gpu_on_paper(device: str) -> None:
-    assert resolve(device).key == runner(device, None).key == "cpu"
+    assert resolve(device).info.key == runner(device, None).info.key == "cpu"
 
 
 @pytest.mark.parametrize("key", gpu_keys())

@@ -13,12 +13,12 @@ from iosched.profiler.measuring.in_turn import (
     MOST_IN_A_ROW,
     WARMUP_ROUNDS,
     Budget,
-    Candidate,
     interference_notes,
     measure_in_turn,
     turn_seconds,
 )
 from iosched.profiler.measuring.statistics import Measurement
+from iosched.runtime.executor import Candidate
 
 
 @dataclass

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from iosched.profiler.measuring import rate
-from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.rate import TURN_SECONDS, measure_rates
+from iosched.runtime.executor import Candidate
 
 
 @dataclass

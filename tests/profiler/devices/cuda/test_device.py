@@ -281,9 +281,9 @@ def test_the_idle_share_of_streams_is_known_by_what_groups_take_alone(
         assert there.here is not None
         stage = next(stage for stage in document.schedule.stages if len(stage.groups) == 2)
         alone = [replace(stage, groups=(group,)) for group in stage.groups]
-        assert there.idle_share(stage) is None
+        assert there.details.idle_share(stage) is None
         us, *alone_us = (there.cost.stage_latency_us(each) for each in (stage, *alone))
-        assert there.idle_share(stage) == pytest.approx(max(1 - sum(alone_us) / (2 * us), 0))
+        assert there.details.idle_share(stage) == pytest.approx(max(1 - sum(alone_us) / (2 * us), 0))
 
 
 def test_another_precision_is_another_device(tmp_path: Path, attached: list[object], by_size: None) -> None:

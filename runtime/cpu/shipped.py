@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.apart import apart_executor
-from iosched.profiler.devices.cpu.precision import precisions
-from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
-from iosched.profiler.devices.executor import Executor
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.precision import precisions
+from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
+from iosched.runtime.executor import Executor
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
+
+if TYPE_CHECKING:
+    from iosched.runtime.side_by_side import Library
 
 _BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
 """What may ship that runs by the schedule in the file, unless that says otherwise (`ScheduleDocument.is_plain`)."""
@@ -34,7 +35,7 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     if document is None:
         return _plain(model, ReferenceSettings("sequential", lanes))
     if (teams := document.teams_on(lanes)) is not None:
-        from iosched.profiler.devices.cpu.shipped_teams import in_teams
+        from iosched.runtime.cpu.shipped_teams import in_teams
 
         return in_teams(model, document, teams, lanes)
     if document.is_on_openvino:
@@ -46,7 +47,7 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
 
 def _as_on_openvino(model: Model, document: ScheduleDocument, lanes: int) -> Executor:
     try:
-        return apart_executor(model, document, lanes, OPENVINO) or _on_openvino(model, lanes, document.precision)
+        return _apart(model, document, lanes, OPENVINO) or _on_openvino(model, lanes, document.precision)
     except DeviceError as error:
         notes = (f"Not run on OpenVINO as it was shipped: {error}",)
         if document.shipped != OPENVINO:
@@ -55,8 +56,29 @@ def _as_on_openvino(model: Model, document: ScheduleDocument, lanes: int) -> Exe
 
 
 def _on_onnxruntime(model: Model, document: ScheduleDocument, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
-    found = apart_executor(model, document, lanes, PLAIN, notes)
+    found = _apart(model, document, lanes, PLAIN, notes)
     return found or _as_shipped(model, document, "reference", lanes, notes)
+
+
+def _apart(
+    model: Model, document: ScheduleDocument, lanes: int, library: Library, notes: tuple[str, ...] = ()
+) -> Executor | None:
+    """The models in sessions of their own; None where the file does not ask for it, or the model is not composed."""
+    known = document.runtime.get("sessions")
+    if not isinstance(known, dict):
+        return None
+    side_by_side, threads = (known.get(name) for name in ("lanes", "threads"))
+    if not isinstance(side_by_side, int) or not isinstance(threads, int):
+        return None
+    from iosched.models.composition.members import members_of
+    from iosched.runtime.side_by_side import SessionsSettings, SideBySide
+
+    members = members_of(model.proto)
+    if not members:
+        return None
+    settings = SessionsSettings(min(max(side_by_side, 1), lanes), min(max(threads, 1), lanes), library)
+    remarks = (*notes, *thread_remarks(settings.lanes * settings.threads))
+    return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks, by="library")
 
 
 def _as_shipped(
@@ -64,6 +86,8 @@ def _as_shipped(
 ) -> Executor:
     if shipped not in _BY_SCHEDULE:
         return _plain(model, _reference_settings(document, lanes), notes)
+    from iosched.runtime.cpu.backend import CpuBackend
+
     backend = CpuBackend(model, lanes=lanes)
     if not backend.is_supported():
         backend.close()

@@ -12,14 +12,14 @@ from shipped import document
 from iosched.jobs.bench import bench
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
-from iosched.profiler.devices.cpu import device, remarks
+from iosched.profiler.devices.cpu import device
 from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cpu import lane_cpus
+from iosched.runtime.cpu import lane_cpus, remarks
 from iosched.runtime.cpu.claims import Claims
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus
+from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, 
     with ProfileDatabase(None) as database:
         opened = device.CpuDevice().open(fire(), OpenSettings(threads=threads), database)
         assert opened.cost.lanes == threads
-        assert opened.plain is not None
-        assert opened.plain.threads == min(threads, 2)
+        assert opened.baselines.onnxruntime is not None
+        assert opened.baselines.onnxruntime.threads == min(threads, 2)
         opened.close()
 
 

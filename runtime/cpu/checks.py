@@ -7,12 +7,12 @@ from contextlib import closing
 from iosched.models.errors import DeviceError
 from iosched.models.light import light_model
 from iosched.models.load import load_model
-from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime
 from iosched.scheduler.baselines import greedy
 
 MODEL = "light_squeezenet"

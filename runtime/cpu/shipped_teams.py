@@ -6,11 +6,11 @@ from contextlib import closing
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
-from iosched.profiler.devices.executor import By, Executor
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.divided import TeamBackends, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
+from iosched.runtime.executor import By, Executor
 from iosched.runtime.openvino.model import open_requests
 from iosched.runtime.requests import Requests
 from iosched.runtime.shares import is_divided, open_shared

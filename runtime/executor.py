@@ -1,21 +1,17 @@
-"""A model that is ready to run on a device."""
+"""A model that is ready to run on a device, or to be timed there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from iosched.models.errors import UsageError
-from iosched.profiler.measuring.in_turn import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.traced import TracedRuns
-
-if TYPE_CHECKING:
-    from iosched.runtime.cuda.gpu.exchange import DeviceArray
 
 
 class Runnable(Protocol):
@@ -34,12 +30,25 @@ class Runnable(Protocol):
         ...
 
 
-class RunOnDevice(Protocol):
-    """Runs a whole model once on arrays that lie on a GPU."""
+def _nothing() -> None:
+    """Closes nothing."""
 
-    def __call__(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
-        """See `Executor.run_on_device`."""
-        ...
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A whole model that is ready to be timed on inputs that it was given.
+
+    Attributes:
+        time: runs the model a number of times in a row, and returns the microseconds of each run.
+        close: frees the model's sessions, buffers and threads.
+        notes: returns sentences that a user should read about how the model runs; complete only after a run.
+        in_flight: how many runs go on at the same time while it is timed, each of which takes what `time` returns.
+    """
+
+    time: Callable[[int], Sequence[float]]
+    close: Callable[[], None] = _nothing
+    notes: Callable[[], Sequence[str]] = tuple
+    in_flight: int = 1
 
 
 By = Literal["schedule", "reference", "library"]
@@ -54,7 +63,7 @@ class Executor:
         description: a line that says how the model runs.
         remarks: returns the sentences for `notes`.
         frees: is called on closing, after the runnable is closed.
-        on_device: runs the model on arrays that lie on a GPU; None on a CPU.
+        on_device: runs the model on arrays that lie on a GPU, as `run_on_device`; None on a CPU.
         placed: puts inputs into the device's memory and returns the model ready to be timed on them; by default each
             run is given the inputs.
         in_flight: how many threads may run the model at the same time; more wait for each other.
@@ -67,7 +76,7 @@ class Executor:
     description: str
     remarks: Callable[[], Sequence[str]] = tuple
     frees: Callable[[], None] | None = None
-    on_device: RunOnDevice | None = None
+    on_device: Callable[..., dict[str, Any]] | None = None
     placed: Callable[[Arrays], Candidate] | None = None
     in_flight: int = 1
     traced: Callable[[Arrays, int], TracedRuns] | None = None
@@ -82,7 +91,7 @@ class Executor:
         """Runs once and returns the outputs by name."""
         return self.runnable.run(inputs)
 
-    def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
+    def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, Any]:
         """Runs once on arrays that lie on the GPU; see `CudaModel.run_on_device`.
 
         Raises:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.devices.cpu import precision
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.runtime.cpu import precision
 from iosched.runtime.openvino import library
 from iosched.runtime.processor import read_processor
 
