@@ -23,7 +23,7 @@ _OBJECT = f"outputs models {_DEVICE} clusters batched shared rows shipped {_MEMO
 _CLUSTER = (
     f"models output schedule batched shared rows shipped reason ratio {_MEMORY} estimated_nbytes plan_nbytes notes"
 )
-_ROW = "name latency_us per_second low=latency.interval.low high=latency.interval.high after_rest_us=rested_us how"
+_ROW = "name latency_us per_second low=low_us high=high_us after_rest_us=rested_us how"
 _ESTIMATED = """
 models=names operators alike shared memory_nbytes.alone=alone_nbytes memory_nbytes.together=together_nbytes
 """

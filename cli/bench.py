@@ -50,11 +50,9 @@ if TYPE_CHECKING:
 
 _OBJECT = "model device batch_size baseline rows samples_us runs_us missing notes"
 _ROW = """
-name median_us=latency.median_us p10_us=latency.p10_us p90_us=latency.p90_us min_us samples
-speedup=speedup.value speedup_low=speedup.low speedup_high=speedup.high rested_us
-runs p99_us=latency.p99.value p99_low_us=latency.p99.low p99_high_us=latency.p99.high in_flight images_per_s
-speedup_over_baseline=speedup_over_baseline.value speedup_over_baseline_low=speedup_over_baseline.low
-speedup_over_baseline_high=speedup_over_baseline.high
+name median_us p10_us p90_us min_us samples speedup speedup_low speedup_high
+rested_us runs p99_us p99_low_us p99_high_us in_flight images_per_s
+speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_baseline_high=over_baseline.high
 """
 
 
@@ -185,21 +183,15 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
     elif plot is None or plot.path is not None:
         _print(model, result)
     if plot is not None:
-        rows = [(row.name, row.latency_us, row.latency.p10_us, row.latency.p90_us) for row in result.rows]
+        rows = [(row.name, row.latency_us, row.p10_us, row.p90_us) for row in result.rows]
         write(plot, draw_bars(_title(model, result), rows).encode())
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
     """The object that `bench --json` prints."""
-    rows = [_row_object(row, model.batch_size) for row in result.rows]
+    rows = [json_object(row, _ROW) for row in result.rows]
     of_model = {"model": model.name, "batch_size": model.batch_size}
     return json_object(result, _OBJECT, rows=rows, missing=dict(result.missing), **of_model)
-
-
-def _row_object(row: Row, images: int) -> dict[str, object]:
-    runs_us, samples = row.latency.every_run_us, len(row.latency.samples_us)
-    counts = {"samples": samples, "runs": len(runs_us), "images_per_s": row.per_second(images)}
-    return json_object(row, _ROW, min_us=min(runs_us), **counts)
 
 
 def _title(model: Model, result: BenchResult) -> str:
@@ -210,18 +202,18 @@ def _print(model: Model, result: BenchResult) -> None:
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("", lambda row: row.name),
         ("p50", lambda row: latency_text(row.latency_us)),
-        ("p90", lambda row: latency_text(row.latency.p90_us)),
-        ("p99", lambda row: latency_text(None if row.latency.p99 is None else row.latency.p99.value)),
-        ("p10", lambda row: latency_text(row.latency.p10_us)),
-        ("min", lambda row: latency_text(min(row.latency.every_run_us))),
+        ("p90", lambda row: latency_text(row.p90_us)),
+        ("p99", lambda row: latency_text(row.p99_us)),
+        ("p10", lambda row: latency_text(row.p10_us)),
+        ("min", lambda row: latency_text(row.min_us)),
     ]
     if result.rows[0].latency.rested_us:
         columns.append(("after a rest", lambda row: latency_text(row.rested_us)))
     if any(row.in_flight > 1 for row in result.rows):
-        columns.append(("images/s", lambda row: f"{row.per_second(model.batch_size) or 0:,.1f}"))
-    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.speedup)))
+        columns.append(("images/s", lambda row: f"{row.images_per_s or 0:,.1f}"))
+    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.over_sequential)))
     if result.baseline is not None:
-        columns.append((f"over {result.baseline} (95 % interval)", lambda row: _ratio(row.speedup_over_baseline)))
+        columns.append((f"over {result.baseline} (95 % interval)", lambda row: _ratio(row.over_baseline)))
     print_items(result.rows, columns, title=_title(model, result))
     print_pairs("rows", [(row.name, ROWS[row.name]) for row in result.rows], to_stderr=False)
 

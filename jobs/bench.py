@@ -53,7 +53,7 @@ class BenchResult:
         rows: one row for each alternative that was measured, `sequential` first.
         missing: names of alternatives that were not measured, each with the reason.
         notes: sentences that a user should read.
-        baseline: the row that `Row.speedup_over_baseline` is over, if one was named.
+        baseline: the row that `Row.over_baseline` is over, if one was named.
     """
 
     device: str
@@ -94,7 +94,7 @@ def bench(
         model: the model.
         document: its schedule, which "iosched" measures; None if it has none.
         names: alternatives of `ROWS`; by default all of the device, but those that are measured only by name.
-        baseline: one of the alternatives measured, for `Row.speedup_over_baseline`.
+        baseline: one of the alternatives measured, for `Row.over_baseline`.
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         rounds: how often each alternative is measured, if there is time.
@@ -178,7 +178,7 @@ class _Alternatives:
             of_candidates = (note for candidate in candidates.values() for note in candidate.notes())
             notes = tuple(dict.fromkeys((*interference_notes(found), *of_candidates)))
             in_flight = {name: each.in_flight for name, each in candidates.items()}
-            rows = tuple(_rows(found, in_flight, baseline))
+            rows = tuple(_rows(found, in_flight, baseline, self.model.batch_size))
             notes = (*_few_notes(rows), *notes)
             return BenchResult(self.here.device.info.name, rows, tuple(missing), notes, baseline)
 
@@ -208,12 +208,12 @@ class _Alternatives:
 
 def _few_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Says what is not known from so few rounds or runs, and how many runs it takes."""
-    if len(rows[0].latency.samples_us) < LEAST_SAMPLES:
+    if rows[0].samples < LEAST_SAMPLES:
         yield _FEW_ROUNDS
-    fewest, least = min(rows, key=lambda row: len(row.latency.every_run_us)), least_samples(0.99)
-    runs = len(fewest.latency.every_run_us)
+    fewest, least = min(rows, key=lambda row: row.runs), least_samples(0.99)
+    runs = fewest.runs
     if runs < least:
-        rounds = math.ceil(least * len(fewest.latency.samples_us) / runs)
+        rounds = math.ceil(least * fewest.samples / runs)
         rough = "p90 is only a guess and p99 is" if runs < least_samples(0.9) else "p99 is"
         yield f"From {runs} runs of {fewest.name} {rough} not known: that takes {least} runs, or {rounds} rounds."
 
@@ -235,9 +235,12 @@ def _per_run(found: Measurement, in_flight: int) -> Measurement:
     return found if in_flight == 1 else summarize([each / in_flight for each in found.samples_us])
 
 
-def _rows(found: Mapping[str, Measurement], in_flight: Mapping[str, int], baseline: str | None) -> Iterator[Row]:
+def _rows(
+    found: Mapping[str, Measurement], in_flight: Mapping[str, int], baseline: str | None, images: int
+) -> Iterator[Row]:
     per_run = {name: _per_run(each, in_flight[name]) for name, each in found.items()}
     for name, each in found.items():
-        own = per_run[name]
-        speedups = (None if over is None else compare(per_run[over], own) for over in ("sequential", baseline))
-        yield Row(name, each, "", in_flight[name], *speedups)
+        over_sequential, over_baseline = (
+            None if over is None else compare(per_run[over], per_run[name]) for over in ("sequential", baseline)
+        )
+        yield Row(name, each, "", in_flight[name], over_sequential, over_baseline, images)

@@ -41,6 +41,11 @@ class Interval:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     @property
+    def median(self) -> float:
+        """The value of a ratio of medians."""
+        return self.value
+
+    @property
     def baseline(self) -> str:
         """The name of the baseline."""
         return self.of.partition("/")[0]

@@ -39,9 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         fast = replace(summarize([4.0, 5.0, 6.0]), rested_us=(13.0,), runs_us=(4.0, 4.0, 5.0, 6.0, 6.0))
         over = None if baseline is None else Interval(0.8, 0.7, 0.9)
         rows = (
-            Row("sequential", slow, speedup=Interval(1.0, 1.0, 1.0), speedup_over_baseline=over),
-            Row("both", fast, speedup=Interval(2.0, 1.9, 2.1), speedup_over_baseline=over),
-            Row("greedy", fast, speedup_over_baseline=over),
+            Row("sequential", slow, over_sequential=Interval(1.0, 1.0, 1.0), over_baseline=over),
+            Row("both", fast, over_sequential=Interval(2.0, 1.9, 2.1), over_baseline=over),
+            Row("greedy", fast, over_baseline=over),
         )
         return BenchResult("Test CPU", rows, (("openvino", "not installed"),), baseline=baseline)
 

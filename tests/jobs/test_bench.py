@@ -14,7 +14,7 @@ from shipped import document
 from iosched.jobs.bench import bench
 from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
+from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.strategy_names import COMPARED
 
 
@@ -28,16 +28,17 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
     assert set(found.samples_us) == set(measured)
     assert found.device
     for row in found.rows:
-        assert len(found.samples_us[row.name]) == 6
-        taken = row.latency
+        assert row.samples == len(found.samples_us[row.name]) == 6
         # The median is one of rounds, which have unequal numbers of runs: it may lie beside quantiles of single runs.
-        assert 0 < min(taken.every_run_us) <= taken.p10_us <= taken.p90_us <= max(found.runs_us[row.name])
-        assert min(taken.every_run_us) <= taken.median_us <= max(found.runs_us[row.name])
-        assert len(found.runs_us[row.name]) >= 6
-        assert taken.p99 is None
+        assert 0 < row.min_us <= row.p10_us <= row.p90_us <= max(found.runs_us[row.name])
+        assert row.min_us <= row.median_us <= max(found.runs_us[row.name])
+        assert row.runs == len(found.runs_us[row.name]) >= 6
+        assert (row.p99_us, row.p99_low_us, row.p99_high_us) == (None, None, None)
+        assert row.speedup_low is not None
         assert row.speedup is not None
-        assert 0 < row.speedup.low <= row.speedup.value <= row.speedup.high
-    assert found.rows[0].speedup == Interval(1.0, 1.0, 1.0)
+        assert row.speedup_high is not None
+        assert 0 < row.speedup_low <= row.speedup <= row.speedup_high
+    assert found.rows[0].speedup == 1.0
     (note,) = found.notes
     assert "p99 is not known: that takes 368 runs" in note
 
@@ -51,9 +52,9 @@ def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
-    taken = found.rows[0].latency
-    assert (len(taken.runs_us), len(taken.samples_us), taken.median_us, taken.p90_us) == (400, 200, 10.0, 10.0)
-    assert taken.p99 == Interval(100.0, 10.0, 100.0)
+    (row, _) = found.rows
+    assert (row.runs, row.samples, row.median_us, row.p90_us) == (400, 200, 10.0, 10.0)
+    assert (row.p99_us, row.p99_low_us, row.p99_high_us) == (100.0, 10.0, 100.0)
     assert (found.notes, found.runs_us["greedy"]) == ((), runs_us)
 
 
@@ -68,9 +69,8 @@ def test_requests_at_the_same_time_count_by_what_ends_in_a_second(
     found = bench(fire(), None, names=["onnxruntime-sessions"], threads=2, profile_db=tmp_path / "p.db")
     alone, both = found.rows
     assert (alone.in_flight, both.in_flight) == (1, 2)
-    assert (alone.per_second(1), both.per_second(1)) == (pytest.approx(1e5), pytest.approx(2e6 / 15))
-    assert both.speedup is not None
-    assert (both.latency_us, both.speedup.value) == (15.0, pytest.approx(20 / 15))
+    assert (alone.images_per_s, both.images_per_s) == (pytest.approx(1e5), pytest.approx(2e6 / 15))
+    assert (both.median_us, both.speedup) == (15.0, pytest.approx(20 / 15))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_quantiles_that_so_few_runs_do_not_tell_are_named(
 
 def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:
     found = bench(fire(), None, names=["greedy"], threads=2, rounds=5, profile_db=tmp_path / "p.db")
-    assert [row.speedup for row in found.rows] == [None, None]
+    assert {(row.speedup, row.speedup_low, row.speedup_high) for row in found.rows} == {(None, None, None)}
     assert "fewer than 6 rounds" in found.notes[0]
 
 
@@ -121,8 +121,8 @@ def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
-    found_speedups = {row.name: row.speedup for row in found.rows}
-    assert found_speedups == {"sequential": Interval(1.0, 1.0, 1.0), "greedy": Interval(3.0, 3.0, 3.0)}
+    assert {row.name: row.speedup for row in found.rows} == {"sequential": 1.0, "greedy": 3.0}
+    assert {(row.speedup_low, row.speedup_high) for row in found.rows} == {(1.0, 1.0), (3.0, 3.0)}
 
 
 def test_searches_use_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
