@@ -18,7 +18,7 @@ from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
-settings.register_profile("thorough", max_examples=150, deadline=None)
+settings.register_profile("thorough", max_examples=150, deadline=None, derandomize=True)
 settings.load_profile("quick")
 
 
