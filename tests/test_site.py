@@ -119,6 +119,7 @@ class _Elements(HTMLParser):
         self._in_article &= tag != "article"
 
 
+@pytest.mark.slow
 def test_pages_have_the_lists_tables_and_code_that_they_have_on_github(built: Path) -> None:
     """MkDocs's dialect wants four spaces before what belongs to an item of a list, also before a table or code."""
     differences = {}
@@ -133,6 +134,7 @@ def test_pages_have_the_lists_tables_and_code_that_they_have_on_github(built: Pa
     assert not differences
 
 
+@pytest.mark.slow
 def test_pages_fetch_nothing_from_the_network(built: Path) -> None:
     fetched = re.compile(
         r"<(?:script|img|iframe|source)\b[^>]*\ssrc=\"?(?:https?:)?//|<link\b[^>]*\shref=\"?(?:https?:)?//"
@@ -143,6 +145,7 @@ def test_pages_fetch_nothing_from_the_network(built: Path) -> None:
         assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text()), sheet
 
 
+@pytest.mark.slow
 def test_search_works_where_there_is_no_server(built: Path) -> None:
     assert (built / "search" / "search_index.js").read_text().startswith("var __index")
     assert 'src="site/iframe-worker.js"' in (built / "index.html").read_text()

@@ -19,6 +19,7 @@ from iosched.models.version import iosched_version
 KEYS = {"node", "address", "device", "count", "threads", "cores", "name", "versions", "usable", "problem"}
 
 
+@pytest.mark.slow
 def test_a_local_cluster_has_the_cpu_of_this_machine(invoke) -> None:
     done = invoke("devices", "--cluster", "local:1", "--json")
     assert done.exit_code == 0, done.stderr

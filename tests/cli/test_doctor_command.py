@@ -91,7 +91,9 @@ def test_the_database_that_is_named_is_looked_at(invoke, workdir: Path, monkeypa
     assert "broken: bad.sqlite: bad.sqlite is damaged" in result.stdout
 
 
-@pytest.mark.parametrize("broken", ["numpy", "onnx", "onnxruntime"])
+@pytest.mark.parametrize(
+    "broken", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "onnx")), "onnxruntime"]
+)
 def test_it_runs_where_a_library_does_not_load(tmp_path: Path, broken: str) -> None:
     (tmp_path / f"{broken}.py").write_text("raise ImportError('undefined symbol: blas')")
     here = [each for each in sys.path if each]

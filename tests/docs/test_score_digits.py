@@ -67,6 +67,7 @@ def test_features_that_tell_digits_apart_score_high_and_those_that_do_not_like_g
     assert printed(score, capsys, str(tmp_path / "blind.onnx"))["accuracy"] == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_fewer_images_teach_less(score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(network("a"), tmp_path / "a.onnx")
     few, many = (printed(score, capsys, str(tmp_path / "a.onnx"), "--images", count) for count in ("50", "800"))

@@ -121,6 +121,7 @@ def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential
     assert len(cost.asked) <= len(graph.operators) + (limit + most_a_round) * len(found.schedule.blocks)
 
 
+@pytest.mark.slow
 def test_a_limit_ends_what_would_take_long() -> None:
     graph = graph_of(14, [(0, index) for index in range(1, 13)] + [(index, 13) for index in range(1, 13)])
     free = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent")

@@ -104,6 +104,7 @@ def test_a_generation_begins_when_the_one_before_has_ended(tmp_path: Path) -> No
     assert following.number == 4
 
 
+@pytest.mark.slow
 def test_the_order_in_which_a_generation_is_evaluated_changes_nothing(tmp_path: Path) -> None:
     in_turn = go_on(tmp_path / "in-turn.db", "evolution", 12)
     strategy = strategy_of(begun_study(tmp_path / "mixed.db", card()), "evolution", 12, population=4)

@@ -148,6 +148,7 @@ def test_a_variant_that_another_trial_under_way_is_of_is_evaluated_once(base: Mo
     assert found.reused == len(keys) - len(set(keys))
 
 
+@pytest.mark.slow
 def test_a_score_command_is_ended_where_it_is_worse_than_others(base: Model, settings: Settings) -> None:
     """Those with a Tanh are bad from the first step on; from the ninth trial on they take minutes."""
     code = (

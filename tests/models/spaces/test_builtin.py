@@ -54,6 +54,7 @@ def test_where_all_is_least_is_a_model_that_runs_and_is_made_again(name: str) ->
     check(made(name, least))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**32))

@@ -53,7 +53,7 @@ def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
     check_everything(model, lanes=(2,), seeds=(0,))
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "light_inception_v1"])
+@pytest.mark.parametrize("name", ["squeezenet", pytest.param("light_inception_v1", marks=pytest.mark.slow)])
 def test_networks_with_branches(name: str) -> None:
     check_everything(zoo_model(name), lanes=(2,), seeds=(0,))
 

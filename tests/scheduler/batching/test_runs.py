@@ -137,6 +137,7 @@ def test_one_tensor_for_all_is_joined_only_where_it_has_to_be(kind: str, value: 
     assert pairing(Plan(ensemble, costs), 1, 0).best()[0] == value
 
 
+@pytest.mark.slow
 def test_long_models_are_matched_in_reasonable_time() -> None:
     types = "abcd" * 60
     costs = Prices(dict.fromkeys("abcd", 5.0))

@@ -105,6 +105,7 @@ def test_all_workers_are_killed_and_new_ones_come(fleet: Fleet, path: Path) -> N
         assert len(known(path, name)) == len(LENGTHS_S)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(WORKERS < 2, reason="needs two cores")
 def test_questions_of_a_search_are_shared_while_a_worker_is_killed(fleet: Fleet, path: Path) -> None:
     def helpers() -> list[int]:

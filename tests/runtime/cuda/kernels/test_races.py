@@ -63,6 +63,7 @@ def test_every_kernel_whose_source_is_put_together_with_barriers_is_among_the_ca
     assert found == {type(make().kernel).__module__.split(".")[-1] for make in CASES.values()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sanitizer")
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 def test_no_two_threads_race(make: Callable[[], Case]) -> None:

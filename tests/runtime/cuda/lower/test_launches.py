@@ -40,7 +40,9 @@ def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: st
     assert n_relus(network(name)) == before
 
 
-@pytest.mark.parametrize(("name", "two", "one"), [("nasnet_a", 681, 461), ("randwire", 294, 182)])
+@pytest.mark.parametrize(
+    ("name", "two", "one"), [("nasnet_a", 681, 461), pytest.param("randwire", 294, 182, marks=pytest.mark.slow)]
+)
 def test_one_kernel_for_two(name: str, two: int, one: int) -> None:
     assert "in strict float32 NASNet-A runs 461 kernels instead of 681, RandWire 182 instead of 294" in PAGE
     plain = network(name)
