@@ -17,6 +17,7 @@ from iosched.jobs.fleet.transport import DropModel, Place, PutModel, Said, Start
 from iosched.runtime.cores import cpu_count
 
 WORKERS = min(2, cpu_count())
+pytestmark = pytest.mark.slow
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
@@ -40,7 +41,6 @@ def workers(local: tuple[Driver, tuple[Place, ...]]) -> Iterator[list[tuple[str,
         found.transport.send(StopWorker(name))
 
 
-@pytest.mark.slow
 def test_each_worker_keeps_to_its_processors_with_all_its_threads(local, workers) -> None:
     _, places = local
     assert [set(map(tuple, facts["cpus"])) for _, facts in workers] == [{place.cores} for place in places]
@@ -48,7 +48,6 @@ def test_each_worker_keeps_to_its_processors_with_all_its_threads(local, workers
     assert {facts["nice"] for _, facts in workers} == {os.nice(0)}
 
 
-@pytest.mark.slow
 def test_models_arrive_as_they_were_at_every_worker(local, workers, tmp_path: Path) -> None:
     found, _ = local
     digests = {}
@@ -61,7 +60,6 @@ def test_models_arrive_as_they_were_at_every_worker(local, workers, tmp_path: Pa
     assert sorted(map(str, (found.returned(call) for call in calls))) == [str(digests)] * len(workers)
 
 
-@pytest.mark.slow
 def test_a_model_that_cannot_be_read_costs_the_worker_and_says_so(local, workers, tmp_path: Path) -> None:
     found, _ = local
     found.transport.send(PutModel("gone", tmp_path / "gone"))
@@ -69,7 +67,6 @@ def test_a_model_that_cannot_be_read_costs_the_worker_and_says_so(local, workers
     assert found.lost(workers[0][0]) == "the file of model gone cannot be read"
 
 
-@pytest.mark.slow
 def test_a_model_that_was_dropped_is_not_there_any_more(local, workers, tmp_path: Path) -> None:
     found, _ = local
     (tmp_path / "model").write_bytes(b"model")
@@ -80,7 +77,6 @@ def test_a_model_that_was_dropped_is_not_there_any_more(local, workers, tmp_path
     assert found.lost(workers[0][0]) == "the file of model dropped cannot be read"
 
 
-@pytest.mark.slow
 def test_what_is_said_and_told_keeps_its_order_whatever_is_printed(local, workers) -> None:
     found, _ = local
     name, _ = workers[0]
@@ -93,7 +89,6 @@ def test_what_is_said_and_told_keeps_its_order_whatever_is_printed(local, worker
     assert said[:50] == [str(number).encode() for number in range(50)]
 
 
-@pytest.mark.slow
 def test_calls_run_side_by_side_in_one_worker(local, workers) -> None:
     found, _ = local
     name, _ = workers[0]
@@ -103,7 +98,6 @@ def test_calls_run_side_by_side_in_one_worker(local, workers) -> None:
     assert found.returned(waiting) == {"heard": ["go"]}
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_is_told_and_another_takes_its_place(local, workers) -> None:
     found, places = local
     name, facts = workers[0]
@@ -116,7 +110,6 @@ def test_a_worker_that_is_killed_is_told_and_another_takes_its_place(local, work
     found.transport.send(StopWorker(another))
 
 
-@pytest.mark.slow
 def test_a_worker_whose_code_fails_is_told_with_the_reason(local, workers) -> None:
     found, _ = local
     name, _ = workers[-1]
@@ -124,14 +117,12 @@ def test_a_worker_whose_code_fails_is_told_with_the_reason(local, workers) -> No
     assert found.lost(name) == "RuntimeError: no such thing"
 
 
-@pytest.mark.slow
 def test_a_place_that_is_not_there_any_more_is_told(local) -> None:
     found, _ = local
     found.transport.send(StartWorker("nowhere", Place("elsewhere", "10.0.0.1", "v100")))
     assert found.lost("nowhere") == "its machine left the cluster"
 
 
-@pytest.mark.slow
 def test_nobody_else_reaches_it(local, workers, home: Path) -> None:
     """Whoever reaches a Ray cluster has it execute what they like."""
     found, _ = local
