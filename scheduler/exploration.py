@@ -33,7 +33,7 @@ class Round:
         more: whether they were measured before, and are to be measured a second time.
         worse_than_us: for some positions a latency above which it does not matter what the stage takes.
         bounds: whether what bounds stages by their operators (`OperatorBounds`) is asked for right after the stages.
-        later: whether other blocks should come first, since the machine is disturbed now.
+        later: whether other blocks should come first: the machine is disturbed now, or they have suggestions as well.
     """
 
     positions: list[int]
@@ -140,7 +140,7 @@ class Exploration:
     def _all_rounds(self, is_over: Callable[[], bool]) -> Iterator[Round]:
         yield Round(self.latencies.missing(self.latencies.single_operators()), bounds=True)
         self._n_alone = self.latencies.n_measured
-        yield Round(self.latencies.missing(self.suggested))
+        yield Round(self.latencies.missing(self.suggested), later=bool(self.suggested))
         if self.latencies.fill_bounds(is_over):
             yield from self._beyond_operators()
             yield from self._undisturbed(is_over)
