@@ -437,6 +437,7 @@ def test_a_script_is_a_case_whose_last_words_are_kept(
     assert (folder / "printed.txt").read_text().splitlines()[-1] == "last"
 
 
+@pytest.mark.slow
 def test_no_gpu_and_another_gpu_are_told_apart_from_failures(
     on_host: OnHost, results: ModuleType, cases: ModuleType, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,8 @@ from iosched.models.light import light_model
 from iosched.models.source import MAX_IR_VERSION
 
 
-@pytest.mark.parametrize("opset", [pytest.param(27, marks=pytest.mark.slow), 28])
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [27, 28])
 def test_a_network_is_optimized_and_computes_the_same(invoke, workdir: Path, opset: int) -> None:
     original = workdir / "light.onnx"
     model = light_model("squeezenet")

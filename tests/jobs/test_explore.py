@@ -200,6 +200,7 @@ print(json.dumps(said if "" not in said else said[""]))
 """
 
 
+@pytest.mark.slow
 def test_several_variants_are_scored_as_one_model_that_computes_what_each_does(
     base: Model, settings: Settings, tmp_path: Path
 ) -> None:

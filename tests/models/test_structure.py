@@ -219,6 +219,7 @@ def test_opsets_count_only_where_they_change_an_operator() -> None:
     )
 
 
+@pytest.mark.slow
 def test_deep_and_wide_graphs_are_walked_without_recursion() -> None:
     """A long chain, and every node of it read again at its end."""
     n = 3000

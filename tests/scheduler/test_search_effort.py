@@ -188,6 +188,7 @@ def test_greedy_stages_replace_blocks_that_were_cut_where_they_are_faster() -> N
     assert found.lower_bound_us <= 20.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "edges"),
     [

@@ -196,6 +196,7 @@ def here(profile_db: Path) -> Iterator[list[Rival]]:
         yield [*serial_rivals(apart), *packed_rivals(apart), *mixed_rivals(apart), *batched_rivals(one)]
 
 
+@pytest.mark.slow
 @NEEDS_OPENVINO
 def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
     models = chains(2)

@@ -94,6 +94,7 @@ def test_as_many_trials_are_under_way_as_there_are_workers(base: Model, settings
     assert len(found.finished) == 6
 
 
+@pytest.mark.slow
 def test_a_trial_whose_worker_is_lost_is_evaluated_by_another_under_its_number(base: Model, settings: Settings) -> None:
     local = explore(base, SPACE, settings("here"))
     with thread_fleet(cpu=3) as fleet:

@@ -51,6 +51,7 @@ def test_squeezenet(with_pairs: bool, native: bool) -> None:
         check_bits(model, backend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "lanes"), [("squeezenet", 1, 4), ("shufflenet", 1, 3), ("squeezenet", 2, 3)])
 def test_on_several_lanes(name: str, batch: int, lanes: int) -> None:
     model = network(name) if batch == 1 else loaded(quantized(light_model(name)), batch)

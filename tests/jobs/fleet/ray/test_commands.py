@@ -43,6 +43,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 
 WORKERS = 2 if len(os.sched_getaffinity(0)) > 1 else 1
+pytestmark = pytest.mark.slow
 
 
 class Watcher:
@@ -79,7 +80,6 @@ def fleet(folder: Path, watcher: Watcher) -> Iterator[Fleet]:
             yield found
 
 
-@pytest.mark.slow
 def test_what_a_search_measured_is_in_the_database_and_never_measured_again(fleet: Fleet, folder: Path) -> None:
     settings = OptimizeSettings(budget_s=20.0)
     first = optimize_there(fleet, fire(), settings)

@@ -215,6 +215,7 @@ def test_random_graphs_compute_the_same() -> None:
     assert saved > 20
 
 
+@pytest.mark.slow
 def test_densenet_has_no_kernel_that_is_a_relu_and_computes_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo_model("densenet121")
     inputs = random_inputs(model.graph.inputs)

@@ -32,6 +32,7 @@ def n_relus(found: Network) -> int:
     return sum(is_relu(call) for own in found.calls.values() for call in own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "before", "after"), [("densenet121", 61, 0), ("nasnet_a", 47, 8)])
 def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: str, before: int, after: int) -> None:
     assert "none of DenseNet-121's 61 kernels of nothing but a ReLU, and 8 of NASNet-A's 47" in PAGE
@@ -40,9 +41,8 @@ def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: st
     assert n_relus(network(name)) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "two", "one"), [("nasnet_a", 681, 461), pytest.param("randwire", 294, 182, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "two", "one"), [("nasnet_a", 681, 461), ("randwire", 294, 182)])
 def test_one_kernel_for_two(name: str, two: int, one: int) -> None:
     assert "in strict float32 NASNet-A runs 461 kernels instead of 681, RandWire 182 instead of 294" in PAGE
     plain = network(name)
