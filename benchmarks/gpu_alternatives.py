@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import IO, Any
 
@@ -154,7 +154,7 @@ class CaseRun:
         found: dict[str, Any] = {"kind": "as optimize does" if self._case.tuned else "quick", "strategies": {}}
         results: dict[str, SearchResult] = {}
         for strategy in self._case.strategies:
-            cost = CudaStageCost(opened.backend, opened.database, opened.device, clock=opened.clock)
+            cost = replace(opened, dropped={})
             began = time.monotonic()
             result = search(
                 opened.backend.graph,

@@ -40,6 +40,7 @@ def main(folder: Path, words: list[str]) -> int:
             raise DeviceLostError("an illegal address")
         if _takes(folder / f"hang {case.network}"):
             time.sleep(600)
+        assert given[1].suggested_stages(), "as `optimize` does, a search begins with the analytic model's schedule"
         return search(*given, **named)
 
     def attached(index: int) -> AttachedGpu:
