@@ -392,7 +392,7 @@ def empty_call_us(cpus: Sequence[int]) -> float:
     spaces = {0: Space.INPUT, EMPTY_CALLS: Space.OUTPUT}
     buffers = tuple(Buffer(v.buffer, spaces.get(i, Space.ARENA), 64, 64 * i) for i, v in enumerate(views))
     plan = ExecutionPlan((tasks,), buffers, 64 * len(views), outputs=(views[-1],))
-    program = Program(_nothing(1), ("t0",), ("t1",))
+    program = Program(lambda: _nothing(1), ("t0",), ("t1",))
     with NativeExecutor(CheckedPlan(plan), [program], cpus=cpus) as executor:
         spans_us = executor.trace({"t0": np.ones((1, 16), np.float32)}, 60)[1][10:, 1:-1]
         return float(np.median(spans_us[..., 1] - spans_us[..., 0]))

@@ -110,7 +110,7 @@ def as_program(kernels: KernelGraph) -> Program:
     opsets = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in kernels.opsets.items()]
     proto = onnx.ModelProto(ir_version=kernels.ir_version, graph=graph, opset_import=opsets)
     weights = tuple((name, array) for name, array in kernels.weights.items() if array.nbytes > INLINE_NBYTES)
-    return Program(proto.SerializeToString(), tuple(kernels.inputs), tuple(computed), weights)
+    return Program(proto.SerializeToString, tuple(kernels.inputs), tuple(computed), weights)
 
 
 def _value(spec: TensorSpec) -> onnx.ValueInfoProto:

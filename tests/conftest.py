@@ -43,6 +43,12 @@ def _no_profile_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_cache_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What earlier runs have proven of operators is not believed; tests beside each other share what they prove."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
 def _cores_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other, as do the processes that they start: none is to say that another has its cores."""
     monkeypatch.setenv(SHARE_VARIABLE, "1")

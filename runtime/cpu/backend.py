@@ -167,6 +167,7 @@ class CpuBackend:
         *,
         lanes: int | None = None,
         native: bool | None = None,
+        invokes: bool = True,
         beside: CpuBackend | None = None,
     ) -> None:
         """Prepares `model`.
@@ -174,6 +175,7 @@ class CpuBackend:
         Args:
             lanes: threads to use; by default as many as `cpu_count` says.
             native: the compiled executor, or (False) the one in Python; by default the compiled one if it is there.
+            invokes: operators that need no session run without one in the compiled executor.
             beside: uses the worker threads and the processors of this other backend, which must outlive it, so that the
                 threads of the one do not spin while the other runs.
 
@@ -188,7 +190,7 @@ class CpuBackend:
         self.kernels: KernelGraph = _prepared(model, self.lanes)
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
-        self._cache = KernelCache()
+        self._cache = KernelCache(invokes=self.is_native and invokes)
         self.cpus: LaneCpus = LaneCpus(self.lanes) if beside is None else beside.cpus
         self._owns_cpus = beside is None
         self._owned = NativeRuntime() if self.is_native and beside is None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from iosched.runtime.cpu.arrays import ELEMENT_TYPE
+from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.plan import ExecutionPlan, Space, Task, View
 
 _SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}

@@ -13,6 +13,7 @@
 
 #include "kernel.hpp"
 #include "onnxruntime_api.hpp"
+#include "onnxruntime_ops.hpp"
 #include "onnxruntime_session.hpp"
 #include "threads.hpp"
 
@@ -21,7 +22,7 @@ using namespace iosched;
 namespace {
 
 // Raise with every change of the interface; native.py refuses a library of another version.
-constexpr int kAbiVersion = 5;
+constexpr int kAbiVersion = 6;
 constexpr uint32_t kAborted = INT32_MAX;
 
 struct Memory {
@@ -63,7 +64,15 @@ struct Runtime {
     }
   }
 
+  // Made when it is first needed: it takes as long as a session.
+  std::shared_ptr<Outer> outer_of(const void* model, size_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (outer == nullptr) outer = std::make_shared<Outer>(environment, model, nbytes);
+    return outer;
+  }
+
   std::shared_ptr<Environment> environment;
+  std::shared_ptr<Outer> outer;
   std::mutex mutex;  // held for a run
   std::shared_ptr<Memory> memory;
   std::unique_ptr<Memory> ballast;
@@ -157,14 +166,22 @@ struct Executor final : Job {
     runtime->need_workers(lanes.size() - 1);
     const Pinned pinned(cpus[0]);
     std::vector<Sweep> sweeps = swept(sweep_nbytes, inputs, written, n_written);
-    for (size_t i = 0; i < repeats; ++i) {
-      release_dynamic();
-      for (Sweep& sweep : sweeps) on_all_lanes(sweep);
-      spans = spans_us == nullptr ? nullptr : spans_us + i * 2 * task_count();
-      started = now_us();
-      run_once();
-      times_us[i] = now_us() - started;
-      if (failed.load()) throw std::runtime_error(message);
+    const auto runs = [&](OrtKernelContext* lent) {
+      context = lent;
+      for (size_t i = 0; i < repeats; ++i) {
+        release_dynamic();
+        for (Sweep& sweep : sweeps) on_all_lanes(sweep);
+        spans = spans_us == nullptr ? nullptr : spans_us + i * 2 * task_count();
+        started = now_us();
+        run_once();
+        times_us[i] = now_us() - started;
+        if (failed.load()) throw std::runtime_error(message);
+      }
+    };
+    if (needs_context) {
+      outer->around(runs);
+    } else {
+      runs(nullptr);
     }
   }
 
@@ -217,6 +234,8 @@ struct Executor final : Job {
       lane.resize(static_cast<size_t>(words.next()));
       for (Task& task : lane) read_task(words, task);
     }
+    if (needs_context) outer = runtime->outer;
+    if (needs_context && outer == nullptr) throw std::runtime_error("the runtime has no outer run for its operators");
     progress = std::vector<Signal>(lanes.size());
     std::vector<int> distinct(cpus);
     std::sort(distinct.begin(), distinct.end());
@@ -267,6 +286,7 @@ struct Executor final : Job {
   void read_task(Words& words, Task& task) {
     const auto* kernel = reinterpret_cast<const std::shared_ptr<Kernel>*>(words.next());
     if (kernel != nullptr) task.kernel = *kernel;
+    needs_context |= kernel != nullptr && task.kernel->needs_context();
     Slots reads = read_views(words, task), writes = read_views(words, task);
     task.waits.resize(static_cast<size_t>(words.next()));
     for (Wait& wait : task.waits) {
@@ -366,7 +386,7 @@ struct Executor final : Job {
   bool execute(Task& task) {
     try {
       if (!task.fixed) task.call->bind();
-      task.call->run();
+      task.call->run(context);
       return true;
     } catch (const std::exception& problem) {
       return fail(problem.what());
@@ -389,10 +409,13 @@ struct Executor final : Job {
 
   std::shared_ptr<Runtime> runtime;
   std::shared_ptr<Memory> arena;
+  std::shared_ptr<Outer> outer;
   std::vector<std::vector<Task>> lanes;
   std::vector<int> cpus;
   std::vector<bool> leaves_core;  // by lane: a library needs the core when the lane is done
   std::vector<Signal> progress;
+  bool needs_context = false;
+  OrtKernelContext* context = nullptr;  // of the outer run, while there is one
   int64_t spins = 0;
   double started = 0;
   double* spans = nullptr;
@@ -447,6 +470,22 @@ IOSCHED_EXPORT void* iosched_session_create(void* runtime, const void* model, si
     return new KernelHandle(std::make_shared<Session>(environment, model, nbytes, weights, n_weights,
                                                       strings(inputs, n_inputs), strings(outputs, n_outputs),
                                                       Cpus(cpus, cpus + n_cpus)));
+  });
+}
+
+// Prepares the runtime for operators without sessions; `model` is that of `Outer`.
+IOSCHED_EXPORT int iosched_runtime_prepare(void* runtime, const void* model, size_t nbytes, char* error) {
+  return guarded(error, [&]() -> int {
+    (*static_cast<RuntimeHandle*>(runtime))->outer_of(model, nbytes);
+    return 1;
+  });
+}
+
+IOSCHED_EXPORT void* iosched_operator_create(void* runtime, const OperatorDescription* description, char* error) {
+  return guarded(error, [&]() -> void* {
+    const std::shared_ptr<Outer>& outer = (*static_cast<RuntimeHandle*>(runtime))->outer;
+    if (outer == nullptr) throw std::runtime_error("the runtime has no outer run for its operators");
+    return new KernelHandle(std::make_shared<InvokedOperator>(outer, *description));
   });
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+struct OrtKernelContext;
 struct OrtValue;
 
 namespace iosched {
@@ -33,8 +34,9 @@ struct Call {
   virtual ~Call() = default;
   // Before the first `run`, and whenever the memory of a view is another than before.
   virtual void bind() = 0;
-  // Throws std::runtime_error, in the library's words.
-  virtual void run() = 0;
+  // `context` is that of the outer run (`onnxruntime_ops.hpp`), null outside of one. Throws std::runtime_error, in the
+  // library's words.
+  virtual void run(OrtKernelContext* context) = 0;
 };
 
 struct Kernel {
@@ -45,13 +47,15 @@ struct Kernel {
   virtual size_t n_outputs() const = 0;
   // Whether the library brings threads of its own for all lanes' cores: the workers sleep meanwhile.
   virtual bool spans_lanes() const = 0;
+  // Whether its calls need the context of an outer run.
+  virtual bool needs_context() const { return false; }
 };
 
 // Copies the bytes of one view to another.
 struct CopyCall final : Call {
   CopyCall(const Slot& source, const Slot& target) : source(source), target(target) {}
   void bind() override {}
-  void run() override { std::memmove(target.data, source.data, static_cast<size_t>(target.nbytes)); }
+  void run(OrtKernelContext*) override { std::memmove(target.data, source.data, static_cast<size_t>(target.nbytes)); }
   const Slot& source;
   const Slot& target;
 };

@@ -10,9 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.lacking import failure, way_to_install
 
-_ABI_VERSION = 5
+_ABI_VERSION = 6
 _ERROR_NBYTES = 2048
 _FILE = "_executor.so"
 _NOT_BUILT = "the compiled executor was not built; " + (
@@ -32,6 +35,21 @@ class Weight(ctypes.Structure):
         ("rank", ctypes.c_int64),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
     )
+
+
+def weight(name: str, array: np.ndarray) -> Weight:
+    """An array as a constant, which it must outlive.
+
+    Raises:
+        ValueError: if it is not C-contiguous or holds no numbers.
+    """
+    if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
+        raise ValueError(
+            f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
+        )
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    kind = ELEMENT_TYPE[array.dtype.name]
+    return Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
 def available() -> bool:
@@ -94,6 +112,8 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
             pointer,
             [pointer, text, size, pointer, size, pointer, size, pointer, size, pointer, size, text],
         ),
+        "runtime_prepare": (ctypes.c_int, [pointer, text, size, text]),
+        "operator_create": (pointer, [pointer, pointer, text]),
         "executor_create": (pointer, [pointer, pointer, size, text]),
         "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, size, pointer, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),

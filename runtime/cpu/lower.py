@@ -14,6 +14,7 @@ from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cpu.calls import Call, overlap, own_lanes, stage_calls, steps_of
+from iosched.runtime.cpu.invoked import is_invocable
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
@@ -24,7 +25,7 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
 from iosched.scheduler.schedule import Division
 
-LOWERING = 12
+LOWERING = 13
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
@@ -50,9 +51,14 @@ class Lowering:
 
 
 class KernelCache:
-    """Kernels already built for one kernel graph, so that profiling a stage again, or in a larger plan, reuses them."""
+    """Kernels already built for one kernel graph, so that profiling a stage again, or in a larger plan, reuses them.
 
-    def __init__(self) -> None:
+    Attributes:
+        invokes: whether operators that need no session are kernels of their own.
+    """
+
+    def __init__(self, *, invokes: bool = False) -> None:
+        self.invokes = invokes
         self._built: dict[object, TaskKernel] = {}
 
     def get(self, kernels: KernelGraph, calls: Sequence[Call], kept: frozenset[str]) -> TaskKernel:
@@ -65,7 +71,7 @@ class KernelCache:
         """
         key = (tuple((call.node, call.is_copy, call.reads, call.writes, call.cores) for call in calls), kept)
         if key not in self._built:
-            self._built[key] = build_kernel(kernels, calls, kept)
+            self._built[key] = build_kernel(kernels, calls, kept, invokes=self.invokes)
         return self._built[key]
 
 
@@ -101,7 +107,7 @@ def lower(
     ]
     steps = steps_of(calls)
     waits = find_waits(steps, lanes, barriers=barriers)
-    runs = _fuse(kernels, calls, waits, lanes)
+    runs = _fuse(kernels, calls, waits, lanes, invokes=cache.invokes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
     buffers = _buffers(kernels, tasks, given_spaces(steps) if partial else None)
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
@@ -112,22 +118,30 @@ def lower(
 
 
 def _fuse(
-    kernels: KernelGraph, calls: Sequence[Call], waits: Sequence[tuple[Wait, ...]], lanes: int
+    kernels: KernelGraph, calls: Sequence[Call], waits: Sequence[tuple[Wait, ...]], lanes: int, *, invokes: bool
 ) -> list[list[list[int]]]:
-    """For each lane, its calls (by position) cut into runs; each run becomes one task."""
+    """For each lane, its calls (by position) cut into runs; each run becomes one task.
+
+    Only a session costs so much that several calls should share it.
+    """
+    alone = [invokes and _needs_no_session(kernels, call) for call in calls]
     awaited = {(wait.lane, wait.steps) for found in waits for wait in found}
     runs: list[list[list[int]]] = [[] for _ in range(lanes)]
     steps = [0] * lanes
     for position, call in enumerate(calls):
         own = runs[call.lane]
         last_is_awaited = (call.lane, steps[call.lane]) in awaited
-        joins = own and not waits[position] and not last_is_awaited
+        joins = own and not waits[position] and not last_is_awaited and not alone[position] and not alone[own[-1][-1]]
         if joins and can_follow(kernels, [calls[p] for p in own[-1]], call):
             own[-1].append(position)
         else:
             own.append([position])
         steps[call.lane] += 1
     return runs
+
+
+def _needs_no_session(kernels: KernelGraph, call: Call) -> bool:
+    return call.cores == 1 and is_invocable(call.share.node if call.share else kernels.nodes[call.node])
 
 
 def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
@@ -19,8 +21,6 @@ import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
-    DTYPE_NAME,
-    ELEMENT_TYPE,
     address,
     check_kernels,
     checked_inputs,
@@ -28,11 +28,12 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
+from iosched.runtime.cpu.element_types import DTYPE_NAME, ELEMENT_TYPE
 from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.handovers import Spans
+from iosched.runtime.cpu.invoked import InvokedNode
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.library import (
-    Weight,
     call,
     call_telling,
     compiled,
@@ -41,7 +42,10 @@ from iosched.runtime.cpu.library import (
     missing,
     onnxruntime_path,
 )
+from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare, session
 from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.cpu.proofs import Candidate, proven
+from iosched.runtime.cpu.remembered import proofs_path, remember, remembered
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
@@ -75,54 +79,89 @@ class NativeRuntime:
         self._library = library
         get_api_base = ctypes.cast(load(path).OrtGetApiBase, ctypes.c_void_p)
         self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
-        self._by_program: weakref.WeakKeyDictionary[Program, _Session] = weakref.WeakKeyDictionary()
-        self._by_content: dict[object, _Session] = {}
-        self._spanning: weakref.WeakValueDictionary[object, _Session] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
-        if sharing is not None:
-            self._by_program, self._by_content, self._lock = sharing._by_program, sharing._by_content, sharing._lock
+        self._known: _Known = _Known.of(path) if sharing is None else sharing._known
+        self._spanning: weakref.WeakValueDictionary[object, NativeKernel] = weakref.WeakValueDictionary()
+        self._invokes = self._is_prepared()
 
     @property
     def library(self) -> ctypes.CDLL:
         """The compiled executor."""
         return self._library
 
-    def session(self, program: Program, cpus: Sequence[int] = (-1,)) -> _Session:
-        """The session of `program`: made on the first call, shared by all programs of equal bytes and weights.
+    def kernels(self, programs: Iterable[Program], cpus: Sequence[int] = (-1,)) -> list[NativeKernel]:
+        """The kernel of each program: made when it is first asked for, shared by programs of equal bytes and weights.
+
+        It is an operator without a session where that is proven to do the same (`proofs.py`), else a session.
 
         Args:
-            cpus: the processors of its threads, that of the caller first; see `lane_cpus`.
+            programs: what is to run.
+            cpus: the processors of a session's threads, that of the caller first; see `lane_cpus`.
 
         Raises:
-            ExecutionError: with onnxruntime's words, if it refuses the model.
+            ExecutionError: with onnxruntime's words, if it refuses a model.
             ValueError: if a weight is not C-contiguous or holds no numbers.
         """
-        if program.cores > 1:
-            return self._spanning_session(program, tuple(dict.fromkeys(cpus)))  # lanes may share processors
-        if (known := self._by_program.get(program)) is not None:
-            return known
-        with self._lock:
-            key = _content(program)
-            session = self._by_content.get(key)
-            if session is None:
-                session = self._by_content[key] = _Session(self, program, (-1,))
-            self._by_program[program] = session
-            return session
+        asked = list(programs)
+        with self._known.lock:
+            self._prove([each for each in asked if each not in self._known.by_program])
+            return [self._kernel(each, cpus) for each in asked]
 
-    def _spanning_session(self, program: Program, cpus: tuple[int, ...]) -> _Session:
-        """The session of a program over several cores: it has threads, so it lasts only as long as executors use it."""
-        key = (_content(program), cpus)
-        with self._lock:
-            session = self._spanning.get(key)
-            if session is None:
-                session = self._spanning[key] = _Session(self, program, cpus)
-            return session
+    def _kernel(self, program: Program, cpus: Sequence[int]) -> NativeKernel:
+        if program.cores > 1:  # it has threads, so it lasts only as long as executors use it
+            own = tuple(dict.fromkeys(cpus))  # lanes may share processors
+            return _made(self._spanning, (_content(program), own), lambda: self._session(program, own))
+        if (known := self._known.by_program.get(program)) is not None:
+            return known
+        found = _made(self._known.by_content, _content(program), lambda: self._session(program, (-1,)))
+        self._known.by_program[program] = found
+        return found
+
+    def _session(self, program: Program, cpus: Sequence[int]) -> NativeKernel:
+        return NativeKernel(program, session(self._lent(), program, cpus))
+
+    def _prove(self, programs: Sequence[Program]) -> None:
+        """Makes operators of those programs that do the same without a session, and remembers which those are."""
+        candidates = list(self._candidates(programs)) if self._invokes else []
+        new = {each.invoked.signature: each for each in candidates if each.invoked.signature not in self._known.proven}
+        if new:
+            good = proven(self._lent(), list(new.values()))
+            found = {signature: signature in good for signature in new}
+            self._known.proven.update(found)
+            remember(self._known.path, found)
+        for each in candidates:
+            if self._known.proven[each.invoked.signature]:
+                self._known.by_content[_content(each.program)] = NativeKernel(each.program, each.handle, each.invoked)
+
+    def _candidates(self, programs: Sequence[Program]) -> Iterator[Candidate]:
+        for program in programs:
+            invoked = program.invoked
+            if invoked is None or not self._known.proven.get(invoked.signature, True):
+                continue
+            if _content(program) in self._known.by_content:
+                continue
+            try:
+                yield Candidate(program, invoked, operator(self._lent(), invoked))
+            except ExecutionError:
+                self._known.proven[invoked.signature] = False
+
+    def _is_prepared(self) -> bool:
+        """Whether this onnxruntime can run operators without sessions."""
+        try:
+            prepare(self._lent())
+        except ExecutionError:
+            return False
+        return True
+
+    def _lent(self) -> RuntimeHandle:
+        if not self.handle.close.alive:
+            raise ValueError("the runtime is closed")
+        return RuntimeHandle(self._library, self.handle.pointer)
 
     def forget_sessions(self) -> None:
-        """Drops every session that no executor uses any more; they are made anew when asked for."""
-        with self._lock:
-            self._by_program.clear()
-            self._by_content.clear()
+        """Drops every kernel that no executor uses any more; they are made anew when asked for."""
+        with self._known.lock:
+            self._known.by_program.clear()
+            self._known.by_content.clear()
 
     def close(self) -> None:
         """Drops sessions; threads and arena go with the last executor. May be called again."""
@@ -136,42 +175,53 @@ class NativeRuntime:
         self.close()
 
 
+@dataclass(frozen=True, eq=False)
+class NativeKernel:
+    """A prepared program. It keeps the arrays of its weights alive.
+
+    Attributes:
+        program: what it does.
+        handle: in the library.
+        invoked: the node whose kernel it is, where there is no session.
+    """
+
+    program: Program
+    handle: Handle
+    invoked: InvokedNode | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Kernels that several runtimes share, and for signatures of nodes whether they run without sessions.
+
+    Attributes:
+        proven: what `path` had, and what was found since.
+    """
+
+    path: Path | None
+    proven: dict[bytes, bool]
+    by_program: weakref.WeakKeyDictionary[Program, NativeKernel] = field(default_factory=weakref.WeakKeyDictionary)
+    by_content: dict[object, NativeKernel] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, onnxruntime: Path) -> Self:
+        path = proofs_path(onnxruntime)
+        return cls(path, remembered(path))
+
+
+def _made(known: MutableMapping[object, NativeKernel], key: object, make: Callable[[], NativeKernel]) -> NativeKernel:
+    found = known.get(key)
+    if found is None:
+        found = known[key] = make()
+    return found
+
+
 def _content(program: Program) -> object:
+    if program.invoked is not None:
+        return program.invoked.signature, tuple(map(address, program.invoked.constants))
     weights = tuple((name, array.ctypes.data, array.dtype.str, array.shape) for name, array in program.weights)
     return program.model, program.inputs, program.outputs, weights
-
-
-class _Session:
-    """A prepared program. It keeps the arrays of its weights alive."""
-
-    def __init__(self, runtime: NativeRuntime, program: Program, cpus: Sequence[int]) -> None:
-        if not runtime.handle.close.alive:
-            raise ValueError("the runtime is closed")
-        create, release = runtime.library.iosched_session_create, runtime.library.iosched_kernel_release
-        self.program = program
-        inputs, outputs = _texts(program.inputs), _texts(program.outputs)
-        weights = (Weight * len(program.weights))(*(_weight(name, array) for name, array in program.weights))
-        sizes = len(weights), len(inputs), len(outputs)
-        pointer = call(
-            create,
-            *(runtime.handle.pointer, program.model, len(program.model), weights, sizes[0]),
-            *(inputs, sizes[1], outputs, sizes[2], (ctypes.c_int64 * len(cpus))(*cpus), len(cpus)),
-        )
-        self.handle = Handle(pointer, release)
-
-
-def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
-    return (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
-
-
-def _weight(name: str, array: np.ndarray) -> Weight:
-    if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
-        raise ValueError(
-            f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
-        )
-    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-    kind = ELEMENT_TYPE[array.dtype.name]
-    return Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
 _FORKED = "this executor was made before the process forked; make a new one in the child"
@@ -217,15 +267,17 @@ class NativeExecutor:
         self._lock = threading.Lock()
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
         chosen = lane_cpus(len(plan.lanes), cpus)
-        self._sessions = {
-            index: self._runtime.session(kernel, chosen)
-            for index, kernel in used.items()
-            if not isinstance(kernel, Copy)
-        }
+        programs = {index: kernel for index, kernel in used.items() if not isinstance(kernel, Copy)}
+        self._kernels = dict(zip(programs, self._runtime.kernels(programs.values(), chosen), strict=True))
         self._encoder = PlanEncoder(plan, self._inputs, self._outputs)
-        pointers = {index: session.handle.pointer for index, session in self._sessions.items()}
+        pointers = {index: kernel.handle.pointer for index, kernel in self._kernels.items()}
         words = self._encoder.words(pointers, chosen)
         self._handle = self._create(words)
+
+    @property
+    def kernels(self) -> tuple[NativeKernel, ...]:
+        """What the tasks run, copies left out."""
+        return tuple(self._kernels.values())
 
     def _create(self, words: list[int]) -> Handle:
         library = self._runtime.library

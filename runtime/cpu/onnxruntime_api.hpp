@@ -21,6 +21,12 @@ struct OrtMemoryInfo;
 struct OrtValue;
 struct OrtTypeAndShape;
 struct OrtPrepacked;
+struct OrtCustomOp;
+struct OrtCustomOpDomain;
+struct OrtKernelContext;
+struct OrtKernelInfo;
+struct OrtOp;
+struct OrtOpAttr;
 struct OrtApiBase {
   const void* (*GetApi)(uint32_t version);
   const char* (*GetVersionString)();
@@ -46,6 +52,9 @@ struct Api {
     bind(SetLogSeverityLevel, 22);
     bind(SetIntraOpNumThreads, 24);
     bind(SetInterOpNumThreads, 25);
+    bind(CreateCustomOpDomain, 26);
+    bind(CustomOpDomain_Add, 27);
+    bind(AddCustomOpDomain, 28);
     bind(CreateTensorWithData, 49);
     bind(IsTensor, 50);
     bind(GetTensorData, 51);
@@ -61,6 +70,7 @@ struct Api {
     bind(ReleaseValue, 96);
     bind(ReleaseTypeAndShape, 99);
     bind(ReleaseSessionOptions, 100);
+    bind(ReleaseCustomOpDomain, 101);
     bind(AddSessionConfigEntry, 130);
     bind(CreateAndRegisterAllocator, 144);
     bind(AddInitializer, 150);
@@ -68,6 +78,13 @@ struct Api {
     bind(ReleasePrepacked, 167);
     bind(CreateSessionFromArrayPrepacked, 169);
     bind(AddExternalInitializers, 210);
+    bind(CreateOpAttr, 211);
+    bind(ReleaseOpAttr, 212);
+    bind(CreateOp, 213);
+    bind(InvokeOp, 214);
+    bind(ReleaseOp, 215);
+    bind(CopyKernelInfo, 217);
+    bind(ReleaseKernelInfo, 218);
   }
 
   void check(OrtStatus* status) const {
@@ -114,6 +131,20 @@ struct Api {
   void (*ReleasePrepacked)(OrtPrepacked*);
   OrtStatus* (*CreateSessionFromArrayPrepacked)(const OrtEnv*, const void*, size_t, const OrtSessionOptions*,
                                                 OrtPrepacked*, OrtSession**);
+  OrtStatus* (*CreateCustomOpDomain)(const char*, OrtCustomOpDomain**);
+  OrtStatus* (*CustomOpDomain_Add)(OrtCustomOpDomain*, const OrtCustomOp*);
+  OrtStatus* (*AddCustomOpDomain)(OrtSessionOptions*, OrtCustomOpDomain*);
+  void (*ReleaseCustomOpDomain)(OrtCustomOpDomain*);
+  OrtStatus* (*CreateOpAttr)(const char* name, const void* data, int count, int type, OrtOpAttr**);
+  void (*ReleaseOpAttr)(OrtOpAttr*);
+  OrtStatus* (*CreateOp)(const OrtKernelInfo*, const char* name, const char* domain, int version,
+                         const char** constraints, const int* types, int n_constraints, const OrtOpAttr* const*,
+                         int n_attributes, int n_inputs, int n_outputs, OrtOp**);
+  OrtStatus* (*InvokeOp)(const OrtKernelContext*, const OrtOp*, const OrtValue* const* inputs, int n_inputs,
+                         OrtValue* const* outputs, int n_outputs);
+  void (*ReleaseOp)(OrtOp*);
+  OrtStatus* (*CopyKernelInfo)(const OrtKernelInfo*, OrtKernelInfo**);
+  void (*ReleaseKernelInfo)(OrtKernelInfo*);
 };
 
 inline const Api load_api(const OrtApiBase* (*get_base)()) {

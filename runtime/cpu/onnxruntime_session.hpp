@@ -133,7 +133,7 @@ struct SessionCall final : Call {
     for (size_t i = 0; i < writes.size(); ++i) outputs[i] = writes[i]->value;
   }
 
-  void run() override {
+  void run(OrtKernelContext*) override {
     const Api& api = session.environment->api;
     api.check(api.Run(session.session, nullptr, session.input_names.data(), inputs.data(), inputs.size(),
                       session.output_names.data(), outputs.size(), outputs.data()));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from iosched.models.initializers import is_packed
 from iosched.models.kernel_shapes import may_be_misjudged
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.cpu.calls import Call
+from iosched.runtime.cpu.invoked import invoked_node
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
 from iosched.runtime.plan import View
@@ -31,12 +33,15 @@ class TaskKernel:
     writes: tuple[View, ...]
 
 
-def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str]) -> TaskKernel:
+def build_kernel(
+    kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str], *, invokes: bool = False
+) -> TaskKernel:
     """The kernel that runs `calls` one after another.
 
     Args:
         calls: calls of one lane that `can_follow` allowed to stand together.
         kept: tensors that somebody outside these calls reads; the others stay inside the session.
+        invokes: a single call may be run without a session.
     """
     if calls[0].is_copy:
         return TaskKernel(Copy(), (calls[0].reads[0][1],), (calls[0].writes[0][1],))
@@ -49,16 +54,17 @@ def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str
     inputs = {pair: names.of(*pair) for pair in read}
     weights: dict[str, np.ndarray] = {}
     nodes = [node for call in calls for node in _nodes(kernels, call, names, weights)]
-    model = _model(
-        kernels,
-        nodes,
-        [(name, view) for (_, view), name in inputs.items()],
-        [(name, view) for (_, view), name in outputs.items()],
-        weights,
-    )
+    reads = {name: view for (_, view), name in inputs.items()}
+    writes = {name: view for (_, view), name in outputs.items()}
     shared = tuple((name, array) for name, array in weights.items() if not _is_inline(array))
-    program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared, calls[0].cores)
-    return TaskKernel(program, tuple(view for _, view in inputs), tuple(view for _, view in outputs))
+    invoked = None
+    if invokes and len(nodes) == len(calls) == calls[0].cores == 1:
+        invoked = invoked_node(nodes[0], kernels.opsets, reads, writes, weights)
+    program = Program(
+        partial(_model, kernels, nodes, list(reads.items()), list(writes.items()), weights),
+        *(tuple(reads), tuple(writes), shared, calls[0].cores, invoked),
+    )
+    return TaskKernel(program, tuple(reads.values()), tuple(writes.values()))
 
 
 class _LocalNames:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iosched.runtime.cpu.arrays import ELEMENT_TYPE
+from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.plan import View
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
-import numpy as np
 import onnx
 import pytest
 from hypothesis import given
@@ -134,15 +133,6 @@ def test_a_model_that_mixes_images_is_refused() -> None:
     model = load_model(proto.SerializeToString(), name="mixed")
     with closing(TeamBackends(model, 1)) as backends, pytest.raises(UsageError, match="Softmax 'z'"):
         lower_in_teams(backends, sequential(model.graph), Teams(1, 2, 2))
-
-
-def test_one_team_of_a_lane_runs_all_operators_in_few_calls() -> None:
-    model = small(4)
-    with closing(TeamBackends(model, 1)) as backends:
-        one_by_one = lower_in_teams(backends, sequential(model.graph), Teams(1, 2, 1)).plan
-        at_once = lower_in_teams(backends, together(model.graph), Teams(1, 2, 1)).plan
-    assert len(at_once.tasks) < len(one_by_one.tasks)
-    assert np.isin([task.kernel for task in at_once.tasks], range(len(at_once.tasks))).all()
 
 
 @pytest.mark.parametrize("teams", [Teams(1, 2, 1), Teams(1, 3, 2), Teams(2, 1, 5), Teams(1, 1, 2)], ids=str)

@@ -56,7 +56,7 @@ def program(
         initializers.append(tensor)
     graph = onnx.helper.make_graph(list(nodes), "g", *values, initializers)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    return Program(model.SerializeToString(), tuple(inputs), tuple(outputs), tuple((weights or {}).items()))
+    return Program(model.SerializeToString, tuple(inputs), tuple(outputs), tuple((weights or {}).items()))
 
 
 def binary(kind: str, dtype: str = "float32", shape: tuple[int, ...] = (16,)) -> Program:
@@ -298,8 +298,8 @@ def test_an_inner_sequence_and_a_dynamic_read_beside_a_static_write(executor: An
     for model in models:
         model.ir_version = 8
     kernels = [
-        Program(models[0].SerializeToString(), ("a",), ("s",)),
-        Program(models[1].SerializeToString(), ("s",), ("c",)),
+        Program(models[0].SerializeToString, ("a",), ("s",)),
+        Program(models[1].SerializeToString, ("s",), ("c",)),
     ]
     held = View("s", "seq(tensor(float))", None)
     lanes = ((task("s", 0, [seen("x")], [held]),), (task("y", 1, [held], [seen("y")], (0, 1)),))
@@ -386,7 +386,7 @@ def test_inputs_that_do_not_fit_are_refused(executor: AnyExecutor, inputs: dict[
 def test_broken_plans_and_programs_are_refused(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     with pytest.raises(ExecutionError):
-        executor(plan, [kernels[0], replace(kernels[1], model=b"no model")])
+        executor(plan, [kernels[0], replace(kernels[1], write=lambda: b"no model")])
     with pytest.raises(ValueError, match="names kernel 1 of 1"):
         executor(plan, kernels[:1])
     with pytest.raises(ValueError, match="does not fit"):
@@ -452,11 +452,11 @@ def test_equal_programs_share_a_session_and_forgotten_ones_do_not() -> None:
     node = [onnx.helper.make_node("Add", ["a", "w"], ["c"])]
     shape = {"a": ("float32", (16,))}, {"c": ("float32", (16,))}
     with NativeRuntime() as runtime:
-        first = runtime.session(program(node, *shape, {"w": weight}))
-        assert runtime.session(program(node, *shape, {"w": weight})) is first
-        assert runtime.session(program(node, *shape, {"w": weight.copy()})) is not first
+        (first,) = runtime.kernels([program(node, *shape, {"w": weight})])
+        assert runtime.kernels([program(node, *shape, {"w": weight})]) == [first]
+        assert runtime.kernels([program(node, *shape, {"w": weight.copy()})]) != [first]
         runtime.forget_sessions()
-        assert runtime.session(program(node, *shape, {"w": weight})) is not first
+        assert runtime.kernels([program(node, *shape, {"w": weight})]) != [first]
 
 
 @needs_native
@@ -479,7 +479,7 @@ def test_weights_are_not_copied() -> None:
         before = _resident_nbytes()
         for index in range(8):
             node[0].name = f"distinct{index}"
-            runtime.session(program(node, {"a": ("float32", (1,))}, {"c": ("float32", (2048, 2048))}, {"w": weight}))
+            runtime.kernels([program(node, {"a": ("float32", (1,))}, {"c": ("float32", (2048, 2048))}, {"w": weight})])
         assert _resident_nbytes() - before < 2 * weight.nbytes, "8 copies would be 128 MiB"
 
 

@@ -139,7 +139,7 @@ def test_exchanging_two_operands_of_equal_size_shows_in_the_numbers() -> None:
 def test_operators_of_one_group_share_a_session() -> None:
     """Neighbours on one lane in one stage become one task; stages stay apart so that they can be told apart."""
     model = loaded(branches())
-    with CpuBackend(model, lanes=1) as backend:
+    with CpuBackend(model, lanes=1, invokes=False) as backend:
         apart = plan_of(backend, "sequential").lanes[0]
         together = plan_of(backend, "greedy").lanes[0]
         assert len(together) < len(apart)

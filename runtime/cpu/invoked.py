@@ -1,0 +1,202 @@
+"""Nodes whose kernels onnxruntime can be asked to run without a session, and all that it has to be told of them.
+
+A session fills in what a node leaves out, and refuses what does not fit. Here nobody does: versions, attributes and
+types are spelled out, and only operators are let through of which this is known to be enough. The others keep
+sessions. Some pack their weights there (MatMul, Gemm, recurrent and integer operators), and some would silently be
+wrong (operators with any number of operands, as Concat and Sum).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import onnx
+
+from iosched.runtime.cpu.element_types import ELEMENT_TYPE
+from iosched.runtime.plan import View
+
+NONE = -1
+"""The source of an input that is left out."""
+
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "Ceil", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "LeakyRelu",
+    "Log", "Mul", "Neg", "Not", "PRelu", "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt",
+    "Sub", "Tanh", "ThresholdedRelu",
+})  # fmt: skip
+_WINDOWS = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+_NORMALIZATIONS = frozenset({
+    "BatchNormalization", "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "Softmax",
+})  # fmt: skip
+_SHAPED_BY_CONSTANTS = frozenset({"Pad", "ReduceMax", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice"})
+"""What inputs beyond the first say decides how large the result is."""
+
+_ALLOWED: Mapping[str, frozenset[str]] = {
+    "": _ELEMENTWISE | _WINDOWS | _NORMALIZATIONS | _SHAPED_BY_CONSTANTS | {"Cast", "Flatten", "Transpose"},
+    "com.microsoft": frozenset({"FusedConv", "Gelu", "QuickGelu"}),
+    "com.microsoft.nchwc": _WINDOWS | {"ReorderInput", "ReorderOutput", "Upsample"},
+}
+_FLOAT_ONLY = _WINDOWS | {"FusedConv"}
+_CHANNELS_LAST = onnx.helper.make_attribute("channels_last", 0)
+"""ONNX does not know it, and the operators that change layouts insist on it."""
+
+_ATTRIBUTE_TYPES = (
+    *(onnx.AttributeProto.INT, onnx.AttributeProto.INTS, onnx.AttributeProto.FLOAT, onnx.AttributeProto.FLOATS),
+    *(onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class InvokedNode:
+    """One node on constants and on views of fixed types and shapes.
+
+    Attributes:
+        node: with all its attributes.
+        version: of the operator set in which the operator came to be as it is.
+        constraints: the element type of each type parameter.
+        sources: for each input: from 0 the view that is read, `NONE`, or, from -2 downwards, one of the constants.
+        constants: C-contiguous, not copied.
+        reads: types and shapes.
+        writes: the same.
+    """
+
+    node: onnx.NodeProto
+    version: int
+    constraints: Mapping[str, int]
+    sources: tuple[int, ...]
+    constants: tuple[np.ndarray, ...]
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+
+    @property
+    def operator(self) -> str:
+        """The operator's name, with its domain where that is not ONNX's own."""
+        return f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type
+
+    @cached_property
+    def signature(self) -> bytes:
+        """Equal for nodes that run alike: all but the values of what they compute with."""
+        said = (
+            *(self.operator, self.version, sorted(self.constraints.items()), self.sources),
+            sorted(each.SerializeToString(deterministic=True) for each in self.node.attribute),
+            [(array.dtype.name, array.shape, _decisive(array)) for array in self.constants],
+            [(view.dtype, view.shape) for view in (*self.reads, *self.writes)],
+        )
+        return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
+
+
+def _decisive(array: np.ndarray) -> bytes:
+    """The values of a constant where they say how to compute; with numbers alone something is computed."""
+    return b"" if array.dtype.kind == "f" and array.size > 1 else array.tobytes()
+
+
+def is_invocable(node: onnx.NodeProto) -> bool:
+    """Whether the operator is one that may be invoked; the rest is seen by `invoked_node`."""
+    return node.op_type in _ALLOWED.get(node.domain, frozenset()) or _is_sum_of_two(node)
+
+
+def _is_sum_of_two(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Sum" and not node.domain and len(node.input) == 2
+
+
+def invoked_node(
+    node: onnx.NodeProto,
+    opsets: Mapping[str, int],
+    reads: Mapping[str, View],
+    writes: Mapping[str, View],
+    constants: Mapping[str, np.ndarray],
+) -> InvokedNode | None:
+    """What has to be said of `node`; None where it cannot be invoked.
+
+    Args:
+        opsets: the version of each operator set.
+        reads: the view of each input that is computed, in the order in which a task reads them.
+        writes: the view of each output, likewise.
+        constants: all other inputs.
+    """
+    outputs = [name for name in node.output if name]
+    if not is_invocable(node) or outputs != list(writes) or len(outputs) != len(node.output):
+        return None
+    views = (*reads.values(), *writes.values())
+    if not reads or not all(_is_fixed(view) for view in views):
+        return None
+    if node.op_type in _FLOAT_ONLY and any(view.dtype != "float32" for view in reads.values()):
+        return None
+    if node.op_type in _SHAPED_BY_CONSTANTS and any(name in reads for name in node.input[1:]):
+        return None
+    attributes = _attributes(node, opsets)
+    if attributes is None:
+        return None
+    stated = onnx.NodeProto(op_type="Add" if _is_sum_of_two(node) else node.op_type, domain=node.domain)
+    stated.attribute.extend(attributes)
+    places = {name: place for place, name in enumerate(reads)}
+    places |= {name: -2 - place for place, name in enumerate(constants)}
+    return InvokedNode(
+        node=stated,
+        version=_version(stated, opsets),
+        constraints=_constraints(stated, node, opsets, reads, writes, constants),
+        sources=tuple(places[name] if name else NONE for name in node.input),
+        constants=tuple(constants.values()),
+        reads=tuple(reads.values()),
+        writes=tuple(writes.values()),
+    )
+
+
+def _is_fixed(view: View) -> bool:
+    return view.shape is not None and view.nbytes > 0 and view.dtype in ELEMENT_TYPE
+
+
+@cache
+def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    return onnx.defs.get_schema(op_type, opset, "") if onnx.defs.has(op_type, opset, "") else None
+
+
+def _version(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
+    """That of the operator, not that of the set: onnxruntime looks for a kernel of just this one."""
+    schema = None if node.domain else _schema(node.op_type, opsets[""])
+    return schema.since_version if schema else 1
+
+
+def _attributes(node: onnx.NodeProto, opsets: Mapping[str, int]) -> list[onnx.AttributeProto] | None:
+    """All attributes of the node, those that it leaves out included; None where one cannot be handed over.
+
+    onnxruntime's own operators take those of ONNX's of the same name.
+    """
+    given = {each.name for each in node.attribute}
+    schema = _schema(node.op_type, opsets.get("", 1))
+    defaults = [each.default_value for name, each in (schema.attributes if schema else {}).items() if name not in given]
+    found = [*node.attribute, *(each for each in defaults if each.type != onnx.AttributeProto.UNDEFINED)]
+    if node.op_type.startswith("Reorder") and "channels_last" not in given:
+        found.append(_CHANNELS_LAST)
+    return found if all(each.type in _ATTRIBUTE_TYPES and not each.ref_attr_name for each in found) else None
+
+
+def _constraints(
+    stated: onnx.NodeProto,
+    node: onnx.NodeProto,
+    opsets: Mapping[str, int],
+    reads: Mapping[str, View],
+    writes: Mapping[str, View],
+    constants: Mapping[str, np.ndarray],
+) -> dict[str, int]:
+    """The element type of every type parameter: without them onnxruntime takes the first kernel, whatever its type."""
+    dtypes = {name: view.dtype for views in (reads, writes) for name, view in views.items()}
+    dtypes |= {name: array.dtype.name for name, array in constants.items()}
+    schema = None if stated.domain else _schema(stated.op_type, opsets[""])
+    if schema is None:
+        return {"T": ELEMENT_TYPE[dtypes[node.input[0]]]}
+    parameters = {each.type_param_str for each in schema.type_constraints}
+    found: dict[str, int] = {}
+    for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
+        found |= _types(names, [each.type_str for each in formals], dtypes, parameters)
+    return found
+
+
+def _types(
+    names: Sequence[str], type_strings: Sequence[str], dtypes: Mapping[str, str], parameters: set[str]
+) -> dict[str, int]:
+    pairs = zip(names, type_strings, strict=False)
+    return {text: ELEMENT_TYPE[dtypes[name]] for name, text in pairs if name and text in parameters}

@@ -1,0 +1,153 @@
+"""Kernels of onnxruntime as objects of the compiled executor: sessions, and operators that need none."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import onnx
+
+from iosched.runtime.cpu.element_types import ELEMENT_TYPE
+from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.library import Weight, call, weight
+from iosched.runtime.cpu.program import Program
+from iosched.runtime.handle import Handle
+from iosched.runtime.plan import View
+
+_KINDS: Mapping[int, tuple[int, str, Any]] = {
+    onnx.AttributeProto.INT: (1, "i", ctypes.c_int64),
+    onnx.AttributeProto.INTS: (2, "ints", ctypes.c_int64),
+    onnx.AttributeProto.FLOAT: (3, "f", ctypes.c_float),
+    onnx.AttributeProto.FLOATS: (4, "floats", ctypes.c_float),
+    onnx.AttributeProto.STRING: (5, "s", ctypes.c_char_p),
+    onnx.AttributeProto.STRINGS: (6, "strings", ctypes.c_char_p),
+}
+"""For each type of attributes onnxruntime's number, ONNX's field, and what onnxruntime reads."""
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("type", ctypes.c_int64),
+    )
+
+
+class _Description(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("domain", ctypes.c_char_p),
+        ("version", ctypes.c_int64),
+        ("constraints", ctypes.POINTER(ctypes.c_char_p)),
+        ("types", ctypes.POINTER(ctypes.c_int)),
+        ("n_constraints", ctypes.c_int64),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("n_attributes", ctypes.c_int64),
+        ("constants", ctypes.POINTER(Weight)),
+        ("n_constants", ctypes.c_int64),
+        ("sources", ctypes.POINTER(ctypes.c_int64)),
+        ("n_sources", ctypes.c_int64),
+        ("views", ctypes.POINTER(ctypes.c_int64)),
+        ("n_reads", ctypes.c_int64),
+        ("n_writes", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class RuntimeHandle:
+    """A runtime of the compiled executor: its functions, and the runtime's address."""
+
+    library: ctypes.CDLL
+    pointer: int
+
+
+def session(runtime: RuntimeHandle, program: Program, cpus: Sequence[int]) -> Handle:
+    """The session of a program, whose weights must outlive it.
+
+    Args:
+        cpus: the processors of its threads, that of the caller first.
+
+    Raises:
+        ExecutionError: with onnxruntime's words, if it refuses the model.
+        ValueError: if a weight is not C-contiguous or holds no numbers.
+    """
+    inputs, outputs = _texts(program.inputs), _texts(program.outputs)
+    weights = (Weight * len(program.weights))(*(weight(name, array) for name, array in program.weights))
+    pointer = call(
+        runtime.library.iosched_session_create,
+        *(runtime.pointer, program.model, len(program.model), weights, len(weights)),
+        *(inputs, len(inputs), outputs, len(outputs), _int64s(cpus), len(cpus)),
+    )
+    return Handle(pointer, runtime.library.iosched_kernel_release)
+
+
+def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
+
+
+@cache
+def outer_model() -> bytes:
+    """The model whose one operator, our own, runs plans: onnxruntime lends a context only to what it runs itself."""
+    node = onnx.helper.make_node("Run", ["x"], ["y"], domain="iosched")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))
+    graph = onnx.helper.make_graph([node], "outer", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("iosched", 1)]
+    return bytes(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def prepare(runtime: RuntimeHandle) -> None:
+    """Makes the runtime ready for operators.
+
+    Raises:
+        ExecutionError: this onnxruntime cannot run them.
+    """
+    model = outer_model()
+    call(runtime.library.iosched_runtime_prepare, runtime.pointer, model, len(model))
+
+
+def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
+    """The operator of a node, whose constants must outlive it; the runtime is prepared.
+
+    Raises:
+        ExecutionError: with onnxruntime's words, if it has no such kernel.
+        ValueError: if a constant is not C-contiguous or holds no numbers.
+    """
+    kept: list[Any] = []
+    attributes = [_attribute(each, kept) for each in invoked.node.attribute]
+    constants = [weight("", array) for array in invoked.constants]
+    views = [word for view in (*invoked.reads, *invoked.writes) for word in _words(view)]
+    names, types = [name.encode() for name in invoked.constraints], list(invoked.constraints.values())
+    description = _Description(
+        *(invoked.node.op_type.encode(), invoked.node.domain.encode(), invoked.version),
+        *((ctypes.c_char_p * len(names))(*names), (ctypes.c_int * len(types))(*types), len(names)),
+        *((_Attribute * len(attributes))(*attributes), len(attributes)),
+        *((Weight * len(constants))(*constants), len(constants)),
+        *(_int64s(invoked.sources), len(invoked.sources)),
+        *(_int64s(views), len(invoked.reads), len(invoked.writes)),
+    )
+    pointer = call(runtime.library.iosched_operator_create, runtime.pointer, ctypes.byref(description))
+    return Handle(pointer, runtime.library.iosched_kernel_release)
+
+
+def _words(view: View) -> Sequence[int]:
+    assert view.shape is not None
+    return ELEMENT_TYPE[view.dtype], len(view.shape), *view.shape
+
+
+def _int64s(words: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(words))(*words)
+
+
+def _attribute(attribute: onnx.AttributeProto, kept: list[Any]) -> _Attribute:
+    """The attribute as onnxruntime takes it; what it points to is added to `kept`."""
+    kind, field, c_type = _KINDS[attribute.type]
+    value = getattr(attribute, field)
+    if field in ("i", "f"):
+        value = (value,)
+    data = value if field == "s" else (c_type * len(value))(*value)
+    kept.append(data)
+    return _Attribute(attribute.name.encode(), ctypes.cast(data, ctypes.c_void_p), len(value), kind)

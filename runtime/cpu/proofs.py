@@ -1,0 +1,206 @@
+"""Whether operators of onnxruntime compute without a session what they compute in one, bit for bit and as fast.
+
+They are compared on random inputs and their own constants, many in one session. The session runs first: it refuses
+results that do not have the shape that the plan says, of which an operator alone takes no notice. What differs, fails
+or is slower, as where a session packs weights, keeps its session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from iosched.models.errors import ExecutionError
+from iosched.runtime.cpu.arrays import address, aligned_empty
+from iosched.runtime.cpu.encoding import PlanEncoder
+from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.library import call
+from iosched.runtime.cpu.native_kernels import RuntimeHandle, session
+from iosched.runtime.cpu.program import Program
+from iosched.runtime.handle import Handle
+from iosched.runtime.inputs import numpy_dtype
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+
+_BATCH_NBYTES = 32 << 20
+_POISONS = (0x5A, 0xA5)
+_ROUNDS = 7
+
+_SLOWER = 1.2
+"""An operator may take so many times as long as in a session; packing gains that much or more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """An operator, and the program that does the same in a session."""
+
+    program: Program
+    invoked: InvokedNode
+    handle: Handle
+
+
+def proven(runtime: RuntimeHandle, candidates: Sequence[Candidate]) -> frozenset[bytes]:
+    """The signatures of those that compute the same and are as fast; one candidate for each signature."""
+    same = [each for batch in _batches(candidates) for each in _same(runtime, batch)]
+    smallest: dict[object, Candidate] = {}
+    for each in sorted(same, key=lambda each: _nbytes(each.invoked)):
+        smallest.setdefault(_kind(each.invoked), each)
+    slower = {kind for kind, each in smallest.items() if _is_slower(runtime, each)}
+    return frozenset(each.invoked.signature for each in same if _kind(each.invoked) not in slower)
+
+
+def _kind(invoked: InvokedNode) -> object:
+    """What decides whether a session packs constants: the kernel."""
+    return invoked.operator, invoked.version, tuple(sorted(invoked.constraints.items()))
+
+
+def _nbytes(invoked: InvokedNode) -> int:
+    return sum(view.nbytes for view in (*invoked.reads, *invoked.writes))
+
+
+def _batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+    batch: list[Candidate] = []
+    for each in candidates:
+        if batch and sum(_nbytes(one.invoked) for one in (*batch, each)) > _BATCH_NBYTES:
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+def _same(runtime: RuntimeHandle, batch: Sequence[Candidate]) -> list[Candidate]:
+    """Those of the batch whose results are the same; halved again and again where one of them fails."""
+    try:
+        run = _Run(runtime, batch, session(runtime, _together(batch), (-1,)))
+        run.times_us(1)
+    except ExecutionError:
+        if len(batch) < 2:
+            return []
+        half = len(batch) // 2
+        return [*_same(runtime, batch[:half]), *_same(runtime, batch[half:])]
+    return [each for index, each in enumerate(batch) if run.agrees(index)]
+
+
+def _is_slower(runtime: RuntimeHandle, candidate: Candidate) -> bool:
+    run = _Run(runtime, [candidate], session(runtime, candidate.program, (-1,)))
+    in_session_us, alone_us = run.times_us(_ROUNDS).min(axis=0)
+    return bool(alone_us > _SLOWER * in_session_us)
+
+
+def _together(batch: Sequence[Candidate]) -> Program:
+    """One program that does what those of all candidates do, each on tensors of its own."""
+    joint = onnx.ModelProto()
+    inputs, outputs, weights = [], [], []
+    for index, each in enumerate(batch):
+        program, model = each.program, onnx.ModelProto.FromString(each.program.model)
+        if index == 0:
+            joint.ir_version, joint.graph.name = model.ir_version, model.graph.name
+        known = {entry.domain for entry in joint.opset_import}
+        joint.opset_import.extend(entry for entry in model.opset_import if entry.domain not in known)
+        _rename(model.graph, f"{index}/")
+        for field in ("node", "input", "output", "initializer"):
+            getattr(joint.graph, field).extend(getattr(model.graph, field))
+        inputs += [f"{index}/{name}" for name in program.inputs]
+        outputs += [f"{index}/{name}" for name in program.outputs]
+        weights += [(f"{index}/{name}", array) for name, array in program.weights]
+    return Program(joint.SerializeToString, tuple(inputs), tuple(outputs), tuple(weights))
+
+
+def _rename(graph: onnx.GraphProto, prefix: str) -> None:
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = prefix + value.name
+    for node in graph.node:
+        node.name = prefix + node.name
+        node.input[:] = [prefix + name if name else "" for name in node.input]
+        node.output[:] = [prefix + name if name else "" for name in node.output]
+
+
+class _Run:
+    """A plan on one lane: a session that does what all candidates do, and then the operators, on the same inputs."""
+
+    def __init__(self, runtime: RuntimeHandle, batch: Sequence[Candidate], in_session: Handle) -> None:
+        self._runtime, self._batch = runtime, batch
+        self._kept = in_session
+        reads = [_renamed(each.invoked.reads, f"{index}/r") for index, each in enumerate(batch)]
+        writes = [_renamed(each.invoked.writes, f"{index}/w") for index, each in enumerate(batch)]
+        self._expected = [_renamed(views, "session/") for views in writes]
+        self._found = writes
+        given, expected = _flat(reads), _flat(self._expected)
+        made = (*expected, *_flat(writes))
+        first = Task("session", 0, given, expected)
+        others = [
+            Task(each.invoked.operator, index, reads[index - 1], writes[index - 1])
+            for index, each in enumerate(batch, start=1)
+        ]
+        buffers = (
+            *(Buffer(view.buffer, Space.INPUT, view.nbytes) for view in given),
+            *(Buffer(view.buffer, Space.OUTPUT, view.nbytes) for view in made),
+        )
+        plan = ExecutionPlan(((first, *others),), buffers, 0)
+        pointers = {0: in_session.pointer} | {i: each.handle.pointer for i, each in enumerate(batch, start=1)}
+        words = PlanEncoder(plan, given, made).words(pointers, [-1])
+        array = (ctypes.c_int64 * len(words))(*words)
+        pointer = call(runtime.library.iosched_executor_create, runtime.pointer, array, len(words))
+        self._executor = Handle(pointer, runtime.library.iosched_executor_release)
+        self._inputs = _random_arrays(given)
+        self._outputs = {view.buffer: _filled(view, _POISONS[place < len(expected)]) for place, view in enumerate(made)}
+
+    def times_us(self, repeats: int) -> np.ndarray:
+        """Microseconds of the session and of each operator: (repeats, 1 + operators).
+
+        Raises:
+            ExecutionError: the session refuses a shape, or an operator fails.
+        """
+        spans_us = np.zeros((repeats, 1 + len(self._batch), 2))
+        times_us = (ctypes.c_double * repeats)()
+        call(
+            self._runtime.library.iosched_executor_run,
+            *(self._executor.pointer, _pointers(self._inputs), _pointers(list(self._outputs.values())), repeats, 0),
+            *(None, 0, times_us, address(spans_us)),
+        )
+        return spans_us[:, :, 1] - spans_us[:, :, 0]
+
+    def agrees(self, index: int) -> bool:
+        """Whether this operator wrote what the session wrote."""
+        pairs = zip(self._expected[index], self._found[index], strict=True)
+        return all(np.array_equal(self._outputs[one.buffer], self._outputs[two.buffer]) for one, two in pairs)
+
+
+def _flat(views: Iterable[tuple[View, ...]]) -> tuple[View, ...]:
+    return tuple(view for own in views for view in own)
+
+
+def _renamed(views: Sequence[View], prefix: str) -> tuple[View, ...]:
+    """The views as whole buffers of their own."""
+    return tuple(
+        replace(view, buffer=f"{prefix}{view.buffer if prefix == 'session/' else place}", offset=0)
+        for place, view in enumerate(views)
+    )
+
+
+def _filled(view: View, value: int) -> np.ndarray:
+    array = aligned_empty(view.nbytes)
+    array.fill(value)
+    return array
+
+
+def _random_arrays(views: Sequence[View]) -> list[np.ndarray]:
+    """For each view, bytes of numbers of its type: small ones, so that integers do not overflow."""
+    generator = np.random.default_rng(0)
+    found = []
+    for view in views:
+        dtype = numpy_dtype(view.dtype)
+        whole = generator.integers(0, 2 if dtype.kind == "b" else 9, 1 << 12)
+        block = whole if dtype.kind in "biu" else generator.normal(size=1 << 12)
+        array = aligned_empty(view.nbytes)
+        array[:] = np.resize(block.astype(dtype).view(np.uint8), view.nbytes)
+        found.append(array)
+    return found
+
+
+def _pointers(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(arrays))(*(address(array) for array in arrays))

@@ -1,0 +1,272 @@
+"""Operators without sessions: what they are told, and that none is let through which computes anything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from invocations import Shapes, candidate, floats, invoked, lent, program_of
+from lowering import loaded
+from onnx.helper import make_node
+from random_models import models
+from small_models import branches
+
+from iosched.models.errors import ExecutionError
+from iosched.runtime.cpu import native, proofs
+from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
+from iosched.runtime.cpu.invoked import InvokedNode, invoked_node, is_invocable
+from iosched.runtime.cpu.library import available
+from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
+from iosched.runtime.cpu.native_kernels import RuntimeHandle
+from iosched.runtime.cpu.proofs import proven
+from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.scheduler.baselines import greedy, sequential
+
+pytestmark = pytest.mark.skipif(not available(), reason="there is no compiled executor")
+
+IMAGE = {"x": (1, 8, 6, 6)}
+POOL = {"kernel_shape": [2, 2]}
+WEIGHT = np.ones((8, 8, 1, 1), np.float32)
+INTS = np.array([1, 2], np.int64)
+
+Case = tuple[onnx.NodeProto, Shapes, Shapes, dict[str, np.ndarray]]
+CASES: dict[str, Case] = {
+    "relu": (make_node("Relu", ["x"], ["y"]), IMAGE, {"y": (1, 8, 6, 6)}, {}),
+    "one operand twice": (make_node("Add", ["x", "x"], ["y"]), IMAGE, {"y": (1, 8, 6, 6)}, {}),
+    "sum of two": (make_node("Sum", ["x", "z"], ["y"]), {**IMAGE, "z": (1, 8, 6, 6)}, {"y": (1, 8, 6, 6)}, {}),
+    "convolution": (make_node("Conv", ["x", "w"], ["y"]), IMAGE, {"y": (1, 8, 6, 6)}, {"w": WEIGHT}),
+    "pool": (make_node("MaxPool", ["x"], ["y"], **POOL), IMAGE, {"y": (1, 8, 5, 5)}, {}),
+    "softmax": (make_node("Softmax", ["x"], ["y"]), IMAGE, {"y": (1, 8, 6, 6)}, {}),
+    "optional operands left out": (
+        make_node("Resize", ["x", "", "s"], ["y"], mode="linear"),
+        IMAGE,
+        {"y": (1, 8, 12, 12)},
+        {"s": np.array([1, 1, 2, 2], np.float32)},
+    ),
+    "slice": (make_node("Slice", ["x", "a", "b"], ["y"]), {"x": (4, 3)}, {"y": (1, 2)}, {"a": INTS * 0, "b": INTS}),
+    "blocks": (
+        make_node("ReorderInput", ["x"], ["y"], domain="com.microsoft.nchwc"),
+        {"x": (1, 16, 6, 6)},
+        {"y": (1, 16, 6, 6)},
+        {},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[NativeRuntime]:
+    with NativeRuntime() as made:
+        yield made
+
+
+def of(case: str) -> InvokedNode:
+    node, reads, writes, constants = CASES[case]
+    return invoked(node, floats(reads), floats(writes), constants)
+
+
+def is_proven(runtime: NativeRuntime, case: str, changed: InvokedNode | None = None) -> bool:
+    node, reads, writes, constants = CASES[case]
+    program = program_of(node, floats(reads), floats(writes), constants)
+    return bool(proven(lent(runtime), [candidate(runtime, program, changed or of(case))]))
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "blocks"])
+def test_an_operator_computes_without_a_session_what_it_computes_in_one(runtime: NativeRuntime, case: str) -> None:
+    assert is_proven(runtime, case)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Concat", "Max", "MatMul", "Gemm", "LSTM", "If", "Identity", "Constant", "QLinearConv"]
+)
+def test_an_operator_that_is_not_known_to_be_safe_keeps_its_session(kind: str) -> None:
+    assert not is_invocable(make_node(kind, ["x", "z"], ["y"]))
+
+
+def test_what_a_computed_operand_would_shape_keeps_its_session() -> None:
+    reads = {**floats({"x": (4, 3)}), "s": View("s", "int64", (2,), 0, 16)}
+    node = make_node("Reshape", ["x", "s"], ["y"])
+    assert invoked_node(node, {"": 17}, reads, floats({"y": (3, 4)}), {}) is None
+
+
+@pytest.mark.parametrize("shape", [None, (0, 3)])
+def test_views_of_unknown_size_or_none_keep_their_session(shape: tuple[int, ...] | None) -> None:
+    views = [{name: View(name, "float32", shape)} for name in ("x", "y")]
+    assert invoked_node(make_node("Relu", ["x"], ["y"]), {"": 17}, *views, {}) is None
+
+
+def test_versions_and_attributes_are_those_of_the_operator_set() -> None:
+    node = of("pool").node
+    assert {each.name for each in node.attribute} >= {"auto_pad", "ceil_mode", "storage_order"}
+    assert (of("pool").version, of("relu").version, of("blocks").version) == (12, 14, 1)
+    assert of("optional operands left out").sources == (0, -1, -2)
+
+
+def test_other_numbers_to_compute_with_make_no_other_signature_and_other_numbers_that_shape_do() -> None:
+    node, reads, writes, constants = CASES["convolution"]
+    other = invoked(node, floats(reads), floats(writes), {"w": 2 * constants["w"]})
+    assert other.signature == of("convolution").signature
+    node, reads, writes, constants = CASES["slice"]
+    other = invoked(node, floats(reads), floats(writes), {**constants, "a": constants["a"] + 1})
+    assert other.signature != of("slice").signature
+
+
+def test_a_missing_attribute_is_found(runtime: NativeRuntime) -> None:
+    stated = onnx.NodeProto(op_type="MaxPool", attribute=[onnx.helper.make_attribute("kernel_shape", [2, 2])])
+    with pytest.raises(ExecutionError, match="auto_pad"):
+        is_proven(runtime, "pool", replace(of("pool"), node=stated))
+
+
+def test_another_value_of_an_attribute_is_found(runtime: NativeRuntime) -> None:
+    stated = onnx.NodeProto()
+    stated.CopyFrom(of("softmax").node)
+    stated.attribute[0].i = 1
+    assert not is_proven(runtime, "softmax", replace(of("softmax"), node=stated))
+
+
+def test_another_version_is_found(runtime: NativeRuntime) -> None:
+    with pytest.raises(ExecutionError, match=r"(?i)version"):
+        is_proven(runtime, "relu", replace(of("relu"), version=17))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 5, 4), (1, 8, 3, 3)])
+def test_another_shape_is_found_before_anything_is_written(runtime: NativeRuntime, shape: tuple[int, ...]) -> None:
+    node, reads, _, _ = CASES["pool"]
+    changed = invoked(node, floats(reads), floats({"y": shape}), {})
+    assert not is_proven(runtime, "pool", changed)
+
+
+def test_a_kernel_of_another_type_is_found(runtime: NativeRuntime) -> None:
+    with pytest.raises(ExecutionError):
+        is_proven(runtime, "relu", replace(of("relu"), constraints={"T": 10}))
+    doubles = {name: replace(view, dtype="float64") for name, view in floats({"x": (8,), "y": (8,)}).items()}
+    node = make_node("Relu", ["x"], ["y"])
+    said = replace(invoked(node, {"x": doubles["x"]}, {"y": doubles["y"]}, {}), constraints={"T": 1})
+    program = program_of(node, {"x": doubles["x"]}, {"y": doubles["y"]}, {})
+    assert not proven(lent(runtime), [candidate(runtime, program, said)])
+
+
+def test_an_operator_of_any_number_of_operands_that_is_let_through_is_found(runtime: NativeRuntime) -> None:
+    node = make_node("Max", ["x", "z"], ["y"])
+    two, one = floats({"x": (8,), "z": (8,)}), floats({"y": (8,)})
+    add = invoked(make_node("Add", ["x", "z"], ["y"]), two, one, {})
+    said = replace(add, node=onnx.NodeProto(op_type="Max"), version=13)
+    assert not proven(lent(runtime), [candidate(runtime, program_of(node, two, one, {}), said)])
+
+
+def test_one_that_fails_takes_no_other_with_it(runtime: NativeRuntime) -> None:
+    node, reads, _, _ = CASES["pool"]
+    wrong = invoked(node, floats(reads), floats({"y": (1, 8, 3, 3)}), {})
+    program = program_of(node, floats(reads), floats({"y": (1, 8, 3, 3)}), {})
+    good = {name: of(name) for name in ("relu", "convolution", "slice")}
+    others = []
+    for name, each in good.items():
+        node, reads, writes, constants = CASES[name]
+        others.append(candidate(runtime, program_of(node, floats(reads), floats(writes), constants), each))
+    found = proven(lent(runtime), [others[0], candidate(runtime, program, wrong), *others[1:]])
+    assert found == {each.signature for each in good.values()}
+
+
+def test_what_is_slower_without_a_session_keeps_it(runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "_SLOWER", 0.0)
+    assert not is_proven(runtime, "relu")
+
+
+@pytest.fixture
+def believing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything counts as proven."""
+
+    def believed(_: RuntimeHandle, candidates: list[proofs.Candidate]) -> frozenset[bytes]:
+        return frozenset(each.invoked.signature for each in candidates)
+
+    monkeypatch.setattr(native, "proven", believed)
+
+
+def ready(case: str, shape: tuple[int, ...], result: tuple[int, ...]) -> NativeExecutor:
+    """An executor of one operator, which a plan has on views of these shapes."""
+    node, reads, writes, constants = CASES[case]
+    program = program_of(node, floats(reads), floats(writes), constants)
+    views = floats({"x": shape, "y": result})
+    buffers = (Buffer("x", Space.INPUT, views["x"].nbytes), Buffer("y", Space.OUTPUT, views["y"].nbytes))
+    task = Task(case, 0, (views["x"],), (views["y"],))
+    plan = CheckedPlan(ExecutionPlan(((task,),), buffers, 0))
+    return NativeExecutor(plan, [replace(program, invoked=of(case))])
+
+
+@pytest.mark.usefixtures("believing")
+@pytest.mark.parametrize("shape", [(4, 4), (8, 6, 6), (1, 8, 6, 7)])
+def test_views_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ExecutionError, match="another type or shape"):
+        ready("relu", shape, shape)
+
+
+@pytest.mark.usefixtures("believing")
+def test_a_failing_operator_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fifteen = make_node("Reshape", ["x", "s"], ["y"]), {"x": (4, 4)}, {"y": (16,)}, {"s": np.array([15], np.int64)}
+    monkeypatch.setitem(CASES, "reshape", fifteen)
+    with ready("reshape", (4, 4), (16,)) as failing:
+        for _ in range(2):
+            with pytest.raises(ExecutionError, match=r"^Reshape: "):
+                failing.run({"x": np.ones((4, 4), np.float32)})
+
+
+def _called(compiled: CompiledModel) -> set[bool]:
+    assert isinstance(compiled.executor, NativeExecutor)
+    return {kernel.invoked is not None for kernel in compiled.executor.kernels}
+
+
+def test_a_backend_can_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = loaded(branches())
+    for invokes in (True, False):
+        with CpuBackend(model, invokes=invokes) as backend:
+            assert invokes in _called(backend.compile(sequential(backend.graph)))
+
+
+def test_an_onnxruntime_that_has_no_such_operators_runs_everything_in_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: RuntimeHandle) -> None:
+        raise ExecutionError("too old")
+
+    monkeypatch.setattr(native, "prepare", refuses)
+    with CpuBackend(loaded(branches())) as backend:
+        assert _called(backend.compile(sequential(backend.graph))) == {False}
+
+
+@given(proto=models())
+def test_any_model_computes_the_same_bits_without_sessions(proto: onnx.ModelProto) -> None:
+    model = loaded(proto)
+    inputs = random_inputs(model.graph.inputs)
+    with CpuBackend(model, lanes=2) as without, CpuBackend(model, lanes=2, invokes=False) as within:
+        for schedule in (sequential, greedy):
+            found = without.compile(schedule(without.graph)).run(inputs)
+            expected = within.compile(schedule(within.graph)).run(inputs)
+            assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in expected.items()}
+
+
+def test_proofs_are_kept_for_the_next_process_and_broken_lines_are_passed_over(
+    runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = loaded(branches())
+    asked: list[int] = []
+
+    def counted(lent: RuntimeHandle, candidates: list[proofs.Candidate]) -> frozenset[bytes]:
+        asked.append(len(candidates))
+        return proven(lent, candidates)
+
+    monkeypatch.setattr(native, "proven", counted)
+    for _ in range(2):
+        with CpuBackend(model, lanes=1) as backend:
+            backend.compile(sequential(backend.graph))
+    assert len(asked) == 1
+    (path,) = (native.proofs_path(native.onnxruntime_path()).parent).iterdir()  # type: ignore[union-attr, arg-type]
+    assert re.fullmatch(r"([0-9a-f]{32} (yes|no)\n)+", path.read_text())
+    path.write_text("nonsense\n" + path.read_text()[:40])
+    with CpuBackend(model, lanes=1) as backend:
+        backend.compile(sequential(backend.graph))
+    assert len(asked) == 2
