@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.complete import complete_model
 from iosched.cli.objects import json_object
 from iosched.cli.options import PROFILE_DB_VARIABLE, json_option, verbosity_options
 from iosched.cli.output import emit_result
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="doctor", short_help="What a bug report needs, what is wrong here, and the way out.")
+@click.argument("model", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @click.option(
     "--profile-db",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -29,24 +31,27 @@ if TYPE_CHECKING:
 )
 @json_option
 @verbosity_options
-def command(profile_db: Path | None, as_json: bool) -> None:
+def command(model: str | None, profile_db: Path | None, as_json: bool) -> None:
     """Say what is installed here, what is wrong with it, and how to mend it.
 
     Packages are imported, the profile database is read through, and so are files of settings, also wrong ones; nothing
-    is measured and nothing is changed. Each finding is a line: what, where, and the way out. What is broken makes exit
-    code 1; remarks do not. Paths below your home begin with '~' and addresses are left out, so that all of it can go
-    into a report.
+    is changed. With MODEL, its kernels on the CPU are counted by how they are called. Each finding is a line: what,
+    where, and the way out. What is broken makes exit code 1; remarks do not. Paths below your home begin with '~' and
+    addresses are left out, so that all of it can go into a report.
 
     \b
     Examples:
       iosched doctor
       iosched doctor --json > report.json
+      iosched doctor model.onnx
     """
     from iosched.cli.site_survey import survey
+    from iosched.cli.source import read_model
     from iosched.jobs.doctor.diagnosis import diagnose
 
     asked = survey()
-    found = diagnose(replace(asked, profile_db=profile_db or _set_elsewhere(asked)))
+    opened = None if model is None else read_model(model)
+    found = diagnose(replace(asked, model=opened, profile_db=profile_db or _set_elsewhere(asked)))
     if as_json:
         emit_result(as_object(found))
     else:

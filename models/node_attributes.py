@@ -119,6 +119,12 @@ def serialized(node: onnx.NodeProto) -> tuple[bytes, ...]:
     )
 
 
+def completed(node: onnx.NodeProto, defaults: Iterable[AttributeProto]) -> tuple[AttributeProto, ...]:
+    """All attributes of the node, and those of `defaults` that it does not have."""
+    present = names(node)
+    return (*node.attribute, *(item for item in defaults if item.name not in present))
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs inside a control-flow node."""
     for item in node.attribute:

@@ -11,7 +11,7 @@ from iosched.jobs.doctor.section import Asked, Section
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.profiler.devices.finding import Finding
 
-CHECKS = ("software", "machine", "libraries", "devices", "database", "environment", "settings")
+CHECKS = ("software", "machine", "libraries", "devices", "database", "environment", "settings", "kernels")
 """The modules of this folder that look at something, in the order in which a report has them.
 
 They are imported when they are run, since what they need may be what is broken.

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from iosched.profiler.devices.finding import Finding
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,13 @@ class Asked:
 
     Attributes:
         profile_db: the profile database; None stands for the user's own.
+        model: whose kernels to count; None leaves that out.
         settings: the files of settings that there are, those first that come first.
         set_to: what settings are set to in the end, and by which file or variable, by their keys in files.
     """
 
     profile_db: Path | None = None
+    model: Model | None = None
     settings: tuple[SettingsFile, ...] = ()
     set_to: Mapping[str, tuple[str | int, str]] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
@@ -91,6 +91,15 @@ class Baselines:
     openvino: PlainOpenvino | None = None
     only_way: PlainOpenvino | None = None
     openers: Mapping[str, Callable[[Arrays], Candidate]] = field(default_factory=dict)
+
+
+@runtime_checkable
+class CountsKernelCalls(Protocol):
+    """Optional part of a device that calls kernels in different ways."""
+
+    def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
+        """How many kernels of the model, by operator, are "invoked" without a session and how many have "sessions"."""
+        ...
 
 
 class TeamWays(Protocol):

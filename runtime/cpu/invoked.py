@@ -16,6 +16,7 @@ from functools import cache, cached_property
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import completed
 from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.plan import View
 
@@ -54,7 +55,9 @@ class InvokedNode:
     """One node on constants and on views of fixed types and shapes.
 
     Attributes:
-        node: with all its attributes.
+        op_type: the operator.
+        domain: that of its operator set; "" is ONNX's own.
+        attributes: all of them, with their values where the node leaves them out.
         version: of the operator set in which the operator came to be as it is.
         constraints: the element type of each type parameter.
         sources: for each input: from 0 the view that is read, `NONE`, or, from -2 downwards, one of the constants.
@@ -63,7 +66,9 @@ class InvokedNode:
         writes: the same.
     """
 
-    node: onnx.NodeProto
+    op_type: str
+    domain: str
+    attributes: tuple[onnx.AttributeProto, ...]
     version: int
     constraints: Mapping[str, int]
     sources: tuple[int, ...]
@@ -74,14 +79,14 @@ class InvokedNode:
     @property
     def operator(self) -> str:
         """The operator's name, with its domain where that is not ONNX's own."""
-        return f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type
+        return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
     @cached_property
     def signature(self) -> bytes:
         """Equal for nodes that run alike: all but the values of what they compute with."""
         said = (
             *(self.operator, self.version, sorted(self.constraints.items()), self.sources),
-            sorted(each.SerializeToString(deterministic=True) for each in self.node.attribute),
+            sorted(each.SerializeToString(deterministic=True) for each in self.attributes),
             [(array.dtype.name, array.shape, _decisive(array)) for array in self.constants],
             [(view.dtype, view.shape) for view in (*self.reads, *self.writes)],
         )
@@ -127,17 +132,20 @@ def invoked_node(
         return None
     if node.op_type in _SHAPED_BY_CONSTANTS and any(name in reads for name in node.input[1:]):
         return None
-    attributes = _attributes(node, opsets)
-    if attributes is None:
+    op_type = "Add" if _is_sum_of_two(node) else node.op_type
+    schema = _schema(op_type, opsets.get("", 1))
+    attributes = completed(node, _defaults(op_type, schema))
+    if any(each.type not in _ATTRIBUTE_TYPES or each.ref_attr_name for each in attributes):
         return None
-    stated = onnx.NodeProto(op_type="Add" if _is_sum_of_two(node) else node.op_type, domain=node.domain)
-    stated.attribute.extend(attributes)
+    own = None if node.domain else schema
     places = {name: place for place, name in enumerate(reads)}
     places |= {name: -2 - place for place, name in enumerate(constants)}
     return InvokedNode(
-        node=stated,
-        version=_version(stated, opsets),
-        constraints=_constraints(stated, node, opsets, reads, writes, constants),
+        op_type=op_type,
+        domain=node.domain,
+        attributes=attributes,
+        version=own.since_version if own else 1,  # onnxruntime looks for a kernel of just this one, not of the set
+        constraints=_constraints(node, own, reads, writes, constants),
         sources=tuple(places[name] if name else NONE for name in node.input),
         constants=tuple(constants.values()),
         reads=tuple(reads.values()),
@@ -154,30 +162,17 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
     return onnx.defs.get_schema(op_type, opset, "") if onnx.defs.has(op_type, opset, "") else None
 
 
-def _version(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
-    """That of the operator, not that of the set: onnxruntime looks for a kernel of just this one."""
-    schema = None if node.domain else _schema(node.op_type, opsets[""])
-    return schema.since_version if schema else 1
-
-
-def _attributes(node: onnx.NodeProto, opsets: Mapping[str, int]) -> list[onnx.AttributeProto] | None:
-    """All attributes of the node, those that it leaves out included; None where one cannot be handed over.
-
-    onnxruntime's own operators take those of ONNX's of the same name.
-    """
-    given = {each.name for each in node.attribute}
-    schema = _schema(node.op_type, opsets.get("", 1))
-    defaults = [each.default_value for name, each in (schema.attributes if schema else {}).items() if name not in given]
-    found = [*node.attribute, *(each for each in defaults if each.type != onnx.AttributeProto.UNDEFINED)]
-    if node.op_type.startswith("Reorder") and "channels_last" not in given:
-        found.append(_CHANNELS_LAST)
-    return found if all(each.type in _ATTRIBUTE_TYPES and not each.ref_attr_name for each in found) else None
+def _defaults(op_type: str, schema: onnx.defs.OpSchema | None) -> list[onnx.AttributeProto]:
+    """Values of attributes that a node may leave out. onnxruntime's own operators take those of ONNX's namesakes."""
+    if op_type in ("ReorderInput", "ReorderOutput"):
+        return [_CHANNELS_LAST]
+    found = [each.default_value for each in schema.attributes.values()] if schema else []
+    return [each for each in found if each.type != onnx.AttributeProto.UNDEFINED]
 
 
 def _constraints(
-    stated: onnx.NodeProto,
     node: onnx.NodeProto,
-    opsets: Mapping[str, int],
+    schema: onnx.defs.OpSchema | None,
     reads: Mapping[str, View],
     writes: Mapping[str, View],
     constants: Mapping[str, np.ndarray],
@@ -185,7 +180,6 @@ def _constraints(
     """The element type of every type parameter: without them onnxruntime takes the first kernel, whatever its type."""
     dtypes = {name: view.dtype for views in (reads, writes) for name, view in views.items()}
     dtypes |= {name: array.dtype.name for name, array in constants.items()}
-    schema = None if stated.domain else _schema(stated.op_type, opsets[""])
     if schema is None:
         return {"T": ELEMENT_TYPE[dtypes[node.input[0]]]}
     parameters = {each.type_param_str for each in schema.type_constraints}

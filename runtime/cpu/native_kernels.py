@@ -117,12 +117,12 @@ def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
         ValueError: if a constant is not C-contiguous or holds no numbers.
     """
     kept: list[Any] = []
-    attributes = [_attribute(each, kept) for each in invoked.node.attribute]
+    attributes = [_attribute(each, kept) for each in invoked.attributes]
     constants = [weight("", array) for array in invoked.constants]
     views = [word for view in (*invoked.reads, *invoked.writes) for word in _words(view)]
     names, types = [name.encode() for name in invoked.constraints], list(invoked.constraints.values())
     description = _Description(
-        *(invoked.node.op_type.encode(), invoked.node.domain.encode(), invoked.version),
+        *(invoked.op_type.encode(), invoked.domain.encode(), invoked.version),
         *((ctypes.c_char_p * len(names))(*names), (ctypes.c_int * len(types))(*types), len(names)),
         *((_Attribute * len(attributes))(*attributes), len(attributes)),
         *((Weight * len(constants))(*constants), len(constants)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -99,6 +99,17 @@ class CpuDevice:
         """
         check_fits(model.graph)
         return shipped_executor(model, document, threads or cpu_count())
+
+    def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
+        """Counts of the model's kernels by the way that they are called, see `CountsKernelCalls`.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed.
+        """
+        from iosched.runtime.cpu.kernel_calls import kernel_calls
+
+        return kernel_calls(model)
 
 
 def _facts() -> DeviceFacts:

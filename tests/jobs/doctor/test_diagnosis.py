@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scripted import fire
 
 from iosched.jobs.doctor import diagnosis, environment, machine
 from iosched.jobs.doctor.diagnosis import CHECKS, diagnose
@@ -43,7 +44,7 @@ def test_a_check_whose_module_cannot_be_imported_is_a_finding() -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_each_check_gets_through_here(check: str, tmp_path: Path) -> None:
-    found = diagnose(Asked(tmp_path / "profile.sqlite"), checks=(check,))
+    found = diagnose(Asked(tmp_path / "profile.sqlite", fire()), checks=(check,))
     assert not [each for each in found.broken if each.where == f"check of {check}"]
     assert found.sections[check].values
     assert found.sections[check].rows

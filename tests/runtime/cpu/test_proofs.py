@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from invocations import Shapes, candidate, floats, invoked, lent, program_of
 from lowering import loaded
-from onnx.helper import make_node
+from onnx.helper import make_attribute, make_node
 from random_models import models
 from small_models import branches
 
@@ -102,8 +102,7 @@ def test_views_of_unknown_size_or_none_keep_their_session(shape: tuple[int, ...]
 
 
 def test_versions_and_attributes_are_those_of_the_operator_set() -> None:
-    node = of("pool").node
-    assert {each.name for each in node.attribute} >= {"auto_pad", "ceil_mode", "storage_order"}
+    assert {each.name for each in of("pool").attributes} >= {"auto_pad", "ceil_mode", "storage_order"}
     assert (of("pool").version, of("relu").version, of("blocks").version) == (12, 14, 1)
     assert of("optional operands left out").sources == (0, -1, -2)
 
@@ -118,16 +117,14 @@ def test_other_numbers_to_compute_with_make_no_other_signature_and_other_numbers
 
 
 def test_a_missing_attribute_is_found(runtime: NativeRuntime) -> None:
-    stated = onnx.NodeProto(op_type="MaxPool", attribute=[onnx.helper.make_attribute("kernel_shape", [2, 2])])
+    only = (make_attribute("kernel_shape", [2, 2]),)
     with pytest.raises(ExecutionError, match="auto_pad"):
-        is_proven(runtime, "pool", replace(of("pool"), node=stated))
+        is_proven(runtime, "pool", replace(of("pool"), attributes=only))
 
 
 def test_another_value_of_an_attribute_is_found(runtime: NativeRuntime) -> None:
-    stated = onnx.NodeProto()
-    stated.CopyFrom(of("softmax").node)
-    stated.attribute[0].i = 1
-    assert not is_proven(runtime, "softmax", replace(of("softmax"), node=stated))
+    other = (make_attribute("axis", 1),)
+    assert not is_proven(runtime, "softmax", replace(of("softmax"), attributes=other))
 
 
 def test_another_version_is_found(runtime: NativeRuntime) -> None:
@@ -156,7 +153,7 @@ def test_an_operator_of_any_number_of_operands_that_is_let_through_is_found(runt
     node = make_node("Max", ["x", "z"], ["y"])
     two, one = floats({"x": (8,), "z": (8,)}), floats({"y": (8,)})
     add = invoked(make_node("Add", ["x", "z"], ["y"]), two, one, {})
-    said = replace(add, node=onnx.NodeProto(op_type="Max"), version=13)
+    said = replace(add, op_type="Max", version=13)
     assert not proven(lent(runtime), [candidate(runtime, program_of(node, two, one, {}), said)])
 
 
