@@ -20,6 +20,9 @@ from iosched.models.node_attributes import completed
 from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.plan import View
 
+_LARGEST_NBYTES = 128 << 20
+"""An operator on more takes milliseconds, to which a session adds nothing; to prove it takes three times the memory."""
+
 NONE = -1
 """The source of an input that is left out."""
 
@@ -32,11 +35,16 @@ _WINDOWS = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool
 _NORMALIZATIONS = frozenset({
     "BatchNormalization", "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "Softmax",
 })  # fmt: skip
-_SHAPED_BY_CONSTANTS = frozenset({"Pad", "ReduceMax", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice"})
+_SHAPED_BY_CONSTANTS = frozenset({
+    "Expand", "Pad", "ReduceMax", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice", "Split", "Squeeze",
+    "Unsqueeze",
+})  # fmt: skip
 """What inputs beyond the first say decides how large the result is."""
 
+_MOVES = frozenset({"Cast", "DepthToSpace", "Flatten", "Gather", "SpaceToDepth", "Transpose", "Where"})
+
 _ALLOWED: Mapping[str, frozenset[str]] = {
-    "": _ELEMENTWISE | _WINDOWS | _NORMALIZATIONS | _SHAPED_BY_CONSTANTS | {"Cast", "Flatten", "Transpose"},
+    "": _ELEMENTWISE | _WINDOWS | _NORMALIZATIONS | _SHAPED_BY_CONSTANTS | _MOVES,
     "com.microsoft": frozenset({"FusedConv", "Gelu", "QuickGelu"}),
     "com.microsoft.nchwc": _WINDOWS | {"ReorderInput", "ReorderOutput", "Upsample"},
 }
@@ -126,7 +134,7 @@ def invoked_node(
     if not is_invocable(node) or outputs != list(writes) or len(outputs) != len(node.output):
         return None
     views = (*reads.values(), *writes.values())
-    if not reads or not all(_is_fixed(view) for view in views):
+    if not reads or not all(map(_is_fixed, views)) or sum(view.nbytes for view in views) > _LARGEST_NBYTES:
         return None
     if node.op_type in _FLOAT_ONLY and any(view.dtype != "float32" for view in reads.values()):
         return None
