@@ -64,23 +64,24 @@ def random_inputs(specs: Iterable[iosched.TensorSpec]) -> dict[str, np.ndarray]:
 
 
 def record_lowering() -> list[bytes]:
-    """Has plans and kernels recorded as they are made, without pointers and processors."""
-    from iosched.runtime.cpu.encoding import PlanEncoder
-    from iosched.runtime.cpu.program import Program
+    """Has plans and kernels recorded as they are made, without pointers and processors; not those of proofs."""
+    from iosched.runtime.cpu import native, programs
 
     recorded: list[bytes] = []
-    words, init = PlanEncoder.words, Program.__init__
+    encoder, program = native.PlanEncoder, programs.Program
 
-    def recorded_words(self, sessions, cpus):  # type: ignore[no-untyped-def]
-        masked = {key: place for place, key in enumerate(sessions)}
-        recorded.append(repr(words(self, masked, range(len(cpus)))).encode())
-        return words(self, sessions, cpus)
+    class Recorded(encoder):  # type: ignore[misc, valid-type]
+        def words(self, kernels, cpus):  # type: ignore[no-untyped-def]
+            masked = {key: place for place, key in enumerate(kernels)}
+            recorded.append(repr(super().words(masked, range(len(cpus)))).encode())
+            return super().words(kernels, cpus)
 
-    def recorded_init(self, *given, **named):  # type: ignore[no-untyped-def]
-        init(self, *given, **named)
-        recorded.append(without_node_names(self.model) + repr((self.inputs, self.outputs, self.cores)).encode())
+    def made(*given, **named):  # type: ignore[no-untyped-def]
+        found = program(*given, **named)
+        recorded.append(without_node_names(found.model) + repr((found.inputs, found.outputs, found.cores)).encode())
+        return found
 
-    PlanEncoder.words, Program.__init__ = recorded_words, recorded_init  # type: ignore[method-assign]
+    native.PlanEncoder, programs.Program = Recorded, made
     return recorded
 
 
