@@ -15,6 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,10 +112,11 @@ def own_alternative(name: str, as_session: bool) -> Mapping[str, Any]:
 
 def one_session(graph: Any) -> Any:
     """The schedule whose only stage is a session of all operators."""
-    from iosched.scheduler.schedule import Block, Schedule
-    from iosched.scheduler.stretches import session_of
+    from iosched.scheduler.baselines import together
+    from iosched.scheduler.schedule import Block, Schedule, Strategy
 
-    return Schedule((Block(0, (session_of(graph, [operator.name for operator in graph.operators]),)),))
+    stages = (replace(stage, strategy=Strategy.SESSION) for stage in together(graph).stages)
+    return Schedule((Block(0, tuple(stages)),))
 
 
 def _rounded(samples: Sequence[float]) -> list[float]:

@@ -10,7 +10,7 @@ import click
 
 from iosched.cli.complete import complete_model
 from iosched.cli.objects import json_object
-from iosched.cli.options import PROFILE_DB_VARIABLE, json_option, verbosity_options
+from iosched.cli.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
 from iosched.cli.output import emit_result
 from iosched.cli.tables import print_pairs
 from iosched.cli.terminal import say
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     help="Profile database to look at. Default: that of the environment, of a file of settings, or one in your cache "
     "folder.",
 )
+@binding_options
 @json_option
 @verbosity_options
-def command(model: str | None, profile_db: Path | None, as_json: bool) -> None:
+def command(model: str | None, profile_db: Path | None, binding: Binding, as_json: bool) -> None:
     """Say what is installed here, what is wrong with it, and how to mend it.
 
     Packages are imported, the profile database is read through, and so are files of settings, also wrong ones; nothing
@@ -50,7 +51,7 @@ def command(model: str | None, profile_db: Path | None, as_json: bool) -> None:
     from iosched.jobs.doctor.diagnosis import diagnose
 
     asked = survey()
-    opened = None if model is None else read_model(model)
+    opened = None if model is None else read_model(model, binding)
     found = diagnose(replace(asked, model=opened, profile_db=profile_db or _set_elsewhere(asked)))
     if as_json:
         emit_result(as_object(found))

@@ -32,9 +32,6 @@ REFERENCE = "reference"
 OPENVINO = "openvino"
 """The name of OpenVINO, without a schedule, among the ways that are compared."""
 
-_OTHER = ", other"
-"""Ends, with a number, the names of the ways to run other schedules that were found."""
-
 _WORDS = "the whole model by the schedule {!r}"
 """What a way is called for people, by its name."""
 
@@ -86,7 +83,7 @@ def compare_models(
     Args:
         latencies: earlier comparisons of the model on this device.
         here: the model, open on the device.
-        searched: the schedule that was found, and others that may be faster, in the device's units.
+        searched: the schedule that was found, in the device's units.
         pace: how much time there is.
         observer: is shown how many rounds are done.
         faults: of ways that fail, which are left out.
@@ -96,9 +93,7 @@ def compare_models(
         The fault of a way: no way is left to run the schedule that was found, or one operator after another.
         KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
     """
-    found = dict(here.ways(searched.schedule))
-    for number, other in enumerate(searched.others, start=1):
-        found |= {f"{name}{_OTHER} {number}": way for name, way in here.ways(other).items()}
+    found = here.ways(searched.schedule)
     in_turn = here.one_after_another()
     ways = {**found, **in_turn, "greedy": Way(divided(greedy(here.graph), here.cost))}
 
@@ -170,7 +165,7 @@ class _Comparison:
         if known is not None:
             return known
         if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(texts)):
-            ways = {name: way for name, way in ways.items() if not (name in _OPTIONAL or _OTHER in name)}
+            ways = {name: way for name, way in ways.items() if name not in _OPTIONAL}
         # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
         twin = {texts[name]: name for name in reversed(tuple(ways))}
         once = {name: ways[name] for name in reversed(tuple(twin.values()))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, combinations
 
 import numpy as np
 
@@ -13,23 +12,21 @@ from iosched.jobs.opening import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
+from iosched.profiler.devices.cost import MeasuredCosts
+from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Prices
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
-from iosched.scheduler.cost import RunsSessions
 from iosched.scheduler.counts import width
 from iosched.scheduler.latencies import KnownLatencies
-from iosched.scheduler.lattice import bits, in_order
+from iosched.scheduler.lattice import bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
 from iosched.scheduler.strategies import SEARCHES, masks_of
 from iosched.scheduler.strategy_names import is_searched
-from iosched.scheduler.stretches import MOST_FOR_A_BLOCK, session_of
 
 
 @dataclass(frozen=True)
@@ -121,9 +118,8 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         counter = None if here is None else _Counter(here, settings, here.cost.counted_apart())
         counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
         graph, key_of = open_model.graph, open_model.cost.operator_key
-        sessions = partial(_sessions_to_measure, open_model, settings)
         has_blocks = open_model.baselines.only_way is None
-        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if has_blocks else ()
+        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted)) if has_blocks else ()
         info, notes = device.info, open_model.details.elsewhere.notes
         found = Estimate(info.kind, info.name, info.cost_kind, blocks, notes=notes)
         return replace(found, known=sum(each.known for each in blocks)) if counter is None else counter.added_to(found)
@@ -133,13 +129,6 @@ def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
     """How many of the stages were measured elsewhere; none of the others has to be, since they are computed."""
     measured = opened.details.elsewhere.measured
     return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
-
-
-def _sessions_to_measure(opened: OpenModel, settings: OptimizeSettings, block: Stage) -> int:
-    """How many stretches are measured as sessions at most for the sake of a block, if its own is not known yet."""
-    if settings.strategy != "both" or not isinstance(opened.cost, RunsSessions):
-        return 0
-    return 0 if settings.resume and known_us(attached(opened).cost, block) is not None else MOST_FOR_A_BLOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,10 +170,9 @@ class _Counter:
         )
 
     def _ask_for_other_ways(self) -> None:
-        """Asks for each operator on one lane, for stages by other strategies than side by side, and for sessions."""
+        """Asks for each operator on one lane, and for stages by other strategies than side by side."""
         graph, strategy = self.here.graph, self.settings.strategy
-        parts = [part.operators for part in partition(graph)]
-        for names in parts:
+        for names in (part.operators for part in partition(graph)):
             for name in names:
                 self.asked.known_work_us(name)
             masks = masks_of(graph, names, SEARCHES[strategy]) if is_searched(strategy) else {}
@@ -193,10 +181,6 @@ class _Counter:
             for other in set(known.strategies) - {Strategy.CONCURRENT}:
                 for position in np.flatnonzero(np.isnan(known.value[other])).tolist():
                     self.asked.known(known.stage_by(position, other))
-        if strategy != "both" or self.asked.known(session_of(graph, list(chain(*parts)))) is None:
-            return  # the session of the whole is measured before all others
-        for start, end in combinations(range(len(parts) + 1), 2):
-            self.asked.known(session_of(graph, in_order(graph, chain(*parts[start:end]))))
 
     def _most(self, stages: list[Stage], known: list[Stage]) -> int:
         missing = len(stages) - len(known)
@@ -217,7 +201,6 @@ def _blocks(
     pruning: Pruning,
     key_of: Callable[[str], str],
     known_and_missing: Callable[[list[Stage]], tuple[int, int]],
-    sessions: Callable[[Stage], int],
 ) -> Iterator[BlockEstimate]:
     seen: set[str] = set()
     alike: dict[BlockKey, BlockEstimate] = {}
@@ -231,7 +214,6 @@ def _blocks(
         lattice = lattices.build(order, pruning)
         new = _new_stages(graph, part.operators, lattice, labels, seen)
         known, measurements = known_and_missing(new)
-        measurements += sessions(session_of(graph, part.operators))
         sizes = len(order), width(order), len(lattice.states) - 1, len(lattice.sources), len(lattice.stages)
         alike[key] = BlockEstimate(index, *sizes, len(new), known, measurements)
         yield alike[key]

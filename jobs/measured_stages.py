@@ -19,17 +19,15 @@ from iosched.scheduler.strategy_names import is_searched
 
 @dataclass(frozen=True, eq=False)
 class MeasuredOnly:
-    """Stages that were not measured cannot be run; a `CostModel` with `OperatorKeys` and `RunsSessions`.
+    """Stages that were not measured cannot be run; a `CostModel` with `OperatorKeys`.
 
     Attributes:
         known_us: the latency of a stage in microseconds; None where it was not measured.
         operator_key: a text that is equal for operators that are alike.
-        runs_sessions: whether stretches of operators may have been measured as sessions.
     """
 
     known_us: Callable[[Stage], float | None]
     operator_key: Callable[[str], str]
-    runs_sessions: bool = False
 
     def stage_latency_us(self, stage: Stage) -> float:
         """The latency of the stage; infinite where it was not measured."""

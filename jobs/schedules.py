@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,11 +17,10 @@ from iosched.scheduler.cost import CostModel, Prefetchable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.questions import Question
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
 from iosched.scheduler.strategies import BASELINES, SEARCHES
 from iosched.scheduler.strategy_names import StrategyName, is_searched, pruning_of
-from iosched.scheduler.stretches import with_sessions
 
 Deadline = Callable[[], bool]
 
@@ -97,7 +96,7 @@ def schedule_asked_for(
     if (given := settings.schedule_from) is not None:
         return _as_it_was_given(opened, given.schedule)
     end = deadline()
-    found = schedule_by(
+    return schedule_by(
         opened,
         settings.strategy,
         settings.pruning,
@@ -106,47 +105,11 @@ def schedule_asked_for(
         deadline=end,
         ahead=ahead,
     )
-    if settings.strategy != "both":
-        return found
-    observer.progress(0, None, "sessions over all cores")
-    return with_stretches(opened.graph, opened.cost, found, opened.effort, end or never, ahead)
 
 
 def never() -> bool:
     """A deadline that never comes."""
     return False
-
-
-def with_stretches(
-    graph: ComputationGraph,
-    cost: CostModel,
-    found: SearchResult,
-    effort: Effort,
-    is_over: Deadline,
-    ahead: Prefetchable | None = None,
-) -> SearchResult:
-    """The schedule found with stretches of its blocks run as sessions, where that is faster.
-
-    What a session and its neighbours do to each other is not in the latencies of stages: whole runs decide.
-    """
-    blocks = found.schedule.blocks
-    remeasures = effort.remeasure_rounds > 0
-    joined = with_sessions(graph, cost, blocks, is_over=is_over, remeasures=remeasures, ahead=ahead)
-    asked = replace(found, measured=found.measured + joined.measured, remeasured=found.remeasured + joined.remeasured)
-    others = {
-        structure: Schedule(each)
-        for each in (joined.favoured, blocks)
-        if (structure := _structure(each)) != _structure(joined.blocks)
-    }
-    asked = replace(asked, others=tuple(others.values()))
-    if not joined.has_sessions:
-        return asked
-    # What blocks could be by stages says nothing of sessions.
-    return replace(asked, schedule=Schedule(joined.blocks), lower_bound_us=0.0, scope="blocks")
-
-
-def _structure(blocks: Sequence[Block]) -> tuple[object, ...]:
-    return tuple((stage.strategy, stage.groups) for stage in Schedule(tuple(blocks)).stages)
 
 
 def unsearched(schedule: Schedule) -> SearchResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from iosched.models.graph import ComputationGraph
@@ -31,6 +32,12 @@ def together(graph: ComputationGraph) -> Schedule:
     groups = {min(map(place.__getitem__, group)): group for group in group_of.values()}
     stage = Stage(Strategy.CONCURRENT, tuple(tuple(sorted(groups[at], key=place.__getitem__)) for at in sorted(groups)))
     return Schedule((Block(0, (stage,)),) if names else ())
+
+
+def one_session(graph: ComputationGraph) -> Schedule:
+    """All operators in one session of the library, which runs them one after another."""
+    stages = [replace(stage, strategy=Strategy.SESSION) for stage in together(graph).stages]
+    return Schedule((Block(0, tuple(stages)),) if stages else ())
 
 
 def greedy(graph: ComputationGraph) -> Schedule:

@@ -162,16 +162,6 @@ class Disturbable(Protocol):
 
 
 @runtime_checkable
-class RunsSessions(Protocol):
-    """Optional part of a `CostModel` of a device that can run many operators as one session (`Strategy.SESSION`)."""
-
-    @property
-    def runs_sessions(self) -> bool:
-        """Whether that is worth a measurement."""
-        ...
-
-
-@runtime_checkable
 class OperatorKeys(Protocol):
     """Optional part of a `CostModel`: which operators are alike.
 

@@ -46,8 +46,6 @@ class SearchResult:
             latency where that is proven, and 0 where nothing is known.
         remeasured: stages that were measured once more (`Remeasurable`), beside `measured`.
         scope: what the bound and the proof are about: the whole graph, or each block as it was cut.
-        others: schedules that latencies of stages, each alone, make out to be somewhat slower, and that whole runs may
-            show to be faster.
     """
 
     schedule: Schedule
@@ -58,7 +56,6 @@ class SearchResult:
     lower_bound_us: float
     remeasured: int = 0
     scope: Scope = "blocks"
-    others: tuple[Schedule, ...] = ()
 
     @property
     def proven(self) -> Scope | None:

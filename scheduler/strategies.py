@@ -67,8 +67,8 @@ STAGES: dict[Strategy, StageRule] = {
 """In order of preference: of two strategies that take equally long, a stage runs by the first (thesis, algorithm 1)."""
 
 _BY_STATES = (Strategy.MERGE, Strategy.CONCURRENT)
-"""How the stages of a block's states may run: a session gains by what it does between many operators, so it is chosen
-for whole blocks instead (`stretches.py`)."""
+"""How the stages of a block's states may run. Files may have sessions, but none is searched for: operators that need no
+session of their own made them no faster than stages (ADR 0039)."""
 
 
 SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {

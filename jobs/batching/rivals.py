@@ -15,7 +15,6 @@ from iosched.jobs.batching.schedules import (
     packed_schedule,
     predicted_us,
     serial_schedule,
-    serial_schedule_with_stretches,
 )
 from iosched.jobs.schedules import Deadline, never, priced, unsearched
 from iosched.models.composition.members import Member
@@ -200,8 +199,6 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     if site.is_schedulable and site.is_apart:
         found = serial_schedule(site.opened, site.model, site.members, deadline)
         yield from _scheduled("serial", site, found)
-        stretched = serial_schedule_with_stretches(site.opened, site.model, site.members, deadline)
-        yield from () if stretched is None else _scheduled("serial", site, stretched)
     if site.plain_threads is not None:
         for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
             yield _plain("serial", site, settings)

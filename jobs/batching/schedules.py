@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from iosched.jobs.schedules import Deadline, never, schedule_by, with_stretches
+from iosched.jobs.schedules import Deadline, never, schedule_by
 from iosched.models.composition.members import Member, owners
-from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.ways import Way
 from iosched.scheduler.components import Find
-from iosched.scheduler.cost import CostModel, RunsSessions
 from iosched.scheduler.regions import packed_regions, search_regions, search_turns
-from iosched.scheduler.schedule import Schedule, Strategy
+from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult, search
 
 _LEAST_LIKELY = 1.5
@@ -43,21 +41,6 @@ def serial_schedule(
     """
     find = _find(opened, deadline)
     return search_turns(opened.graph, opened.cost, unit_owners(opened, model, members), find, is_over=deadline)
-
-
-def serial_schedule_with_stretches(
-    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
-) -> SearchResult | None:
-    """The same with stretches of each model run as sessions; None where that is nowhere faster, or cannot be."""
-    if not (isinstance(opened.cost, RunsSessions) and opened.cost.runs_sessions):
-        return None
-
-    def find(graph: ComputationGraph, cost: CostModel) -> SearchResult:
-        found = _find(opened, deadline)(graph, cost)
-        return with_stretches(graph, cost, found, opened.effort, deadline)
-
-    found = search_turns(opened.graph, opened.cost, unit_owners(opened, model, members), find, is_over=deadline)
-    return found if any(stage.strategy is Strategy.SESSION for stage in found.schedule.stages) else None
 
 
 def packed_schedule(

@@ -11,8 +11,10 @@ from iosched.profiler.devices.resolve import resolve
 
 def look(asked: Asked) -> Section:
     """Counts of the model's kernels by operator; empty without a model."""
+    if asked.model is None:
+        return Section()
     device = resolve("cpu")
-    if asked.model is None or not isinstance(device, CountsKernelCalls):
+    if not isinstance(device, CountsKernelCalls):
         return Section()
     calls = device.kernel_calls(asked.model)
     rows = (("called without a session", _text(calls["invoked"])), ("sessions", _text(calls["sessions"])))

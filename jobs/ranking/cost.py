@@ -16,7 +16,7 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.calibration import LEAST_MODELS, Calibration, calibrated
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.result import OptimizeResult
-from iosched.jobs.schedules import found_by, never, schedule_asked_for, with_stretches
+from iosched.jobs.schedules import found_by, schedule_asked_for
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.wholes import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
@@ -29,7 +29,7 @@ from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, quantile
 from iosched.profiler.store.tables import WholeRow
 from iosched.runtime.device import DeviceInfo
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.cost import Prefetchable, RunsSessions
+from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Stage, sum_us
 from iosched.scheduler.search import SearchResult
@@ -208,16 +208,11 @@ class _FromStages:
         )
 
     def _known_schedule(self) -> SearchResult:
-        sessions = isinstance(self.here.cost, RunsSessions) and self.here.cost.runs_sessions
-        cost = MeasuredOnly(self._known_us, self.here.cost.operator_key, sessions)
-        strategy, graph = self.settings.strategy, self.here.graph
+        cost = MeasuredOnly(self._known_us, self.here.cost.operator_key)
         try:
-            found = found_by(graph, cost, Effort(), strategy, self.settings.pruning)
+            return found_by(self.here.graph, cost, Effort(), self.settings.strategy, self.settings.pruning)
         except ExecutionError as error:
             raise UsageError(f"of what the profile database knows no schedule can be made: {error}") from error
-        if strategy != "both":
-            return found
-        return with_stretches(graph, cost, found, Effort(), never)
 
     def _known_us(self, stage: Stage) -> float | None:
         return known_us(self.here.cost, stage) if self.settings.resume else None

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,10 +14,13 @@ import pytest
 from scripted import LATENCIES_US, script_models, script_stages
 from small_models import branches
 
+from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.baselines import one_session
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 STAGE = {"strategy", "groups", "idle_share", "predicted_us", "flops", "tflops", "share_of_peak", "sm_share"}
 
@@ -149,7 +153,12 @@ def test_an_operator_of_a_session_is_told_its_session_and_its_stage_without_it(
     monkeypatch.setattr(CpuStageCost, "_timed", timed)
     script_models(monkeypatch, LATENCIES_US)
     assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
-    result = invoke("explain", "branches.iosched.onnx", "b")
+    (whole,) = one_session(load_model(model).graph).stages
+    path = Path("branches.schedule.json")
+    document = ScheduleDocument.from_json(path.read_text())
+    path.write_text(replace(document, schedule=Schedule((Block(0, (replace(whole, predicted_us=1.0),)),))).to_json())
+    words = (path, "b", "--model", model)
+    result = invoke("explain", *words)
     assert result.exit_code == 0
     for text in (
         "strategy   session, with ",
@@ -158,7 +167,7 @@ def test_an_operator_of_a_session_is_told_its_session_and_its_stage_without_it(
         "Its stage in the best schedule known without the session:\n  concurrent  ",
     ):
         assert text in result.stdout
-    found = json.loads(invoke("explain", "branches.iosched.onnx", "b", "--json").stdout)
+    found = json.loads(invoke("explain", *words, "--json").stdout)
     assert (found["present"]["strategy"], found["present_us"]) == ("session", 1.0)
     assert [placement["kind"] for placement in found["placements"]] == ["by_stages"]
 

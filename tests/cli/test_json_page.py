@@ -147,7 +147,7 @@ def of_this_machine(ask: Callable[..., list[Any]]) -> Printed:
     for words in (("devices",), ("zoo", "list"), ("profile", "stats")):
         yield SMALL, *ask(*words)
     Path("iosched.toml").write_text("threads = 1\n")
-    yield "doctor", *ask("doctor")
+    yield "doctor", *ask("doctor", "m.onnx", "--batch-size", 1)
 
 
 def of_a_cluster(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> Printed:

@@ -22,9 +22,8 @@ from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.baselines import greedy, one_session, sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-from iosched.scheduler.stretches import session_of
 
 
 @pytest.fixture
@@ -181,7 +180,8 @@ def test_an_operator_of_a_session_is_weighed_in_turn_with_its_stages(
 ) -> None:
     result = optimized(exhaustive=True, strategy="concurrent")
     names = [operator.name for operator in fire().graph.operators]
-    session = replace(session_of(fire().graph, names), predicted_us=1e6)
+    (whole,) = one_session(fire().graph).stages
+    session = replace(whole, predicted_us=1e6)
     document = replace(result.document, schedule=Schedule((Block(0, (session,)),)))
     monkeypatch.setattr(CpuStageCost, "in_turn", turns(120.0, 100.0))
     for name in names:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.baselines import greedy, one_session, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.elsewhere import places_of
@@ -20,7 +20,6 @@ from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.stretches import session_of
 
 PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
 Stages = tuple[frozenset[str], ...]
@@ -215,7 +214,7 @@ def test_an_operator_of_a_session_is_weighed_with_all_of_it_by_the_best_stages(
 ) -> None:
     operator = data.draw(st.sampled_from([each.name for each in graph.operators]))
     cost = PartlyKnown(seed, bound_factor)
-    session = session_of(graph, [each.name for each in graph.operators])
+    (session,) = one_session(graph).stages
     found, _ = explained(graph, Schedule((Block(0, (session,)),)), cost, pruning, operator)
     assert (found.present, found.present_us) == (session, cost.stage_latency_us(session))
     (instead,) = found.elsewhere
@@ -227,7 +226,7 @@ def test_an_operator_of_a_session_is_weighed_with_all_of_it_by_the_best_stages(
 
 def test_a_session_of_some_blocks_is_weighed_without_the_others() -> None:
     graph = graph_of(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
-    session = session_of(graph, ("1", "2"))
+    session = Stage(Strategy.SESSION, (("1", "2"),))
     around = [Block(index, (Stage(Strategy.CONCURRENT, ((name,),)),)) for index, name in ((0, "0"), (2, "3"), (3, "4"))]
     schedule = Schedule((around[0], Block(1, (session,)), *around[1:]))
     found = explained_all(graph, schedule, "2", PartlyKnown(1, 0.5))
@@ -236,7 +235,7 @@ def test_a_session_of_some_blocks_is_weighed_without_the_others() -> None:
 
 def test_what_is_not_known_of_the_stages_of_a_session_leaves_bounds() -> None:
     graph, cost = graph_of(3, [(0, 1), (1, 2)]), PartlyKnown(1, 1.0, 0.0)
-    schedule = Schedule((Block(0, (session_of(graph, ("0", "1", "2")),)),))
+    schedule = one_session(graph)
     (instead,) = explained_all(graph, schedule, "1", cost).elsewhere
     assert (instead.at_most_us, instead.stages) == (math.inf, ())
     assert 0 < instead.at_least_us < math.inf

@@ -117,7 +117,6 @@ def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], Non
         return summarize([value] * 7)
 
     monkeypatch.setattr(cpu_cost, "measure", made_up)
-    monkeypatch.setattr(cpu_cost.CpuStageCost, "runs_sessions", False)
     return measured
 
 
@@ -137,7 +136,6 @@ def latencies_by_stage(
         return disturbance.disturbed(summarize([stage_us(cost, stage, lanes)] * 24), others)
 
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", made_up)
-    monkeypatch.setattr(cpu_cost.CpuStageCost, "runs_sessions", False)
     return measured
 
 

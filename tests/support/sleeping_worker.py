@@ -32,7 +32,6 @@ def sleeping(device: str, threads: int) -> Worker:
     disturbance.disturbances = lambda *_: ()  # type: ignore[assignment]
     disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     cpu_cost.CpuStageCost._timed = _slept  # type: ignore[method-assign, assignment]
-    cpu_cost.CpuStageCost.runs_sessions = False  # type: ignore[assignment]
     return Worker(device, threads)
 
 

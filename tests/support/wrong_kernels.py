@@ -28,8 +28,8 @@ def falsify(monkeypatch: pytest.MonkeyPatch, *operators: str, value: float = 3.0
     build, met = cpu_lower.build_kernel, list[str]()
     is_meant = re.compile(_NAMES.format("|".join(map(re.escape, operators)))).fullmatch
 
-    def wrong(kernels: Any, calls: Sequence[Any], kept: Any) -> TaskKernel:
-        built = build(kernels, calls, kept)
+    def wrong(kernels: Any, calls: Sequence[Any], kept: Any, *, invokes: bool = False) -> TaskKernel:
+        built = build(kernels, calls, kept, invokes=invokes)
         found = {name for call in calls if is_meant(name := kernels.nodes[call.node].name)}
         if not found or not isinstance(built.kernel, Program):
             return built
@@ -54,7 +54,7 @@ def _falsified(program: Program, names: Collection[str], value: float) -> Progra
             nodes += twice_and(proto.graph, node, value)
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
-    return replace(program, model=proto.SerializeToString(), weights=tuple(weights.items()))
+    return replace(program, write=proto.SerializeToString, weights=tuple(weights.items()), invoked=None)
 
 
 def twice_and(graph: onnx.GraphProto, node: onnx.NodeProto, value: float) -> list[onnx.NodeProto]:

@@ -76,11 +76,6 @@ class CpuStageCost:
         return self.backend.lanes
 
     @property
-    def runs_sessions(self) -> bool:
-        """True: onnxruntime can be given any part of a model."""
-        return True
-
-    @property
     def measurements(self) -> int:
         """How many stages were really measured so far."""
         return self._stages.measurements

@@ -40,12 +40,11 @@ from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.memory import check_fits
 from iosched.runtime.session import load_onnxruntime
-from iosched.scheduler.baselines import sequential
+from iosched.scheduler.baselines import one_session, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
-from iosched.scheduler.stretches import session_of
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.015, max_measurements=80)
 """Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
@@ -143,8 +142,7 @@ class OpenOnCpu:
 
     def one_after_another(self) -> Mapping[str, Way]:
         """Each operator shared out by us, or all of them in one session of onnxruntime over all cores."""
-        whole = session_of(self.graph, [operator.name for operator in self.graph.operators])
-        return {"sequential": Way(sequential(self.graph)), ONE_SESSION: Way(Schedule((Block(0, (whole,)),)))}
+        return {"sequential": Way(sequential(self.graph)), ONE_SESSION: Way(one_session(self.graph))}
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Compiles the model for these cores; the inputs are given to each run."""

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from import_helpers import data, model_of, weight
-from members import headed
 from onnx import helper
 
-from iosched.jobs.batching.schedules import mixed_schedules, serial_schedule_with_stretches
+from iosched.jobs.batching.schedules import mixed_schedules
 from iosched.jobs.opening import opened
 from iosched.jobs.schedules import schedule_by
 from iosched.models.batching.rewrite import batched
@@ -19,14 +18,11 @@ from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.checks import check_operators
-from iosched.scheduler.schedule import Stage, Strategy
 
 node = helper.make_node
 LENGTH = 12
@@ -68,28 +64,6 @@ def test_the_best_schedule_comes_first_and_others_differ(count: int, tmp_path: P
         longest = max(len(group) for stage in found.schedule.stages for group in stage.groups)
         assert longest == LENGTH - 2
         assert (found.schedule.predicted_us or 0.0) < (alone.schedule.predicted_us or 0.0)
-
-
-def test_models_in_turn_run_partly_in_sessions_where_that_is_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An operator of a stage takes 10 us, and a session as long as the test says."""
-    session_us = 1.0
-
-    def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        del cost, lanes, worse_than_us
-        return summarize([session_us if stage.strategy is Strategy.SESSION else 10.0 * len(stage.operators)] * 7)
-
-    monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    whole = compose({name: load_model(data(headed(seed))) for seed, name in enumerate("ab")})
-    for session_us in (1.0, 1000.0):
-        settings = OpenSettings(threads=2, resume=False)
-        with opened(resolve("cpu", whole.model), whole.model, settings, tmp_path / f"{session_us}.db") as device:
-            found = serial_schedule_with_stretches(device, whole.model, whole.members)
-            assert (found is None) == (session_us == 1000.0)
-            if found is not None:
-                check_operators(found.schedule, device.graph)
-                assert [stage.strategy for stage in found.schedule.stages] == [Strategy.SESSION] * 2
 
 
 def test_models_that_share_operators_run_side_by_side_wherever_they_are_apart(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -242,7 +244,29 @@ def test_any_model_computes_the_same_bits_without_sessions(proto: onnx.ModelProt
         for schedule in (sequential, greedy):
             found = without.compile(schedule(without.graph)).run(inputs)
             expected = within.compile(schedule(within.graph)).run(inputs)
-            assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in expected.items()}
+            assert _bits(found) == _bits(expected)
+
+
+@pytest.mark.slow
+def test_eight_threads_run_four_models_that_share_operators_for_a_while() -> None:
+    model = loaded(branches())
+    inputs = random_inputs(model.graph.inputs)
+    with ExitStack() as stack:
+        first = stack.enter_context(CpuBackend(model, lanes=2))
+        backends = [first, *(stack.enter_context(CpuBackend(model, lanes=2)) for _ in range(2))]
+        backends.append(stack.enter_context(CpuBackend(model, beside=first)))
+        compiled = [each.compile(greedy(each.graph)) for each in backends]
+        expected = _bits(compiled[0].run(inputs))
+
+        def run(index: int) -> bool:
+            return all(_bits(compiled[index % 4].run(inputs)) == expected for _ in range(2000))
+
+        with ThreadPoolExecutor(8) as threads:
+            assert all(threads.map(run, range(8)))
+
+
+def _bits(outputs: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in outputs.items()}
 
 
 def test_proofs_are_kept_for_the_next_process_and_broken_lines_are_passed_over(
