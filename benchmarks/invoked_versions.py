@@ -70,20 +70,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(tried(options.child)))
         return
     models = options.models.split(",")
-    if options.python:
-        name, _, command = options.python.partition("=")
-        new = {"pythons": {name: _in_children(shlex.split(command), models)}}
-    else:
-        with TemporaryDirectory() as folder:
-            new = {"versions": dict(_of_versions(options, models, options.folder or Path(folder)))}
-    known = json.loads(options.output.read_text(encoding="utf-8")) if options.output.exists() else {}
-    kept = {key: {**known.get(key, {}), **new.get(key, {})} for key in ("versions", "pythons")}
-    keep_results(options.output, kept, goes_on=True)
-    print_table(HEADERS, [row for each in new.values() for name, found in each.items() for row in rows(name, found)])
+    table = []
+    with TemporaryDirectory() as folder:
+        if options.python:
+            name, _, command = options.python.partition("=")
+            kind, found = "pythons", iter([(name, _in_children(shlex.split(command), models))])
+        else:
+            kind, found = "versions", _of_versions(options, models, options.folder or Path(folder))
+        for name, each in found:
+            _keep(options.output, kind, name, each)
+            table += rows(name, each)
+    print_table(HEADERS, table)
+
+
+def _keep(path: Path, kind: str, name: str, found: Found) -> None:
+    """Adds to the results what was found with one version or one Python."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = {each: known.get(each, {}) for each in ("versions", "pythons")}
+    kept[kind] = {**kept[kind], name: found}
+    keep_results(path, kept, goes_on=True)
 
 
 def tried(name: str) -> Found:
-    """One model on the onnxruntime that is installed: its kernels, and what it computes. Needs the compiled executor."""
+    """The kernels of a model, and checks of its outputs, on the installed onnxruntime and the compiled executor."""
     model = model_of(name)
     inputs = random_inputs(model.graph.inputs)
     with CpuBackend(model, lanes=LANES) as backend, NativeRuntime() as runtime:
