@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(tried(options.child)))
         return
     models = options.models.split(",")
-    table = []
+    table: list[Sequence[str]] = []
     with TemporaryDirectory() as folder:
         if options.python:
             name, _, command = options.python.partition("=")
@@ -154,7 +154,7 @@ def model_of(name: str) -> Model:
 def chain() -> Model:
     """200 small operators of twenty kinds, one after another."""
     scale = numpy_helper.from_array(np.linspace(0.5, 1.5, 6, dtype=np.float32), "scale")
-    bounds = [numpy_helper.from_array(np.float32(value), name) for name, value in (("low", -2), ("high", 2))]
+    bounds = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in (("low", -2), ("high", 2))]
     window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     kinds: list[tuple[str, list[str], dict[str, Any]]] = [
         *((kind, [], {}) for kind in ("Abs", "Sqrt")),
@@ -192,6 +192,7 @@ def _of_versions(options: Namespace, models: Sequence[str], folder: Path) -> Ite
         venv.create(folder / version, with_pip=True)
         try:
             _pip(python, "install", str(wheel), f"onnxruntime=={version}.*")
+            _pip(python, "install", "--force-reinstall", "--no-deps", str(wheel))  # the folder may have an older one
         except subprocess.CalledProcessError as error:
             yield version, {"not_installed": _last_line(error.stderr)}
         else:
@@ -224,7 +225,8 @@ def _environment() -> dict[str, str]:
 def _in_children(python: Sequence[str], models: Sequence[str]) -> Found:
     """What children of this Python find, one for each model."""
     found = {name: in_child(python, name) for name in models}
-    same = {key: each.pop(key) for each in found.values() for key in ("onnxruntime", "processor") if key in each}
+    shared = ("onnxruntime", "processor")
+    same: dict[str, Any] = {key: each.pop(key) for each in found.values() for key in shared if key in each}
     return {**same, "models": found}
 
 
