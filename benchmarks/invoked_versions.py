@@ -88,7 +88,7 @@ def _keep(path: Path, kind: str, name: str, found: Found) -> None:
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept = {each: known.get(each, {}) for each in ("versions", "pythons")}
     kept[kind] = {**kept[kind], name: found}
-    keep_results(path, kept, goes_on=True)
+    keep_results(path, kept, goes_on=True, in_lines=True)
 
 
 def tried(name: str) -> Found:
