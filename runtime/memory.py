@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from iosched.models.errors import DeviceError
@@ -19,6 +21,12 @@ def machine_nbytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def give_back() -> None:
+    """Returns freed memory to the system, where the C library can: it keeps what a large temporary object had."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def free_nbytes(machine: Path = Path("/")) -> int | None:

@@ -32,6 +32,7 @@ from iosched.runtime.cpu.sessions import session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
 from iosched.runtime.cpu.skip_norm import spell_out_skip_norms
 from iosched.runtime.cpu.units import numbered_unit_stages
+from iosched.runtime.memory import give_back
 from iosched.runtime.placement import Placement
 from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -329,6 +330,7 @@ class CpuBackend:
 def _prepared(model: Model, lanes: int) -> KernelGraph:
     """What onnxruntime makes of the model, and what can be made better of that."""
     made = spell_out_skip_norms(keep_blocked(dequantize_weights(build_kernel_graph(model))))
+    give_back()  # onnxruntime held the model several times over
     return share_rows(with_partial_sums(lay_out_by_results(made), lanes), lanes)
 
 

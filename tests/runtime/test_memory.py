@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import platform
 from itertools import pairwise
 from pathlib import Path
 
@@ -73,3 +76,27 @@ def test_inputs_that_are_made_up_fit_or_are_refused(monkeypatch: pytest.MonkeyPa
 def test_nobody_is_refused_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_nbytes", lambda: None)
     check_fits(chain(2**60, 2**60))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only this C library can")
+def test_freed_memory_is_given_back() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [libc.malloc(1 << 16) for _ in range(1000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 1 << 16)
+    for block in blocks[:-1]:  # the last one keeps the C library from doing it by itself
+        libc.free(block)
+    before = _resident_nbytes()
+    memory.give_back()
+    libc.free(blocks[-1])
+    assert before - _resident_nbytes() > 32 << 20
+
+
+def _resident_nbytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_c_library_that_cannot_give_memory_back_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    memory.give_back()
