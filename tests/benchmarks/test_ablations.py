@@ -229,6 +229,7 @@ def test_blocks_and_chains_add_up_to_the_network(script, tmp_path: Path) -> None
         assert total_us == pytest.approx(bed.latency_us(schedule), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_on_the_cpu_stages_are_measured(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = script_stages(monkeypatch)
     words = ("--networks", "squeezenet", "--device", "cpu", "--profile-db", str(tmp_path / "p.db"))

@@ -11,6 +11,7 @@ from barrier_cases import CASES, barriers
 RESULTS = "barrier-mutations.json"
 
 
+@pytest.mark.slow
 def test_a_barrier_left_out_is_found_in_both_ways(script) -> None:
     if reason := thread_sanitizer.why_not():
         pytest.skip(reason)

@@ -27,6 +27,7 @@ def loaded(batching: ModuleType, family: str, count: int = 2) -> dict[str, Model
     return {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in protos}
 
 
+@pytest.mark.slow
 def test_heads_have_one_backbone_and_sampled_networks_share_nothing(batching: ModuleType) -> None:
     heads = loaded(batching, "heads", 3)
     nodes = len(heads["m0"].proto.graph.node)
@@ -110,6 +111,7 @@ def test_calls_go_on_where_one_ended(
     assert call("--list") == ([], "")
 
 
+@pytest.mark.slow
 def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> None:
     cluster = composed(loaded(batching, "mnasnet-32"))
     found = {policy: batching.planned(cluster, policy, "p100") for policy in batching.POLICIES}

@@ -93,6 +93,7 @@ def test_a_stage_takes_as_long_as_its_busiest_core(cores: ModuleType, work: list
         assert makespan(division.groups) == pytest.approx(chosen)
 
 
+@pytest.mark.slow
 def test_what_is_measured_once_is_simulated_anew(
     script: Callable[[str], ModuleType],
     tmp_path: Path,

@@ -110,6 +110,7 @@ def test_seconds_are_medians_of_networks_in_a_row(rank: ModuleType) -> None:
     assert rows[1][0] == "21 to 25"
 
 
+@pytest.mark.slow
 def test_a_call_goes_on_where_the_one_before_ended(
     rank: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

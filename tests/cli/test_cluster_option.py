@@ -138,6 +138,7 @@ def test_after_ctrl_c_rank_prints_the_rows_that_are_done_and_who_worked(
     assert found["cluster"]["workers"] == {"cpu": 1}
 
 
+@pytest.mark.slow
 def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, model: Path, cluster) -> None:
     cluster(3, OneDies)
     result = invoke(
@@ -153,6 +154,7 @@ def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, m
     assert len(list(Path("branches.explored").glob("trial-*.onnx"))) == 1
 
 
+@pytest.mark.slow
 def test_explore_simulates_a_gpu_that_the_cluster_lacks_as_without_a_cluster(invoke, model: Path, cluster) -> None:
     cluster(2)
     words = ("explore", "branches.onnx", "--space", SPACE, "--sampler", "random", "--trials", 4, "--top", 1, "--json")

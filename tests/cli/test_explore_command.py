@@ -132,12 +132,14 @@ def test_a_grid_that_is_smaller_than_the_number_of_trials_is_reported(counted: I
     assert note == "1 of 4 trials were not made: the sampler 'grid' has tried every variant."
 
 
+@pytest.mark.slow
 def test_a_second_call_with_more_trials_goes_on(explore: Invoke) -> None:
     assert _object(explore("--trials", 2, "--json"))["trials"] == 2
     assert _object(explore("--trials", 4, "--json"))["trials"] == 4
     assert _object(explore("--trials", 3, "--json"))["trials"] == 4
 
 
+@pytest.mark.slow
 def test_models_of_earlier_calls_stay_and_are_named(explore: Invoke, workdir: Path) -> None:
     best = ("--objective", "max:params", "--top", 1, "-o", "out")
     (workdir / "out").mkdir()

@@ -124,11 +124,13 @@ def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -
     assert written(workdir) == {"branches.iosched.onnx", "branches.schedule.json"}
 
 
+@pytest.mark.slow
 def test_several_models_are_written_likewise(model: Path, workdir: Path) -> None:
     say_yes(Session(words=BATCH))
     assert written(workdir) == {"batch.iosched.onnx"}
 
 
+@pytest.mark.slow
 def test_of_a_study_the_best_variants_are_written_likewise(
     model: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
     assert written(workdir) == set()
 
 
+@pytest.mark.slow
 def test_ranking_prints_the_rows_that_are_done_without_asking(model: Path, workdir: Path) -> None:
     shutil.copy(model, "second.onnx")
     words = "rank branches.onnx second.onnx --device v100,cpu --measure stages --json"

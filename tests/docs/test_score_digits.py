@@ -74,6 +74,7 @@ def test_fewer_images_teach_less(score: ModuleType, tmp_path: Path, capsys: pyte
     assert few["accuracy"] < many["accuracy"]  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_of_several_networks_in_a_model_each_has_the_score_that_it_has_alone(
     score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_import_changes_and_no_answer(folder: Path) -> None:
     script = (EXAMPLES / "classify.py").read_text()
     ours, theirs = "from iosched import InferenceSession", "from onnxruntime import InferenceSession"

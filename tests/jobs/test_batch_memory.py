@@ -43,6 +43,7 @@ def estimated(models: Mapping[str, Model]) -> int:
     return together_nbytes(map(footprint_of, models.values()))
 
 
+@pytest.mark.slow
 def test_models_whose_plan_fits_are_one_file_and_others_are_divided(settings: BatchSettings) -> None:
     models = chains(2)
     (whole,) = batch(models, settings).clusters

@@ -298,6 +298,7 @@ def test_a_structure_that_contradicts_itself_is_another_structure() -> None:
     assert first_difference(longer, CHAIN) == "operator '0' reads 2 tensors there, and 1 here"
 
 
+@pytest.mark.slow
 def test_one_large_form_of_many_operators_is_looked_at_once() -> None:
     """A file of some megabytes must not take minutes."""
     large = OperatorForm("Sum", tuple(NodeForm("Add", index, (), ()) for index in range(20_000)), ("float32 1",))

@@ -36,6 +36,7 @@ def error(cost: NoisyLanes, found: SearchResult) -> float:
     return (found.schedule.predicted_us or 0.0) / cost.total_us(found.schedule) - 1
 
 
+@pytest.mark.slow
 def test_what_is_measured_twice_is_predicted_without_bias_and_nearer_to_the_optimum() -> None:
     best = search(GRAPH, KeyedLanes(GRAPH, 8, 0.1), strategy="concurrent").schedule.predicted_us or 0.0
     once, twice = ([searched(seed, rounds) for seed in SEEDS] for rounds in (0, 8))

@@ -78,6 +78,7 @@ def test_every_module_with_a_look_is_a_check() -> None:
     assert {path.stem for path in folder.glob("*.py") if "\ndef look(" in path.read_text()} == set(CHECKS)
 
 
+@pytest.mark.slow
 def test_nothing_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     diagnose(Asked(tmp_path / "folder" / "profile.sqlite"))

@@ -134,6 +134,7 @@ def test_an_empty_file_is_a_study_that_was_not_begun(tmp_path: Path) -> None:
     assert len(go_on(path, "random", 1).history()) == 1
 
 
+@pytest.mark.slow
 def test_a_file_is_made_whole_whose_process_was_killed_between_a_table_and_its_index(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     open_storage(path, makes=True).engine.dispose()

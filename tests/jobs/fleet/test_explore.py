@@ -70,6 +70,7 @@ def test_trials_find_what_they_find_on_this_machine(base: Model, settings: Setti
     assert [each.document.schedule for each in found.chosen] == [each.document.schedule for each in local.chosen]
 
 
+@pytest.mark.slow
 def test_as_many_trials_are_under_way_as_there_are_workers(base: Model, settings: Settings) -> None:
     most: list[int] = []
     all_busy = Event()
@@ -106,6 +107,7 @@ def test_a_trial_whose_worker_is_lost_is_evaluated_by_another_under_its_number(b
     assert len(fleet.status().workers) == 1
 
 
+@pytest.mark.slow
 def test_a_variant_that_no_worker_survives_is_a_trial_that_failed(base: Model, settings: Settings) -> None:
     with thread_fleet(cpu=1) as fleet:
         fleet.poison = {1}
@@ -115,6 +117,7 @@ def test_a_variant_that_no_worker_survives_is_a_trial_that_failed(base: Model, s
     assert len(found.finished) == 6
 
 
+@pytest.mark.slow
 def test_several_devices_are_asked_side_by_side(base: Model, settings: Settings) -> None:
     with thread_fleet(cpu=1, v100=1) as fleet:
         found = explore_there(fleet, base, SPACE, settings(objectives=("latency:v100", "latency:cpu"))).found
@@ -141,6 +144,7 @@ def test_a_score_that_fails_is_the_trials_reason(base: Model, settings: Settings
     assert reasons == {"the score command failed with exit code 7"}
 
 
+@pytest.mark.slow
 def test_a_variant_that_another_trial_under_way_is_of_is_evaluated_once(base: Model, settings: Settings) -> None:
     with thread_fleet(cpu=4) as fleet:
         found = explore_there(fleet, base, SPACE, settings(trials=8, top=0)).found
@@ -168,6 +172,7 @@ def test_a_score_command_is_ended_where_it_is_worse_than_others(base: Model, set
     assert all("Tanh" in each.choices.values() for each in stopped)
 
 
+@pytest.mark.slow
 def test_a_cluster_without_workers_ends_the_study_which_goes_on_later(base: Model, settings: Settings) -> None:
     with thread_fleet(cpu=1) as fleet:
         fleet.loses = {2}

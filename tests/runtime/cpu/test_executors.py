@@ -483,6 +483,7 @@ def test_weights_are_not_copied() -> None:
         assert _resident_nbytes() - before < 2 * weight.nbytes, "8 copies would be 128 MiB"
 
 
+@pytest.mark.slow
 @needs_native
 def test_executors_leave_no_threads_and_no_memory_behind() -> None:
     plan, kernels = diamond()

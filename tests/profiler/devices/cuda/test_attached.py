@@ -46,6 +46,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return attach_host(monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_schedule_pins_plans_for_its_own_gpu_with_any_cudnn(tmp_path: Path, attached: list[object]) -> None:
     gpu = HostGpu(0, "Host 1000", {"cudnn": "91"}, HostDriver())
     document = optimize(

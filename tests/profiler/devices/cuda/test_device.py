@@ -183,6 +183,7 @@ def test_a_schedule_from_before_there_was_a_choice_of_layouts_runs_in_nhwc(
     assert layouts == [Layout.NHWC, Layout.NCHW, Layout.NCHW]
 
 
+@pytest.mark.slow
 def test_a_second_run_says_what_the_first_one_said(tmp_path: Path, attached: list[object]) -> None:
     """Latencies are not made up here: whole models are slower or faster each time that they are measured."""
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
@@ -204,6 +205,7 @@ def test_a_hot_gpu_is_reported(tmp_path: Path, by_size: None, monkeypatch: pytes
     assert {row.clock_mhz for row in measured if row.samples_us} == {900}
 
 
+@pytest.mark.slow
 def test_latencies_in_a_row_leave_out_the_launch_that_an_idle_gpu_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +308,7 @@ def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object
     assert shipped.rows[1].median_us == both.median_us
 
 
+@pytest.mark.slow
 def test_two_convolutions_as_one_kernel_are_found_kept_and_run_without_timing(
     tmp_path: Path, attached: list[object], by_size: None
 ) -> None:

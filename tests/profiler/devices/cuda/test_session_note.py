@@ -35,6 +35,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaExecutor, "time_sessions", lambda self: next(samples))
 
 
+@pytest.mark.slow
 def test_optimize_says_so(tmp_path: Path) -> None:
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="greedy", barriers="stage")
     assert SENTENCE in optimize(sliced(), settings).notes
