@@ -251,6 +251,7 @@ def test_the_schedule_for_a_batch_size_beats_both_baselines(script, tmp_path: Pa
     assert 10 < rows[1]["sequential_us"] / rows[0]["sequential_us"] <= 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pruning", "blocks", "batch"])
 def test_charts_say_that_nothing_was_measured(script, name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="charts need matplotlib (extra 'bench')")

@@ -85,6 +85,7 @@ def test_passes_go_over_all_networks_that_have_fewer(rank: ModuleType) -> None:
     assert rank.missing(variants, 4) == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_pass_measures_what_ships_beside_the_yardstick(rank: ModuleType, tmp_path: Path) -> None:
     found = rank.Bench(32, rank.OptimizeSettings("cpu", 1, "sequential", profile_db=tmp_path / "p.db"))
     model = found.model(0)
@@ -141,6 +142,7 @@ def test_a_call_goes_on_where_the_one_before_ended(
     assert {name: len(one["passes"]) for name, one in found.items()} == {f"mnasnet-{seed}": 1 for seed in range(3)}
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_raw_samples_say(rank: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     variants = list(json.loads((ROOT / "benchmarks/results/rank.json").read_text())["variants"].values())
     page = (ROOT / "docs/ranking.md").read_text()

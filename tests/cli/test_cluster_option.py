@@ -356,6 +356,7 @@ def test_models_that_a_budget_has_no_time_for_are_rows_that_say_so(
     assert all("a larger --budget" in row["error"] for row in others)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_cluster_whose_workers_never_come_up_has_no_device(
     invoke, model: Path, cluster, monkeypatch: pytest.MonkeyPatch

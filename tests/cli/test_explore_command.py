@@ -59,6 +59,7 @@ def _object(result: Result) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_it_writes_the_best_with_their_schedules_and_says_what_they_are(explore: Invoke, workdir: Path) -> None:
     result = explore("--trials", 8, "--top", 2)
     assert result.exit_code == 0, result.stderr
@@ -91,6 +92,7 @@ def test_json_says_what_scripts_rely_on_and_show_says_the_same(explore: Invoke, 
     assert [{**each, "file": None, "schedule": None, "shipped": None} for each in front] == shown["front"]
 
 
+@pytest.mark.slow
 def test_choices_are_shown_in_the_words_of_the_space(counted: Invoke, workdir: Path) -> None:
     result = counted("--trials", 3)
     params = {each["trial"]: each["params"] for each in _object(counted("--trials", 3, "--json"))["front"]}
@@ -164,6 +166,7 @@ def _files(found: dict[str, Any]) -> list[str]:
     return [each["file"] for each in (*found["front"], *found["others"]) if each["file"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
 def test_every_sampler_finds_a_front(explore: Invoke, sampler: str) -> None:
     found = _object(explore("--trials", 6, "--top", 0, "--sampler", sampler, "--population", 3, "--json"))
@@ -180,6 +183,7 @@ def test_base_may_be_left_out_where_the_space_has_one(explore: Invoke, invoke: I
     assert _object(invoke("explore", "--space", "own.py", *words))["storage"] == "own.explored/study.db"
 
 
+@pytest.mark.slow
 def test_a_picture_of_the_front_is_svg(explore: Invoke, invoke: Invoke) -> None:
     explore("--trials", 6, "--top", 0, "--plot", "front.svg")
     root = ElementTree.fromstring(Path("front.svg").read_text())

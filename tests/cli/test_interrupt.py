@@ -150,6 +150,7 @@ def say_yes(session: Session, question: bytes = _QUESTION) -> None:
     assert session.shown.count(question) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [b"n\n", b"\n", b"\x03"], ids=["no", "nothing", "again"])
 def test_anything_else_stops_without_files(session: Session, workdir: Path, keys: bytes) -> None:
     session.until_told(b"measuring 4")

@@ -76,6 +76,7 @@ def test_calls_are_appended(invoke, workdir: Path) -> None:
     assert sum("exit code 0" in line for line in lines_of(workdir / "a.log")) == 2
 
 
+@pytest.mark.slow
 def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     code = (
         "import logging, pathlib, sys\n"

@@ -127,6 +127,7 @@ def test_an_optimized_model_of_an_older_version_gives_its_schedule(
     complains(invoke("run", other, "--schedule", "old.json", "-q"), 2, "knows no input")
 
 
+@pytest.mark.slow
 def test_a_retrained_squeezenet_runs_by_the_schedule_of_the_first(
     invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
     assert libraries == {"serial": all_of_them, "packed": libraries_alone, "batched": all_of_them, "mixed": {None}}
 
 
+@pytest.mark.slow
 def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_them(
     tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

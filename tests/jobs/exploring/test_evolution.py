@@ -89,6 +89,7 @@ def test_fitness_is_else_how_many_fronts_lie_behind() -> None:
     assert fitness([None], is_maximised=True) == [0.0]
 
 
+@pytest.mark.slow
 def test_a_generation_begins_when_the_one_before_has_ended(tmp_path: Path) -> None:
     strategy = strategy_of(begun_study(tmp_path / "study.db", card()), "evolution", 8, population=4)
     graphs = [strategy.ask_graph() for _ in range(5)]
@@ -116,6 +117,7 @@ def test_the_order_in_which_a_generation_is_evaluated_changes_nothing(tmp_path: 
     assert choices(opened) == choices(in_turn)
 
 
+@pytest.mark.slow
 def test_a_generation_that_has_all_failed_is_followed_by_one_at_random(tmp_path: Path) -> None:
     strategy = strategy_of(begun_study(tmp_path / "study.db", card()), "evolution", 5, population=4)
     for _ in range(5):

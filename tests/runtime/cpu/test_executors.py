@@ -558,6 +558,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
     subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=True, timeout=60)
 
 
+@pytest.mark.slow
 @needs_native
 def test_a_child_that_is_forked_amid_a_run_of_another_thread_is_told_too() -> None:
     code = (
