@@ -1,7 +1,5 @@
 // Walks execution plans: lanes of onnxruntime sessions on pinned worker threads. Plain C interface for ctypes.
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include "onnxruntime_api.hpp"
 #include "onnxruntime_ops.hpp"
 #include "onnxruntime_session.hpp"
+#include "runtime.hpp"
 #include "threads.hpp"
 
 using namespace iosched;
@@ -22,65 +21,8 @@ using namespace iosched;
 namespace {
 
 // Raise with every change of the interface; native.py refuses a library of another version.
-constexpr int kAbiVersion = 6;
+constexpr int kAbiVersion = 7;
 constexpr uint32_t kAborted = INT32_MAX;
-
-struct Memory {
-  explicit Memory(size_t nbytes) : nbytes(std::max<size_t>(nbytes, 1 << 16)) {
-    data = mmap(nullptr, this->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw std::runtime_error("no memory for an arena of " + std::to_string(nbytes) + " bytes");
-    madvise(data, this->nbytes, MADV_HUGEPAGE);
-  }
-  Memory(const Memory&) = delete;
-  ~Memory() { munmap(data, nbytes); }
-  const size_t nbytes;
-  void* data;
-};
-
-// Threads, arena and environment that all executors of one runtime take turns to use.
-struct Runtime {
-  explicit Runtime(const OrtApiBase* (*get_base)()) : environment(std::make_shared<Environment>(get_base)) {}
-
-  // Executors that were built on a smaller arena keep it; new ones share the larger.
-  std::shared_ptr<Memory> arena(size_t nbytes) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (memory == nullptr || memory->nbytes < nbytes) memory = std::make_shared<Memory>(nbytes);
-    return memory;
-  }
-
-  // Written to once: pages that never were are all the same one, and reading them evicts nothing.
-  char* ballast_of(size_t nbytes) {
-    if (ballast == nullptr || ballast->nbytes < nbytes) {
-      ballast = std::make_unique<Memory>(nbytes);
-      std::memset(ballast->data, 1, ballast->nbytes);
-    }
-    return static_cast<char*>(ballast->data);
-  }
-
-  void need_workers(size_t count) {
-    while (workers.size() < count) {
-      workers.push_back(
-          std::make_unique<Worker>(workers.size() + 1, static_cast<int64_t>(spins_per_us * kIdleSpinUs)));
-    }
-  }
-
-  // Made when it is first needed: it takes as long as a session.
-  std::shared_ptr<Outer> outer_of(const void* model, size_t nbytes) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (outer == nullptr) outer = std::make_shared<Outer>(environment, model, nbytes);
-    return outer;
-  }
-
-  std::shared_ptr<Environment> environment;
-  std::shared_ptr<Outer> outer;
-  std::mutex mutex;  // held for a run
-  std::shared_ptr<Memory> memory;
-  std::unique_ptr<Memory> ballast;
-  const double spins_per_us = pauses_per_us();
-  std::vector<std::unique_ptr<Worker>> workers;
-};
-
-// --- executor -----------------------------------------------------------------------------------------------------
 
 // The flat list of integers in which native.py passes a plan.
 struct Words {
@@ -162,6 +104,7 @@ struct Executor final : Job {
   void run(void* const* inputs, void* const* outputs, size_t repeats, size_t sweep_nbytes, const int64_t* written,
            size_t n_written, double* times_us, double* spans_us) {
     const std::lock_guard<std::mutex> lock(runtime->mutex);
+    failed_task = SIZE_MAX;
     bind_arrays(inputs, outputs);
     runtime->need_workers(lanes.size() - 1);
     const Pinned pinned(cpus[0]);
@@ -201,7 +144,7 @@ struct Executor final : Job {
         }
       }
       if (span != nullptr) *span++ = now_us() - started;
-      if (failed.load(std::memory_order_relaxed) || !execute(task)) {
+      if (failed.load(std::memory_order_relaxed) || !execute(task, tasks_before(lane) + done)) {
         // Whoever waits for this lane goes on, sees `failed`, and stops too.
         progress[lane].publish(kAborted);
         return;
@@ -222,6 +165,7 @@ struct Executor final : Job {
   const Api& api() const { return runtime->environment->api; }
 
   std::vector<Slot> slots;
+  size_t failed_task = SIZE_MAX;  // its number, lane after lane, if the last run failed in a task
 
  private:
   void read(Words& words) {
@@ -383,19 +327,22 @@ struct Executor final : Job {
     return found;
   }
 
-  bool execute(Task& task) {
+  bool execute(Task& task, size_t number) {
     try {
       if (!task.fixed) task.call->bind();
       task.call->run(context);
       return true;
     } catch (const std::exception& problem) {
-      return fail(problem.what());
+      return fail(problem.what(), number);
     }
   }
 
-  bool fail(const std::string& why) {
+  bool fail(const std::string& why, size_t number) {
     const std::lock_guard<std::mutex> lock(message_mutex);
-    if (!failed.load()) message = why;
+    if (!failed.load()) {
+      message = why;
+      failed_task = number;
+    }
     failed.store(true);
     return false;
   }
@@ -495,6 +442,10 @@ IOSCHED_EXPORT void* iosched_executor_create(void* runtime, const int64_t* words
   return guarded(error, [&]() -> void* {
     return new Executor(*static_cast<RuntimeHandle*>(runtime), Words{words, count});
   });
+}
+
+IOSCHED_EXPORT size_t iosched_executor_failed_task(void* executor) {
+  return static_cast<Executor*>(executor)->failed_task;
 }
 
 IOSCHED_EXPORT void iosched_executor_release(void* executor) { delete static_cast<Executor*>(executor); }

@@ -95,15 +95,16 @@ class InvokedNode:
         said = (
             *(self.operator, self.version, sorted(self.constraints.items()), self.sources),
             sorted(each.SerializeToString(deterministic=True) for each in self.attributes),
-            [(array.dtype.name, array.shape, _decisive(array)) for array in self.constants],
+            [(array.dtype.name, array.shape, self._decisive(array)) for array in self.constants],
             [(view.dtype, view.shape) for view in (*self.reads, *self.writes)],
         )
         return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
 
-
-def _decisive(array: np.ndarray) -> bytes:
-    """The values of a constant where they say how to compute; with numbers alone something is computed."""
-    return b"" if array.dtype.kind == "f" and array.size > 1 else array.tobytes()
+    def _decisive(self, array: np.ndarray) -> bytes:
+        """A digest of a constant whose values say how to compute, or what shape the result has."""
+        if array.dtype.kind == "f" and array.size > 1 and self.op_type not in _SHAPED_BY_CONSTANTS:
+            return b""
+        return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 
 def is_invocable(node: onnx.NodeProto) -> bool:

@@ -10,46 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.lacking import failure, way_to_install
 
-_ABI_VERSION = 6
+_ABI_VERSION = 7
 _ERROR_NBYTES = 2048
 _FILE = "_executor.so"
 _NOT_BUILT = "the compiled executor was not built; " + (
     "reinstall iosched from its sources where a C++ compiler is" if sys.platform == "linux" else "it is for Linux alone"
 )
 _REBUILD = "build it again: pip install -e . in a clone, or else reinstall iosched"
-
-
-class Weight(ctypes.Structure):
-    """A constant that a session borrows: its name, address, size, ONNX type and shape."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("data", ctypes.c_void_p),
-        ("nbytes", ctypes.c_int64),
-        ("type", ctypes.c_int64),
-        ("rank", ctypes.c_int64),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
-def weight(name: str, array: np.ndarray) -> Weight:
-    """An array as a constant, which it must outlive.
-
-    Raises:
-        ValueError: if it is not C-contiguous or holds no numbers.
-    """
-    if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
-        raise ValueError(
-            f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
-        )
-    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-    kind = ELEMENT_TYPE[array.dtype.name]
-    return Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
 def available() -> bool:
@@ -118,6 +87,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, size, pointer, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
         "executor_release_dynamic": (None, [pointer]),
+        "executor_failed_task": (size, [pointer]),
         "runtime_release": (None, [pointer]),
         "kernel_release": (None, [pointer]),
         "executor_release": (None, [pointer]),

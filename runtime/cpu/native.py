@@ -58,17 +58,17 @@ def supports(plan: ExecutionPlan) -> bool:
 
 
 class NativeRuntime:
-    """Worker threads, arena and sessions that several executors take turns to use.
+    """Worker threads, arena and kernels that several executors take turns to use.
 
-    Sessions are kept: a plan over programs that were seen before is built in microseconds. Runs of executors of one
+    Kernels are kept: a plan over programs that were seen before is built in microseconds. Runs of executors of one
     runtime never overlap; executors that are to run at the same time need a runtime each.
     """
 
     def __init__(self, sharing: NativeRuntime | None = None) -> None:
-        """Starts without threads; sessions are made as they are needed.
+        """Starts without threads; kernels are made as they are needed.
 
         Args:
-            sharing: a runtime with which sessions are shared, since several threads may run one at the same time.
+            sharing: a runtime with which kernels are shared, since several threads may run one at the same time.
 
         Raises:
             DeviceError: if the compiled executor or onnxruntime is not there.
@@ -158,7 +158,7 @@ class NativeRuntime:
         return RuntimeHandle(self._library, self.handle.pointer)
 
     def forget_sessions(self) -> None:
-        """Drops every kernel that no executor uses any more; they are made anew when asked for."""
+        """Drops the kernels that no executor uses; the next request makes them again."""
         with self._known.lock:
             self._known.by_program.clear()
             self._known.by_content.clear()
@@ -263,7 +263,7 @@ class NativeExecutor:
         # What a run passes to the library, made once: it is a good part of what a small model takes.
         self._sources, self._targets = _pointers(len(self._inputs)), _pointers(len(self._outputs))
         self._error = error_text()
-        self._n_tasks = len(plan.tasks)
+        self._tasks = plan.tasks
         self._lock = threading.Lock()
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
         chosen = lane_cpus(len(plan.lanes), cpus)
@@ -342,7 +342,7 @@ class NativeExecutor:
         """
         with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
-            spans_us = np.zeros((repeats, self._n_tasks, 2))
+            spans_us = np.zeros((repeats, len(self._tasks), 2))
             times_us = self._run(arrays, results, repeats, spans_us=spans_us)
             self._release_dynamic()
             return tuple(times_us), spans_us
@@ -383,14 +383,27 @@ class NativeExecutor:
             self._targets[index] = address(results[view.buffer]) if view.buffer in results else None
         words = self._fresh_words(arrays, fresh) if sweep_nbytes > 0 else []
         times_us = (ctypes.c_double * repeats)()
-        call_telling(
-            self._error,
-            self._runtime.library.iosched_executor_run,
-            *(self._handle.pointer, self._sources, self._targets, repeats, sweep_nbytes),
-            *((ctypes.c_int64 * len(words))(*words) if words else None, len(words) // 3),
-            *(times_us, None if spans_us is None else address(spans_us)),
-        )
+        try:
+            call_telling(
+                self._error,
+                self._runtime.library.iosched_executor_run,
+                *(self._handle.pointer, self._sources, self._targets, repeats, sweep_nbytes),
+                *((ctypes.c_int64 * len(words))(*words) if words else None, len(words) // 3),
+                *(times_us, None if spans_us is None else address(spans_us)),
+            )
+        except ExecutionError as error:
+            raise self._named(error) from None
         return list(times_us)
+
+    def _named(self, error: ExecutionError) -> ExecutionError:
+        """The error with the name of the task that failed; a session's own error names its node."""
+        number = self._runtime.library.iosched_executor_failed_task(self._handle.pointer)
+        if number >= len(self._tasks):
+            return error
+        kernel = self._kernels.get(self._tasks[number].kernel)
+        if kernel is None or kernel.invoked is None:
+            return error
+        return ExecutionError(f"{self._tasks[number].name}: {error}")
 
     def _fresh_words(self, arrays: Sequence[np.ndarray], fresh: Mapping[str, Spans]) -> list[int]:
         """The spans of inputs as the library takes them: index of the input, first byte, the one behind the last."""

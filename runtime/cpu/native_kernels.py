@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx
 
 from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.cpu.invoked import InvokedNode
-from iosched.runtime.cpu.library import Weight, call, weight
+from iosched.runtime.cpu.library import call
 from iosched.runtime.cpu.program import Program
 from iosched.runtime.handle import Handle
 from iosched.runtime.plan import View
@@ -26,6 +27,19 @@ _KINDS: Mapping[int, tuple[int, str, Any]] = {
     onnx.AttributeProto.STRINGS: (6, "strings", ctypes.c_char_p),
 }
 """For each type of attributes onnxruntime's number, ONNX's field, and what onnxruntime reads."""
+
+
+class _Weight(ctypes.Structure):
+    """A constant that a session borrows: its name, address, size, ONNX type and shape."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("nbytes", ctypes.c_int64),
+        ("type", ctypes.c_int64),
+        ("rank", ctypes.c_int64),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+    )
 
 
 class _Attribute(ctypes.Structure):
@@ -47,7 +61,7 @@ class _Description(ctypes.Structure):
         ("n_constraints", ctypes.c_int64),
         ("attributes", ctypes.POINTER(_Attribute)),
         ("n_attributes", ctypes.c_int64),
-        ("constants", ctypes.POINTER(Weight)),
+        ("constants", ctypes.POINTER(_Weight)),
         ("n_constants", ctypes.c_int64),
         ("sources", ctypes.POINTER(ctypes.c_int64)),
         ("n_sources", ctypes.c_int64),
@@ -76,13 +90,28 @@ def session(runtime: RuntimeHandle, program: Program, cpus: Sequence[int]) -> Ha
         ValueError: if a weight is not C-contiguous or holds no numbers.
     """
     inputs, outputs = _texts(program.inputs), _texts(program.outputs)
-    weights = (Weight * len(program.weights))(*(weight(name, array) for name, array in program.weights))
+    weights = (_Weight * len(program.weights))(*(_weight(name, array) for name, array in program.weights))
     pointer = call(
         runtime.library.iosched_session_create,
         *(runtime.pointer, program.model, len(program.model), weights, len(weights)),
         *(inputs, len(inputs), outputs, len(outputs), _int64s(cpus), len(cpus)),
     )
     return Handle(pointer, runtime.library.iosched_kernel_release)
+
+
+def _weight(name: str, array: np.ndarray) -> _Weight:
+    """An array as a constant, which it must outlive.
+
+    Raises:
+        ValueError: if it is not C-contiguous or holds no numbers.
+    """
+    if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
+        raise ValueError(
+            f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
+        )
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    kind = ELEMENT_TYPE[array.dtype.name]
+    return _Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
 def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
@@ -118,14 +147,14 @@ def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
     """
     kept: list[Any] = []
     attributes = [_attribute(each, kept) for each in invoked.attributes]
-    constants = [weight("", array) for array in invoked.constants]
+    constants = [_weight("", array) for array in invoked.constants]
     views = [word for view in (*invoked.reads, *invoked.writes) for word in _words(view)]
     names, types = [name.encode() for name in invoked.constraints], list(invoked.constraints.values())
     description = _Description(
         *(invoked.op_type.encode(), invoked.domain.encode(), invoked.version),
         *((ctypes.c_char_p * len(names))(*names), (ctypes.c_int * len(types))(*types), len(names)),
         *((_Attribute * len(attributes))(*attributes), len(attributes)),
-        *((Weight * len(constants))(*constants), len(constants)),
+        *((_Weight * len(constants))(*constants), len(constants)),
         *(_int64s(invoked.sources), len(invoked.sources)),
         *(_int64s(views), len(invoked.reads), len(invoked.writes)),
     )

@@ -31,7 +31,7 @@ _TRIAL_NBYTES = 256 << 10
 _ROUNDS, _TRIES = 7, 3
 
 _SLOWER = 1.2
-"""An operator may take so many times as long as in a session; packing gains that much or more."""
+"""The slowdown over its session up to which an operator counts as equally fast; packing gains that much or more."""
 
 
 @dataclass(frozen=True, eq=False)

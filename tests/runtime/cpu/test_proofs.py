@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -116,6 +118,9 @@ def test_other_numbers_to_compute_with_make_no_other_signature_and_other_numbers
     node, reads, writes, constants = CASES["slice"]
     other = invoked(node, floats(reads), floats(writes), {**constants, "a": constants["a"] + 1})
     assert other.signature != of("slice").signature
+    node, reads, writes, constants = CASES["optional operands left out"]
+    other = invoked(node, floats(reads), floats(writes), {"s": constants["s"] * np.float32(1.01)})
+    assert other.signature != of("optional operands left out").signature
 
 
 def test_a_missing_attribute_is_found(runtime: NativeRuntime) -> None:
@@ -193,7 +198,7 @@ def ready(case: str, shape: tuple[int, ...], result: tuple[int, ...]) -> NativeE
     program = program_of(node, floats(reads), floats(writes), constants)
     views = floats({"x": shape, "y": result})
     buffers = (Buffer("x", Space.INPUT, views["x"].nbytes), Buffer("y", Space.OUTPUT, views["y"].nbytes))
-    task = Task(case, 0, (views["x"],), (views["y"],))
+    task = Task("a task", 0, (views["x"],), (views["y"],))
     plan = CheckedPlan(ExecutionPlan(((task,),), buffers, 0))
     return NativeExecutor(plan, [replace(program, invoked=of(case))])
 
@@ -211,7 +216,7 @@ def test_a_failing_operator_says_which_it_is(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(CASES, "reshape", fifteen)
     with ready("reshape", (4, 4), (16,)) as failing:
         for _ in range(2):
-            with pytest.raises(ExecutionError, match=r"^Reshape: "):
+            with pytest.raises(ExecutionError, match=r"^a task: Reshape: "):
                 failing.run({"x": np.ones((4, 4), np.float32)})
 
 
@@ -245,6 +250,40 @@ def test_any_model_computes_the_same_bits_without_sessions(proto: onnx.ModelProt
             found = without.compile(schedule(without.graph)).run(inputs)
             expected = within.compile(schedule(within.graph)).run(inputs)
             assert _bits(found) == _bits(expected)
+
+
+_IN_A_PROCESS = """
+import os, sys
+import onnx
+from iosched.models.errors import ExecutionError
+from iosched.models.load import load_model
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import sequential
+model = load_model(sys.stdin.buffer.read())
+backend = CpuBackend(model, lanes=2)
+compiled = backend.compile(sequential(backend.graph))
+assert any(kernel.invoked is not None for kernel in compiled.executor.kernels)
+inputs = random_inputs(model.graph.inputs)
+compiled.run(inputs)
+"""
+_FORKED = """
+pid = os.fork()
+if pid == 0:
+    try:
+        compiled.run(inputs)
+    except ExecutionError as error:
+        os._exit(7 if "forked" in str(error) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+compiled.run(inputs)
+"""
+
+
+@pytest.mark.parametrize("then", ["", _FORKED], ids=["exit with a model open", "fork"])
+def test_processes_end_and_fork_as_with_sessions(then: str) -> None:
+    command = [sys.executable, "-c", _IN_A_PROCESS + then]
+    done = subprocess.run(command, input=branches().SerializeToString(), capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
 
 
 @pytest.mark.slow
