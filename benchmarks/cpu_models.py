@@ -1,7 +1,7 @@
 """The models that are measured on CPUs, by name.
 
-A name is the path of a file, `zoo:NAME`, `zoo:NAME@SIZE` for images of another size, or `light_NAME` of the onnx
-package.
+A name is the path of a file, `zoo:NAME`, `zoo:NAME@SIZE` for images of another size, `light_NAME` of the onnx package,
+or `chain:COUNT` for so many elementwise operators on 16 numbers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,24 @@ def cpu_model(name: str, batch_size: int = 1) -> Model:
         for node in proto.graph.node:  # by which profiles call them
             node.name = node.name or node.output[0]
         return load_model(proto.SerializeToString(), name=name, batch_size=batch_size)
+    if name.startswith("chain:"):
+        return load_model(_chain(int(name.removeprefix("chain:"))), name=name)
     return load_model(Path(name), batch_size=batch_size)
 
 
 def short_name(name: str) -> str:
     """What a model is called in results: `zoo:` and folders left out."""
     return Path(name.removeprefix("zoo:")).stem
+
+
+def _chain(count: int) -> bytes:
+    from onnx import TensorProto, helper
+
+    nodes = [helper.make_node(("Relu", "Neg")[i % 2], [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [16])] for name in ("t0", f"t{count}")]
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "chain", *ends), opset_imports=opsets, ir_version=8)
+    return bytes(model.SerializeToString())
 
 
 def _of_zoo(text: str) -> bytes:
