@@ -43,6 +43,7 @@ from iosched.runtime.compare import compare
 from iosched.runtime.cpu import proofs
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.invoked import is_invocable
+from iosched.runtime.cpu.kernel_calls import operators_of
 from iosched.runtime.cpu.native import NativeExecutor, NativeKernel, NativeRuntime
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare
 from iosched.runtime.inputs import random_inputs
@@ -137,14 +138,7 @@ def reason(runtime: NativeRuntime, kernel: NativeKernel) -> str:
 
 def _counted(kernels: Iterator[NativeKernel]) -> Mapping[str, int]:
     """How many kernels there are of each operator; those of several operators in one session are named by all."""
-    return dict(sorted(Counter(_operators(each) for each in kernels).items()))
-
-
-def _operators(kernel: NativeKernel) -> str:
-    if kernel.invoked is not None:
-        return kernel.invoked.operator
-    nodes = ModelProto.FromString(kernel.program.model).graph.node
-    return " ".join(f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes)
+    return dict(sorted(Counter(map(operators_of, kernels)).items()))
 
 
 def model_of(name: str) -> Model:

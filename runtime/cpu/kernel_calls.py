@@ -26,13 +26,14 @@ def kernel_calls(model: Model) -> Mapping[str, Mapping[str, int]]:
     with closing(CpuBackend(model)) as backend:
         executor = backend.compile(sequential(backend.graph)).executor if backend.is_supported() else None
         for kernel in executor.kernels if isinstance(executor, NativeExecutor) else ():
-            if kernel.invoked is not None:
-                invoked[kernel.invoked.operator] += 1
-            else:
-                sessions[_operators(kernel)] += 1
+            calls = sessions if kernel.invoked is None else invoked
+            calls[operators_of(kernel)] += 1
     return {"invoked": dict(invoked.most_common()), "sessions": dict(sessions.most_common())}
 
 
-def _operators(kernel: NativeKernel) -> str:
+def operators_of(kernel: NativeKernel) -> str:
+    """The operators that a kernel runs, with their domains, joined by "+"."""
+    if kernel.invoked is not None:
+        return kernel.invoked.operator
     nodes = onnx.ModelProto.FromString(kernel.program.model).graph.node
-    return "+".join(node.op_type for node in nodes)
+    return "+".join(f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes)
