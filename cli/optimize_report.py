@@ -22,7 +22,7 @@ latency_us.predicted=predicted_us latency_us.measured=measured_us latency_us.seq
 latency_us.greedy=greedy_us latency_us.reference=reference_us latency_us.openvino=openvino_us
 latency_us.ratio latency_us.after_rest latency_us.measured_share latency_us.sequential_measured_share
 objective=document.objective teams=document.teams images_per_s intervals
-shipped precision=document.precision layout=document.runtime.layout barriers=document.runtime.barriers
+shipped verdict candidate precision=document.precision layout=document.runtime.layout barriers=document.runtime.barriers
 error=document.runtime.error reason
 search.seconds search.states search.transitions search.stages search.signatures search.disturbed
 search.measurements search.repeated search.cache_hits search.gap search.gap_of
@@ -130,7 +130,8 @@ def _before(result: OptimizeResult) -> str:
     """The name of the way without a schedule that what ships is compared with."""
     if result.reference_us is None:
         return "sequential"
-    return "reference" if result.ratio is None else result.ratio.baseline
+    is_plain = result.shipped in ("reference", "openvino")
+    return "reference" if result.ratio is None or is_plain else result.ratio.baseline
 
 
 def _plain_us(result: OptimizeResult) -> dict[str, float | None]:
@@ -191,7 +192,7 @@ def _gain_text(result: OptimizeResult) -> str:
     if _is_reduced(result):
         return f"  in {result.document.precision}"
     ratio = result.ratio
-    if ratio is None or result.shipped == ratio.baseline:
+    if ratio is None or result.shipped in ("reference", "openvino"):
         return ""
     return f"  {speedup_text(ratio)}"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from iosched.jobs.checked import checked
-from iosched.jobs.comparison import compare_models
+from iosched.jobs.comparison import Comparison, comparing
 from iosched.jobs.containment import shipped_plain
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import measured_stages_notes
@@ -25,6 +27,9 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
+from iosched.profiler.measuring.deciding import LEAST_ROUNDS
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES
+from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.faults import Faults
 from iosched.scheduler.baselines import sequential
@@ -102,7 +107,8 @@ def _optimized(
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
         started = started if lent.counts_opening else time.monotonic()
         baselines = open_model.baselines
-        pace = Pace(settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino)
+        least = LEAST_SAMPLES if settings.objective == "throughput" else LEAST_ROUNDS
+        pace = Pace(settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least)
         result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
@@ -134,13 +140,43 @@ class _Job:
         has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)
         with attempt.contained("the schedule found"):
+            return self._searched_and_compared()
+        found = unsearched(sequential(self.opened.graph))
+        with self._comparing() as comparison:
+            return found, self._verdict(found, comparison).noting(attempt.notes), self.pace.seconds
+
+    def _searched_and_compared(self) -> tuple[SearchResult, Verdict, float]:
+        """What was found, and the verdict on it; what needs no search is compared before."""
+        with self._comparing() as comparison:
+            if comparison is not None and self.settings.schedule_from is None:
+                self._compare_unsearched(comparison)
             found = self._searched()
             search_seconds = self.pace.seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
             self.pace.ask()
-            return found, self._verdict(found), search_seconds
-        found = unsearched(sequential(self.opened.graph))
-        return found, self._verdict(found).noting(attempt.notes), self.pace.seconds
+            return found, self._verdict(found, comparison), search_seconds
+
+    def _compare_unsearched(self, comparison: Comparison) -> None:
+        """Compares what needs no search, where a CPU runs it, there is time, and all may stay open meanwhile."""
+        plain = self.opened.baselines.onnxruntime
+        weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
+        is_reduced = self.opened.baselines.only_way is not None
+        if plain is None or is_reduced or not self.opened.is_schedulable or weights_nbytes > MANY_SESSIONS_NBYTES:
+            return
+        if self.pace.has_time_before_the_search:
+            self.observer.progress(0, None, "comparing what needs no search")
+            comparison.of(None, 0.0)
+
+    @contextmanager
+    def _comparing(self) -> Iterator[Comparison | None]:
+        """The comparison of whole models; None where none runs here."""
+        here = self.opened.here
+        if here is None:
+            yield None
+            return
+        latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
+        with comparing(latencies, here, self.pace, self.observer, Faults(self.settings.strict)) as comparison:
+            yield comparison
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None = None) -> OptimizeResult:
         here = self.opened.here
@@ -159,20 +195,18 @@ class _Job:
             return unsearched(sequential(self.opened.graph))
         return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)
 
-    def _verdict(self, found: SearchResult) -> Verdict:
+    def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
         here = self.opened.here
-        if here is None:
+        if here is None or comparison is None:
             runtime = {"precision": self.settings.precision, "launch": self.settings.launch}
             verdict = predicted_verdict(self.model, self.opened, runtime, found)
             share = verdict.running.runtime.get("measured_share")
             return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
-        latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
         if here.baselines.only_way is not None:
-            return reduced_verdict(here, here.baselines.only_way, found, latencies, self.pace, self.observer)
+            return reduced_verdict(here, here.baselines.only_way, found, self.pace, comparison)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        faults = Faults(self.settings.strict)
-        compared = compare_models(latencies, here, found, self.pace, self.observer, faults)
+        compared = comparison.of(found.schedule, self.pace.deciding_s(self.pace.seconds))
         verdict = measured_verdict(here, found, compared, self.pace)
         keep_whole(self.model, self.settings, here, found, verdict)
         return verdict

@@ -20,9 +20,11 @@ PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
 """The parts of the time of a cluster of `batch`, but for the comparison at the end, after which prices are asked for no
 more, searches end, what opens slowly is left out, and the ways of each row have been compared."""
 
+LEAST_DECIDING_S, MOST_DECIDING_S = 3.0, 20.0
+"""Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
+
 _LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side
 _ROOM_FOR_OPENVINO = 2  # times what comparing the others takes
-_LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, so that the fastest one can be found
 
 
 def share_s(budget_s: float | None, started: float, parts: float) -> float | None:
@@ -48,6 +50,7 @@ class Pace:
             fast that its time need not be planned.
         openvino: OpenVINO, if it is to be compared where there is time for it.
         turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
+        least: how many rounds it takes to find out which candidate is the fastest.
         reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
     """
 
@@ -57,6 +60,7 @@ class Pace:
     plain: PlainOnnxruntime | None = None
     openvino: PlainOpenvino | None = None
     turn_s: Callable[[float], float] = turn_seconds
+    least: int = LEAST_SAMPLES
     reserved_s: float = 0.0
 
     def reserving(self, opened: OpenModel) -> Pace:
@@ -148,7 +152,7 @@ class Pace:
         if self.plain is None:
             return 0.0
         open_s, run_s = self.plain.opening_and_run_s
-        return n_candidates * (open_s + _LEAST_TURNS * self.turn_s(run_s))
+        return n_candidates * (open_s + self._least_turns * self.turn_s(run_s))
 
     @property
     def has_time_for_openvino(self) -> bool:
@@ -177,7 +181,7 @@ class Pace:
         if self.openvino is None or not self._has_room_for_openvino:
             return 0.0
         try:
-            return _LEAST_TURNS * self.turn_s(self.openvino.run_s)
+            return self._least_turns * self.turn_s(self.openvino.run_s)
         except (DeviceError, MismatchError):
             return 0.0
 
@@ -190,6 +194,32 @@ class Pace:
         open_s, run_s = self.plain.opening_and_run_s
         effort_s = open_s + (WARMUP_ROUNDS + QUICK.rounds) * turn_seconds(run_s)
         return left_s > len(self.plain.settings) * effort_s + self.least_comparison_s() + self._openvino_s
+
+    def deciding_s(self, search_s: float) -> float:
+        """How many seconds rounds of whole models may go on to find out what is faster.
+
+        That is a quarter of what the search took, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
+        """
+        return min(max(search_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
+
+    @property
+    def has_time_before_the_search(self) -> bool:
+        """Whether there is time to compare what needs no search before it, and the whole comparison after it."""
+        return self.left_s > 3 * self.least_comparison_s()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is too little time left to compare two whole models."""
+        return self.is_hurried and self.left_s < self.least_comparison_s(2)
+
+    @property
+    def least_rounds(self) -> int:
+        """How many rounds are taken in any case."""
+        return self.least if self.can_decide else 1
+
+    @property
+    def _least_turns(self) -> int:
+        return WARMUP_ROUNDS + self.least
 
     def comparison(self, usual: Budget, n_candidates: int) -> Budget:
         """How long to measure `n_candidates` whole models in turn: `usual`, or less if there is less time."""
@@ -222,7 +252,7 @@ class Pace:
 
     def notes(self, n_rounds: int) -> tuple[str, ...]:
         """Says what to do if whole models were run too seldom to find out which is faster; else empty."""
-        if n_rounds >= LEAST_SAMPLES:
+        if n_rounds >= self.least or not self.is_hurried:
             return ()
         times = "once" if n_rounds == 1 else f"{n_rounds} times"
         needed_s = math.ceil(self.least_comparison_s())

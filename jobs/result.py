@@ -20,6 +20,7 @@ from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.measuring.deciding import Decision
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.compare import Check
 from iosched.runtime.device import Device
@@ -61,8 +62,12 @@ class OptimizeResult:
         kernels_after: how many kernels one run launches as the model ships; None where OpenVINO runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
-        ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
-            nothing was measured, or too seldom.
+        ratio: how many times as fast `candidate` is as the faster of the plain ways to run the model; None if nothing
+            was measured, or too seldom.
+        verdict: "faster" if the interval of `ratio` lies above 1, "slower" if below, "equal" if it is within 2 % of 1,
+            else "undecided"; None if nothing of ours was measured.
+        candidate: the best of ours: "iosched" for the schedule found, "sequential", "greedy", or "session" for the
+            rewritten model in one session of onnxruntime; None if nothing of ours was measured.
         rested_us: latencies after a rest by the names "iosched", "sequential", "greedy", "reference" and
             "openvino".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
@@ -107,6 +112,8 @@ class OptimizeResult:
     gap: float | None = None
     gap_of: Scope | None = None
     ratio: Interval | None = None
+    verdict: Decision | None = None
+    candidate: str | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
     measured_share: float | None = None
     sequential_measured_share: float | None = None
@@ -244,6 +251,8 @@ def result_of(
         gap=found.gap if is_searched else None,
         gap_of=found.scope if is_searched else None,
         ratio=verdict.ratio,
+        verdict=verdict.verdict,
+        candidate=verdict.candidate,
         rested_us={name: each.rested.median_us for name, each in wholes.items() if each.rested},
         measured_share=document.measured_share,
         sequential_measured_share=verdict.sequential_measured_share,

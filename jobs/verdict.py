@@ -6,20 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, compare_libraries
+from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, Comparison
 from iosched.jobs.pace import Pace
-from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import priced
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
 from iosched.profiler.devices.ways import Running
-from iosched.profiler.measuring.in_turn import interference_notes
-from iosched.profiler.measuring.interleave import compare, speedup_text
+from iosched.profiler.measuring.deciding import Decision, Trial
+from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
-from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
@@ -27,6 +25,7 @@ from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.strategy_names import ONE_SESSION
 from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
@@ -67,8 +66,10 @@ class Verdict:
             were measured have samples.
         proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
         alternatives: the other schedules that were considered, of the model's operators.
-        ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
-            nothing was measured, or too seldom.
+        ratio: how many times as fast `candidate` is as the faster of the plain ways to run the model; None if nothing
+            was measured, or too seldom.
+        verdict: what `ratio` says; None if nothing of ours was measured.
+        candidate: the best of ours: "iosched" for the schedule found, or the name of one that needs no search.
         sequential_measured_share: on a GPU that is not attached, the part of the latency of the sequential schedule,
             from 0 to 1, that was measured on another machine; None if nothing was, or if the device is attached.
         intervals: how well latencies are known that are computed; None if they are measured.
@@ -84,6 +85,8 @@ class Verdict:
     proven: Scope | None = None
     alternatives: tuple[Alternative, ...] = ()
     ratio: Interval | None = None
+    verdict: Decision | None = None
+    candidate: str | None = None
     sequential_measured_share: float | None = None
     intervals: Intervals | None = None
     teams: Teams | None = None
@@ -95,52 +98,94 @@ class Verdict:
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
-    measured, decided = compared.measured, compared.decision()
-    found_name = decided.weighed if decided.weighed in compared.found else compared.found[0]
+    trial, measured = compared.trial, compared.measured
+    chosen = trial.chosen
     # Where OpenVINO is missing, the file runs as it would have shipped without.
-    without = compared.decision(()).chosen if decided.chosen == OPENVINO else decided.chosen
+    without = trial.chosen_without(OPENVINO) if chosen == OPENVINO else chosen
+    found_name = trial.candidate if trial.candidate in compared.found else compared.found[0]
     in_file = found_name if without == REFERENCE else without
     labels = dict.fromkeys(compared.found, "iosched")
-    shipped = cast(Shipped, labels.get(decided.chosen, decided.chosen))
+    shipped = _shipped(chosen, labels)
     words = {
         **dict.fromkeys(compared.found, "the schedule found"),
         "sequential": here.measuring.wording.sequential,
+        ONE_SESSION: "the rewritten model in one session of onnxruntime",
+        "greedy": "the greedy schedule",
         REFERENCE: "plain onnxruntime",
         OPENVINO: "OpenVINO",
     }
-    running = here.running(compared.ways.get(decided.chosen), measured)
+    running = here.running(compared.ways.get(chosen), measured)
     if shipped == OPENVINO:
         running = replace(running, n_kernels=None)
-    n_rounds = min(len(each.samples_us) for each in measured.values())
-    rest_notes = _rest_notes(measured, decided.baseline, decided.chosen, words)
-    notes = (*pace.notes(n_rounds), *compared.notes, *rest_notes, *running.notes)
-    runtime = {WITHOUT_OPENVINO: labels.get(without, without)} if shipped == OPENVINO else {}
-    others = (name for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured)
+    n_rounds = trial.n_rounds(trial.leader)
+    rest_notes = _rest_notes(trial, trial.chosen_plain, chosen, words)
+    hurried = pace.notes(n_rounds) if trial.verdict == "undecided" else ()
+    notes = (*hurried, *compared.notes, *rest_notes, *running.notes)
+    runtime = {WITHOUT_OPENVINO: _shipped(without, labels)} if shipped == OPENVINO else {}
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
+    in_turn = trial.best([name for name in here.one_after_another() if name in measured])
+    shown = {
+        "iosched": chosen if shipped == "iosched" else found_name,
+        "sequential": chosen if shipped == "sequential" else in_turn,
+        **{name: name for name in ("greedy", REFERENCE, OPENVINO) if name in measured},
+    }
     return Verdict(
         shipped=shipped,
-        reason=decided.reason(words),
+        reason=_measured_reason(trial, words),
         schedule=schedules[in_file],
-        proven=None if in_file == "sequential" else found.proven,
+        proven=found.proven if in_file in compared.found else None,
         alternatives=tuple(
-            Alternative(labels.get(name, name), schedules[name], measured[name].median_us)
-            for name in (found_name, "sequential", "greedy")
+            Alternative(label, schedules[name], measured[name].median_us)
+            for label, name in (("iosched", found_name), ("sequential", in_turn), ("greedy", "greedy"))
             if name != in_file and name in measured
         ),
-        latencies={"iosched": measured[found_name], **{name: measured[name] for name in others}},
+        latencies={label: measured[name] for label, name in shown.items()},
         kernels_before=here.running(None, measured).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
-        ratio=decided.ratio(labels),
+        ratio=_labelled(trial.ratio(trial.fastest_plain, trial.candidate), labels),
+        verdict=trial.verdict,
+        candidate=labels.get(trial.candidate, trial.candidate),
     )
+
+
+def _shipped(chosen: str, labels: Mapping[str, str]) -> Shipped:
+    """How a file says what ships: a schedule that needs no search is one of ours as well."""
+    label = labels.get(chosen, chosen)
+    return "iosched" if label in ("greedy", ONE_SESSION) else cast(Shipped, label)
+
+
+def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | None:
+    """The ratio with the name that files have for the schedule found."""
+    if ratio is None:
+        return None
+    return replace(ratio, of="/".join(labels.get(name, name) for name in ratio.of.split("/")))
+
+
+def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
+    """Says why what ships does; `words` describes each candidate."""
+    ours, plain = words[trial.candidate], words[trial.fastest_plain]
+    found = trial.ratio(trial.fastest_plain, trial.candidate)
+    if found is None:
+        return f"too few runs to tell whether {ours} is faster than {plain}; the same command goes on from here"
+    as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
+    if trial.verdict == "faster":
+        return as_fast
+    than_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
+    if than_usual is not None:
+        as_fast = f"{plain} is {speedup_text(than_usual)} as fast as {words[trial.plain[0]]}, and {as_fast}"
+    if trial.verdict == "slower":
+        return as_fast if than_usual else f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
+    if trial.verdict == "equal":
+        return f"no difference found: {as_fast}"
+    return f"undecided: {as_fast}; the same command goes on from here"
 
 
 def reduced_verdict(
     here: OpenModelHere,
     only_way: PlainOpenvino,
     found: SearchResult,
-    latencies: ModelLatencies,
     pace: Pace,
-    observer: Observer,
+    comparison: Comparison,
 ) -> Verdict:
     """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
 
@@ -156,18 +201,18 @@ def reduced_verdict(
         agreement = only_way.agreement
     except MismatchError as error:
         raise MismatchError(f"in {precision} {error}\nLeave --precision out") from error
-    measured, setting = compare_libraries(latencies, here, only_way, pace, observer)
-    running = with_setting(here.running(None, {}), setting)
+    compared = comparison.of_libraries(only_way)
+    measured = compared.measured
+    running = with_setting(here.running(None, {}), compared.setting)
     runtime = {
         **running.runtime,
         "precision": precision,
         "error": {"max_abs": agreement.max_abs, "max_rel": agreement.max_rel},
         WITHOUT_OPENVINO: REFERENCE,
     }
-    faster = compare(measured[REFERENCE], measured[OPENVINO])
-    slow = () if faster is not None and faster.is_faster else (_NOT_FASTER.format(precision=precision),)
+    slow = () if compared.trial.verdict == "faster" else (_NOT_FASTER.format(precision=precision),)
     off = f"{agreement.max_rel:.2g} of their scale, {agreement.max_abs:.2g} at most"
-    n_rounds = min(len(each.samples_us) for each in measured.values())
+    n_rounds = compared.trial.n_rounds(OPENVINO)
     return Verdict(
         shipped="openvino",
         reason=f"nothing else runs in {precision} here; its outputs are off from those in fp32 by {off}",
@@ -178,7 +223,7 @@ def reduced_verdict(
             running,
             n_kernels=None,
             runtime=runtime,
-            notes=(*pace.notes(n_rounds), *interference_notes(measured), *slow, *running.notes),
+            notes=(*pace.notes(n_rounds), *compared.notes, *slow, *running.notes),
         ),
     )
 
@@ -279,12 +324,9 @@ def with_setting(running: Running, setting: ReferenceSettings | None) -> Running
     return replace(running, runtime={**running.runtime, "reference": asdict(setting)})
 
 
-def _rest_notes(
-    measured: Mapping[str, Measurement], plain: str, shipped: str, words: Mapping[str, str]
-) -> tuple[str, ...]:
+def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence if the way that ships is slower than the plain way after a rest; else empty."""
-    before, ours = (measured[name].rested if name in measured else None for name in (plain, shipped))
-    found = None if before is None or ours is None else compare(before, ours)
+    found = trial.rested_ratio(plain, shipped)
     if found is None or not found.is_slower:
         return ()
     return (

@@ -14,6 +14,7 @@ from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIA
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
+from iosched.profiler.measuring.disturbance import Taken
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
@@ -58,6 +59,7 @@ def _cores_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other: what is measured in them counts as if nothing else ran, so that counts hold."""
     monkeypatch.setattr(disturbance, "disturbances", lambda *_: ())
+    monkeypatch.setattr(disturbance, "taken", lambda *_: Taken())
     monkeypatch.setattr(disturbance, "doubts", lambda *_: ())
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from iosched.profiler.devices.uncertainty import Uncertainty
     from iosched.profiler.devices.units import Units
     from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-    from iosched.profiler.measuring.in_turn import Budget
+    from iosched.profiler.measuring.in_turn import Budget, TakeRound
     from iosched.profiler.measuring.statistics import Measurement
     from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.peers.openvino import PlainOpenvino
@@ -224,6 +224,10 @@ class OpenModelHere(OpenModel, Protocol):
         Args:
             observer: is called after each round with the rounds done and the rounds in all.
         """
+        ...
+
+    def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
+        """A function that measures some of the candidates by name, once each, and says who else had the device."""
         ...
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:

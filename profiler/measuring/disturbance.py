@@ -65,25 +65,58 @@ def read_load(cpus: Collection[int], stat: Path = STAT) -> Load:
     return Load(time.monotonic(), time.process_time(), busy / TICKS_PER_SECOND, stolen / TICKS_PER_SECOND)
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Parts of the cores' time that were taken, from 0 to 1; 0 where too little happened to tell it from nothing.
+
+    Attributes:
+        others: what other processes had.
+        stolen: what the host had, of a virtual machine.
+    """
+
+    others: float = 0.0
+    stolen: float = 0.0
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether latencies that were measured meanwhile are not to be trusted."""
+        return self.others >= OTHERS_SHARE or self.stolen >= STOLEN_SHARE
+
+
+def taken(before: Load, after: Load, cores: int) -> Taken:
+    """What was taken of `cores` processors between two readings."""
+    wall_s = after.wall_s - before.wall_s
+    if wall_s <= 0:
+        return Taken()
+    others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
+    stolen_s = after.stolen_s - before.stolen_s
+    return Taken(
+        others_s / (wall_s * cores) if others_s >= OTHERS_SECONDS else 0.0,
+        stolen_s / (wall_s * cores) if stolen_s >= STOLEN_SECONDS else 0.0,
+    )
+
+
 def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
-    """Who else had the cores between two readings, in words; nobody, where too little happened to tell it from nothing.
+    """Who else had the cores between two readings, in words; nobody, where that disturbs nothing.
 
     Args:
         before: the reading before the measurement.
         after: the reading after it.
         cores: how many processors were watched.
     """
-    wall_s = after.wall_s - before.wall_s
-    if wall_s <= 0:
-        return ()
-    others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
-    stolen_s = after.stolen_s - before.stolen_s
+    share = taken(before, after, cores)
     found = []
-    if others_s >= max(OTHERS_SECONDS, OTHERS_SHARE * wall_s * cores):
-        found.append(f"others had {others_s / (wall_s * cores):.0%} of the cores")
-    if stolen_s >= max(STOLEN_SECONDS, STOLEN_SHARE * wall_s * cores):
-        found.append(f"the host took {stolen_s / (wall_s * cores):.0%} of the cores")
+    if share.others >= OTHERS_SHARE:
+        found.append(f"others had {share.others:.0%} of the cores")
+    if share.stolen >= STOLEN_SHARE:
+        found.append(f"the host took {share.stolen:.0%} of the cores")
     return tuple(found)
+
+
+def taken_since_now(cpus: Collection[int]) -> Callable[[], Taken]:
+    """A function that returns what was taken of these processors since it was made."""
+    before = read_load(cpus)
+    return lambda: taken(before, read_load(cpus), max(len(cpus), 1))
 
 
 def since_now(cpus: Collection[int]) -> Callable[[], tuple[str, ...]]:

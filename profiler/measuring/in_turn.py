@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from iosched.models.log import logger
+from iosched.profiler.measuring.disturbance import Taken
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile, summarize
@@ -101,6 +102,49 @@ def interference_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
         f"{text[0].upper()}{text[1:]} of whole models: repeat this on a quiet machine."
         for text in dict.fromkeys(text for each in measured.values() for text in each.disturbed_by)
     )
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn of each of some candidates.
+
+    Attributes:
+        samples_us: latencies in a row by name, each the median of a few runs.
+        rested_us: latencies of the first run after a rest.
+        load: what was taken of the processors meanwhile.
+    """
+
+    samples_us: Mapping[str, float]
+    rested_us: Mapping[str, float]
+    load: Taken
+
+
+TakeRound = Callable[[Sequence[str]], Round]
+"""Measures the named candidates once each, in this order."""
+
+
+def rounds_of(
+    candidates: Mapping[str, Candidate],
+    rest: Callable[[], None] = wait_until_idle,
+    watch: Callable[[], Callable[[], Taken]] = lambda: Taken,
+) -> TakeRound:
+    """A function that measures some of the candidates once each; a candidate rests before its turn.
+
+    Args:
+        candidates: whole models, ready to be timed, by name.
+        rest: waits until the device is at rest.
+        watch: begins to watch who else has the processors, and returns a function that tells.
+    """
+    turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
+
+    def take(names: Sequence[str]) -> Round:
+        load, samples_us = watch(), {}
+        for name in names:
+            rest()
+            samples_us[name] = turns[name].take()
+        return Round(samples_us, {name: turns[name].rested_us[-1] for name in names}, load())
+
+    return take
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,6 @@ from iosched.profiler.store.schema import connected, transaction
 from iosched.profiler.store.tables import (
     KINDS,
     ChoiceRow,
-    Compared,
     ComparisonRow,
     Row,
     StageRow,
@@ -55,8 +54,8 @@ class DeviceStats:
     """How much the database knows about one device.
 
     Attributes:
-        measurements: of stages, and of the yardstick; a comparison of whole models counts as one of runs in a row, one
-            of runs after a rest, and one of the setting that onnxruntime is fastest in, as far as it has them.
+        measurements: of stages, and of the yardstick; rounds of whole models in turn count as one of runs in a row and
+            one of runs after a rest, and the setting that onnxruntime is fastest in as one, as far as it has them.
         samples: that these measurements have together.
         stages: different stages that were measured, by all strategies and numbers of lanes.
         disturbed: how many of them have only measurements that something disturbed.
@@ -99,10 +98,10 @@ class DatabaseStats:
 _COUNTED = """(
     SELECT device, measured_at, LENGTH(samples_us) AS nbytes FROM stage
     UNION ALL SELECT device, measured_at, LENGTH(samples_us) FROM yardstick
-    UNION ALL SELECT device, measured_at, SUM(LENGTH(samples_us)) FROM comparison GROUP BY device, key
+    UNION ALL SELECT device, measured_at, SUM(LENGTH(samples_us)) FROM comparison GROUP BY device, key, measured_at
     UNION ALL SELECT device, measured_at, SUM(LENGTH(rested_us)) FROM comparison WHERE rested_us != x''
-        GROUP BY device, key
-    UNION ALL SELECT device, measured_at, 0 FROM comparison WHERE setting IS NOT NULL
+        GROUP BY device, key, measured_at
+    UNION ALL SELECT device, MIN(measured_at), 0 FROM comparison WHERE setting IS NOT NULL GROUP BY device, key
 )"""
 
 
@@ -245,16 +244,14 @@ class ProfileDatabase:
         """Keeps the latency of the reference convolution."""
         self._keep([YardstickRow(device, self._clock(), found.samples_us)])
 
-    def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
-        """The candidates of a comparison by their digests, see `ComparisonRow`; empty where it was not kept whole."""
-        rows = self._found(ComparisonRow, device=device, key=key)
-        is_whole = len({(row.measured_at, len(row.samples_us), len(row.rested_us)) for row in rows}) == 1
-        return {row.candidate: _compared(row) for row in rows} if is_whole else {}
+    def rounds(self, key: str, device: str) -> tuple[ComparisonRow, ...]:
+        """All rounds of ways to run a whole model, the earliest first; O(rows of the key)."""
+        return tuple(sorted(self._found(ComparisonRow, device=device, key=key), key=lambda row: row.measured_at))
 
-    def keep_comparison(self, key: str, device: str, candidates: Mapping[str, Compared]) -> None:
-        """Keeps a comparison as a whole in place of an earlier one."""
+    def keep_rounds(self, rows: Sequence[ComparisonRow]) -> None:
+        """Keeps what one comparison measured, beside what earlier ones did; every row gets the present time."""
         now = self._clock()
-        self._keep([_comparison_row(device, key, name, now, each) for name, each in candidates.items()])
+        self._keep([msgspec.structs.replace(row, measured_at=now) for row in rows])
 
     def wholes(self, device: str) -> tuple[WholeRow, ...]:
         """All whole models that were measured on `device`, see `WholeRow`; O(rows of the device)."""
@@ -419,13 +416,3 @@ def _on_conflict(kind: type[Row]) -> str:
         return "ON CONFLICT DO NOTHING"
     newer = ", ".join(f"{name} = excluded.{name}" for name in columns_of(kind))
     return f"ON CONFLICT DO UPDATE SET {newer} WHERE excluded.measured_at > measured_at"
-
-
-def _comparison_row(device: str, key: str, name: str, when: datetime, each: Compared) -> ComparisonRow:
-    found = each.found
-    return ComparisonRow(device, key, name, when, found.samples_us, found.rested_us, each.setting, **clock_of(found))
-
-
-def _compared(row: ComparisonRow) -> Compared:
-    found = measurement_of(row.samples_us, row.clock_mhz, row.throttled_by)
-    return Compared(replace(found, rested_us=row.rested_us), row.setting)

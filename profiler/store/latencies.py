@@ -1,29 +1,34 @@
-"""Latencies of a model as a whole, kept beside those of its stages: a second run decides what the first one decided."""
+"""Rounds of whole models in turn, kept beside latencies of stages: a later run goes on where an earlier one ended."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.deciding import Session
+from iosched.profiler.measuring.disturbance import Taken
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Compared
+from iosched.profiler.store.tables import ComparisonRow
 from iosched.scheduler.schedule import Schedule, Stage
+
+METHOD = 1
+"""Counts the methods by which whole models were measured in turn; rounds of another one are not looked at."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelLatencies:
-    """Comparisons of several ways to run one model on one device, whose latencies were measured in turn.
+    """Rounds of several ways to run one model on one device, whose latencies were measured in turn.
 
     `ways` gives each way a name, and a text that says all of how the model is run; ways with the same text are one
-    candidate. A comparison is kept and replaced as a whole: ratios are taken within its rounds, and samples of
-    different comparisons make no rounds.
+    candidate. Ratios are taken within rounds, so rounds of several days make one set.
 
     Attributes:
         device: the key of the device in the database.
-        resume: whether comparisons that the database has are taken; if not, none is known.
+        resume: whether rounds that the database has are taken; if not, none is known.
     """
 
     model: Model
@@ -31,41 +36,63 @@ class ModelLatencies:
     device: str
     resume: bool = True
 
-    def known(self, ways: Mapping[str, str]) -> dict[str, Measurement] | None:
-        """The latencies of just these `ways`, measured in turn, by name; None where they were never compared."""
-        found = self._candidates(ways)
-        return {name: found[text].found for name, text in ways.items()} if found else None
+    def known(self, ways: Mapping[str, str]) -> tuple[Session, ...]:
+        """All rounds of this model, the earliest first; what is none of `ways` has a digest for a name."""
+        names: dict[str, list[str]] = {}
+        for name, text in ways.items():
+            names.setdefault(_digest(text), []).append(name)
+        return tuple(
+            Session(
+                {name: row.samples_us for row in rows for name in names.get(row.candidate, [row.candidate])},
+                {name: row.rested_us for row in rows for name in names.get(row.candidate, [row.candidate])},
+                tuple(map(Taken, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
+            )
+            for rows in self._sessions()
+        )
 
-    def setting(self, ways: Mapping[str, str]) -> str | None:
-        """The setting of onnxruntime in that comparison; None where it took no part, or nothing was compared."""
-        return next((each.setting for each in self._candidates(ways).values() if each.setting), None)
+    def setting(self) -> str | None:
+        """The setting of onnxruntime that was measured last; None where none was."""
+        return next((row.setting for rows in reversed(self._sessions()) for row in rows if row.setting), None)
 
-    def keep(
-        self, ways: Mapping[str, str], measured: Mapping[str, Measurement], settings: Mapping[str, str] | None = None
-    ) -> None:
-        """Keeps the latencies of `ways` that were measured in turn.
+    def keep(self, ways: Mapping[str, str], session: Session, settings: Mapping[str, str]) -> None:
+        """Keeps rounds that were measured in turn.
 
         Args:
-            measured: the latencies by name.
-            settings: by name, the setting that a way was measured in, if its text does not say it: "reference" stands
-                for onnxruntime in whatever setting is its fastest.
+            session: names that have the same text have the same samples.
+            settings: the setting of onnxruntime, by the name of the way that it is.
         """
-        set_as = {ways[name]: setting for name, setting in (settings or {}).items()}
-        candidates = {text: Compared(measured[name], set_as.get(text)) for name, text in ways.items()}
-        kept = {_digest(text): each for text, each in candidates.items()}
-        self.database.keep_comparison(self._key(*sorted(candidates)), self.device, kept)
+        others, stolen = ([getattr(each, name) for each in session.load] for name in ("others", "stolen"))
+        once = {ways[name]: name for name in session.samples_us}
+        self.database.keep_rounds(
+            [
+                ComparisonRow(
+                    device=self.device,
+                    key=self._key,
+                    candidate=_digest(text),
+                    measured_at=datetime.now(UTC),
+                    samples_us=session.samples_us[name],
+                    rested_us=session.rested_us.get(name, ()),
+                    setting=settings.get(name),
+                    others=tuple(others) if any(others) else (),
+                    stolen=tuple(stolen) if any(stolen) else (),
+                )
+                for text, name in once.items()
+            ]
+        )
 
-    def _candidates(self, ways: Mapping[str, str]) -> Mapping[str, Compared]:
-        """The candidates of the comparison of these ways, by their texts; empty where there is no such comparison."""
-        if not self.resume:
-            return {}
-        texts = sorted({*ways.values()})
-        kept = self.database.comparison(self._key(*texts), self.device)
-        return {text: kept[_digest(text)] for text in texts} if kept.keys() == set(map(_digest, texts)) else {}
+    def _sessions(self) -> list[list[ComparisonRow]]:
+        """The rows of rounds that were measured in turn together, but for those that were not kept whole."""
+        rows = self.database.rounds(self._key, self.device) if self.resume else ()
+        sessions = (list(each) for _, each in groupby(rows, key=lambda row: row.measured_at))
+        return [each for each in sessions if len({len(row.samples_us) for row in each}) == 1]
 
-    def _key(self, *texts: str) -> str:
-        shapes = sorted(self.model.bindings.items())
-        return _digest(f"{self.model.digest}:{shapes}:{texts}")
+    @property
+    def _key(self) -> str:
+        return _digest(f"{self.model.digest}:{sorted(self.model.bindings.items())}:{METHOD}")
+
+
+def _nothing(row: ComparisonRow) -> tuple[float, ...]:
+    return (0.0,) * len(row.samples_us)
 
 
 def _digest(text: str) -> str:

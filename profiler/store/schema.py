@@ -20,7 +20,7 @@ BUSY_TIMEOUT_SECONDS = 30.0
 _IS_OLD = "was written by an earlier iosched"
 
 
-VERSION = 16
+VERSION = 17
 """Of the schema below. A file of an earlier one is set aside, since nothing was released that wrote one."""
 
 # `tables.py` says what the columns are of what is measured.
@@ -63,9 +63,9 @@ _SCHEMA = (
         samples_us BLOB NOT NULL CHECK (LENGTH(samples_us) % 8 = 0),
         rested_us BLOB NOT NULL CHECK (LENGTH(rested_us) % 8 = 0),
         setting TEXT,
-        clock_mhz INTEGER,
-        throttled_by TEXT NOT NULL,
-        PRIMARY KEY (device, key, candidate)
+        others BLOB NOT NULL CHECK (LENGTH(others) % 8 = 0),
+        stolen BLOB NOT NULL CHECK (LENGTH(stolen) % 8 = 0),
+        PRIMARY KEY (device, key, candidate, measured_at)
     ) STRICT, WITHOUT ROWID
     """,
     # What whole models took, beside the sums of their stages: how well such sums tell what a model takes.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -70,14 +70,16 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
 class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="comparison"):
     """One of several ways to run a whole model, which were measured in turn.
 
-    All rows of a comparison have the same `measured_at`.
+    Rows of the same rounds have the same `measured_at`, and as many samples.
 
     Attributes:
-        key: says which comparison it is: a digest of the model, its shapes, and how each of the candidates is run.
+        key: a digest of the model, its shapes, and the method by which it is measured.
         candidate: a digest of how this candidate is run.
         samples_us: the latency of runs in a row, one sample for each round.
         rested_us: the latency of the first run after a rest in the same rounds; empty where this was not measured.
         setting: the setting of onnxruntime, where it is the candidate; None where the candidate is a schedule.
+        others: the share of the cores' time that other processes had in each round; empty where nobody had any.
+        stolen: the same of the host of a virtual machine.
     """
 
     device: str
@@ -87,8 +89,8 @@ class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
     samples_us: Samples
     rested_us: Samples = ()
     setting: str | None = None
-    clock_mhz: ClockMhz | None = None
-    throttled_by: str = ""
+    others: Samples = ()
+    stolen: Samples = ()
 
 
 class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
@@ -118,14 +120,6 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
 Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | WholeRow
 KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, WholeRow)
 prepare(Row)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A candidate of a comparison: its latency, and the setting of onnxruntime where that is the candidate."""
-
-    found: Measurement
-    setting: str | None = None
 
 
 def table_of(kind: type[Row]) -> str:

@@ -17,6 +17,8 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring import disturbance
+from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.in_turn import Round, TakeRound
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers import onnxruntime as plain
 from iosched.profiler.peers.openvino import PlainOpenvino
@@ -86,9 +88,22 @@ def script_models(
         calls.append(tuple(runnables))
         return {name: summarize([latencies_us.get(name, 1000.0 + int(name == "1"))] * runs) for name in runnables}
 
+    def rounds_of(candidates: Mapping[str, object], *_: object) -> TakeRound:
+        calls.append(tuple(candidates))
+        return lambda names: scripted_round({name: latencies_us.get(name, 1000.0) for name in names})
+
     monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
     monkeypatch.setattr(plain, "measure_in_turn", measured_in_turn)
     return calls
+
+
+def scripted_round(
+    latencies_us: Mapping[str, float], rested_us: Mapping[str, float] = {}, others: float = 0.0
+) -> Round:
+    """A round of these latencies, after a rest the same where no other ones are given."""
+    rested = {name: rested_us.get(name, us) for name, us in latencies_us.items()}
+    return Round(latencies_us, rested, Taken(others))
 
 
 def script_openvino(monkeypatch: pytest.MonkeyPatch, tried: object) -> None:

@@ -26,7 +26,7 @@ from iosched.profiler.devices.units import Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, TakeRound, measure_in_turn, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
@@ -154,6 +154,10 @@ class OpenOnCpu:
     ) -> Mapping[str, Measurement]:
         """Measures candidates in a row and after a rest, without the rounds that others disturb."""
         return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
+
+    def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
+        """Measures each candidate in its turn in a row and after a rest, and watches who else has the cores."""
+        return rounds_of(candidates, wait_until_idle, lambda: disturbance.taken_since_now(self.cost.watched_cpus))
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""

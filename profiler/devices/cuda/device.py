@@ -37,7 +37,7 @@ from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, ref
 from iosched.profiler.devices.throughput import gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
+from iosched.profiler.measuring.in_turn import Budget, TakeRound, measure_in_turn, rounds_of
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.gpu_openers import GPU_OPENERS
@@ -239,6 +239,10 @@ class OpenOnGpu:
         """
         found = measure_in_turn(candidates, budget, observer, rest=lambda: None)
         return {name: with_clock(each, self.device.gpu.clock) for name, each in found.items()}
+
+    def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
+        """Measures each candidate in its turn between events on the GPU; who else has the GPU is not known."""
+        return rounds_of(candidates, rest=lambda: None)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
         """The kernels that one run launches; the runtime's settings and cuDNN plans; what slowed the model down."""

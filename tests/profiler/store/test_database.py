@@ -23,7 +23,7 @@ from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summa
 from iosched.profiler.store import database, schema
 from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
 from iosched.profiler.store.explained import explained
-from iosched.profiler.store.tables import Compared
+from iosched.profiler.store.tables import ComparisonRow
 from iosched.profiler.store.transfer import export_lines, import_lines
 
 CPU = device_key("cpu", "Some CPU", precision="float32", threads=2, versions={"onnxruntime": "1.31.1"})
@@ -279,7 +279,7 @@ def test_rows_are_told_as_they_are_kept_and_not_as_they_are_merged(tmp_path: Pat
     with ProfileDatabase(None, on_kept=told.extend) as profile:
         profile.keep_stage("s", CPU, FOUND)
         profile.keep_yardstick(CPU, FOUND)
-        profile.keep_comparison("k", CPU, {"a": Compared(FOUND), "b": Compared(FOUND)})
+        profile.keep_rounds([ComparisonRow(CPU, "k", name, NOON, FOUND.samples_us) for name in "ab"])
         profile.choose("k", CPU, "this")
         profile.choose("k", CPU, "that")
         kept = sorted(map(repr, profile.rows()))

@@ -1,127 +1,108 @@
-"""A comparison of whole models is kept as one: samples of different ones make no rounds."""
+"""Rounds of whole models are kept for good: a later comparison goes on where an earlier one ended."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from scripted import fire
 
-from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.measuring.deciding import Session
+from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.store import latencies
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.profiler.store.transfer import export_lines, import_lines
 
 WAYS = {"iosched": "found", "sequential": "in turn", "reference": "onnxruntime"}
+SETTINGS = {"reference": "one thread"}
 
 
-def rounds(*latencies_us: float, scale: float = 1.0) -> dict[str, Measurement]:
-    return {
-        name: summarize([scale * place * latency for latency in latencies_us])
-        for place, name in enumerate(WAYS, 1)
+def rounds(*latencies_us: float, ways: dict[str, str] = WAYS, load: Taken = Taken()) -> Session:  # noqa: B008 - frozen
+    samples_us = {
+        name: tuple(place * latency for latency in latencies_us) for place, name in enumerate(ways, 1)
     }  # fmt: skip
+    rested_us = {name: tuple(us + 0.5 for us in each) for name, each in samples_us.items()}
+    return Session(samples_us, rested_us, (load,) * len(latencies_us))
 
 
-def opened(database: ProfileDatabase) -> ModelLatencies:
-    return ModelLatencies(fire(), database, "a device")
+@pytest.fixture
+def database(tmp_path: Path) -> ProfileDatabase:
+    """A database whose clock goes a second ahead each time that it is read."""
+    seconds = itertools.count()
+    return ProfileDatabase(
+        tmp_path / "p.db", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(0, next(seconds))
+    )
 
 
-def test_rounds_come_back_as_they_were(tmp_path: Path) -> None:
-    measured = rounds(5.0, 1.0, 3.0, 2.0)
-    with ProfileDatabase(tmp_path / "p.db") as database:
-        opened(database).keep(WAYS, measured)
-    with ProfileDatabase(tmp_path / "p.db") as database:
-        assert opened(database).known(WAYS) == measured
+def opened(database: ProfileDatabase, *, resume: bool = True) -> ModelLatencies:
+    return ModelLatencies(fire(), database, "a device", resume)
 
 
-def test_latencies_after_a_rest_come_back_beside_those_in_a_row(tmp_path: Path) -> None:
-    measured = {
-        name: replace(each, rested_us=(9.0, 8.0, 7.0 + place))
-        for place, (name, each) in enumerate(rounds(5.0, 1.0, 3.0).items())
-    }
-    with ProfileDatabase(tmp_path / "p.db") as database:
-        opened(database).keep(WAYS, measured)
-        assert opened(database).known(WAYS) == measured
-        later = rounds(4.0, 2.0)
-        opened(database).keep(WAYS, later)
-        assert opened(database).known(WAYS) == later  # those of the earlier comparison are not of these rounds
+def test_rounds_come_back_as_they_were_in_the_order_in_which_they_were_measured(database: ProfileDatabase) -> None:
+    sessions = (rounds(5.0, 1.0, 3.0), rounds(4.0), rounds(2.0, 6.0, load=Taken(0.5, 0.25)))
+    with database:
+        for each in sessions:
+            opened(database).keep(WAYS, each, SETTINGS)
+        assert opened(database).known(WAYS) == sessions
+        assert opened(database).setting() == "one thread"
 
 
-def test_another_comparison_leaves_an_earlier_one_whole() -> None:
-    """Both have the sequential schedule and plain onnxruntime in them, measured on a machine that became slower."""
-    first, second = rounds(5.0, 1.0, 3.0, 2.0), rounds(7.0, 8.0, 9.0, scale=2.0)
-    others = {**WAYS, "iosched": "another one"}
-    with ProfileDatabase(":memory:") as database:
-        kept = opened(database)
-        kept.keep(WAYS, first)
-        kept.keep(others, second)
-        assert kept.known(WAYS) == first
-        assert kept.known(others) == second
-        assert kept.known({name: WAYS[name] for name in ("iosched", "reference")}) is None
+def test_what_ended_early_is_in_some_rounds_alone(database: ProfileDatabase) -> None:
+    fewer = rounds(4.0, ways={name: WAYS[name] for name in ("iosched", "reference")})
+    with database:
+        opened(database).keep(WAYS, rounds(5.0), SETTINGS)
+        opened(database).keep(WAYS, fewer, SETTINGS)
+        assert opened(database).known(WAYS) == (rounds(5.0), fewer)
 
 
-def test_what_is_replaced_or_travels_is_replaced_as_a_whole() -> None:
-    before, after = rounds(5.0, 1.0, 3.0, 2.0), rounds(7.0, 8.0, 9.0)
-    with ProfileDatabase(":memory:") as here, ProfileDatabase(":memory:") as there:
-        opened(here).keep(WAYS, before)
-        opened(there).keep(WAYS, after)
-        import_lines(here, export_lines(there))
-        assert opened(here).known(WAYS) == after
-        assert here.stats().measurements == 1
+def test_another_schedule_has_a_name_of_its_own(database: ProfileDatabase) -> None:
+    """What was found before is still there, for the share of the error that it took, and under no known name."""
+    others = {**WAYS, "iosched": "found later"}
+    with database:
+        opened(database).keep(WAYS, rounds(5.0), SETTINGS)
+        (known,) = opened(database).known(others)
+        assert known.samples_us.keys() - others.keys()
+        assert "iosched" not in known.samples_us
+        assert known.samples_us["reference"] == rounds(5.0).samples_us["reference"]
 
 
-def test_candidates_that_are_alike_have_one_latency() -> None:
+def test_ways_that_are_alike_have_one_latency(database: ProfileDatabase) -> None:
     ways = {**WAYS, "greedy": WAYS["sequential"]}
-    measured = rounds(5.0, 1.0, 3.0)
-    measured["greedy"] = measured["sequential"]
-    with ProfileDatabase(":memory:") as database:
-        opened(database).keep(ways, measured)
-        assert opened(database).known(ways) == measured
-        assert compare(measured["sequential"], measured["greedy"]) == compare(*[measured["greedy"]] * 2)
+    with database:
+        opened(database).keep(WAYS, rounds(5.0, 1.0), SETTINGS)
+        (known,) = opened(database).known(ways)
+        assert known.samples_us["greedy"] == known.samples_us["sequential"] == rounds(5.0, 1.0).samples_us["sequential"]
+        assert len(list(export_lines(database))) == len(WAYS)
 
 
-def test_the_clock_stays_with_the_comparison() -> None:
-    hot = {name: replace(each, clock_mhz=900, throttled_by=("heat",)) for name, each in rounds(1.0, 2.0).items()}
-    with ProfileDatabase(":memory:") as database:
-        opened(database).keep(WAYS, hot)
-        assert opened(database).known(WAYS) == hot
+def test_rounds_of_another_method_are_not_looked_at(database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    with database:
+        opened(database).keep(WAYS, rounds(5.0), SETTINGS)
+        monkeypatch.setattr(latencies, "METHOD", latencies.METHOD + 1)
+        assert (opened(database).known(WAYS), opened(database).setting()) == ((), None)
 
 
-def test_a_setting_belongs_to_its_comparison() -> None:
-    others = {**WAYS, "iosched": "another one"}
-    measured = rounds(5.0, 1.0)
-    with ProfileDatabase(":memory:") as database:
-        kept = opened(database)
-        kept.keep(WAYS, measured, {"reference": "one thread"})
-        kept.keep(others, measured, {"reference": "two threads"})
-        assert (kept.setting(WAYS), kept.setting(others)) == ("one thread", "two threads")
-        assert kept.setting({"reference": "x"}) is None
-        kept.keep(others, measured)
-        assert (kept.setting(WAYS), kept.setting(others)) == ("one thread", None)
-        assert kept.known(others) == measured
+def test_rounds_that_are_not_whole_are_left_out(database: ProfileDatabase) -> None:
+    """A file that was imported may have a way that was measured in other rounds."""
+    with database, ProfileDatabase(None) as there:
+        opened(database).keep(WAYS, rounds(5.0, 1.0), SETTINGS)
+        rows = [json.loads(line) for line in export_lines(database)]
+        import_lines(there, map(json.dumps, rows))
+        assert opened(there).known(WAYS) == opened(database).known(WAYS)
+    with ProfileDatabase(None) as there:
+        rows[0]["samples_us"] = rows[0]["samples_us"][:1]
+        import_lines(there, map(json.dumps, rows))
+        assert opened(there).known(WAYS) == ()
 
 
-def test_a_comparison_that_is_not_whole_is_none() -> None:
-    """A file that was imported may lack a candidate, or have one that was measured in other rounds."""
-    with ProfileDatabase(":memory:") as here, ProfileDatabase(":memory:") as there:
-        opened(here).keep(WAYS, rounds(5.0, 1.0, 3.0))
-        lines = list(export_lines(here))
-        import_lines(there, lines[1:])
-        assert opened(there).known(WAYS) is None
-        opened(there).keep(WAYS, rounds(5.0, 1.0))
-        rows = [json.loads(line) for line in export_lines(there)]
-        import_lines(here, [json.dumps(rows[0])])
-        assert opened(here).known(WAYS) is None
-        import_lines(here, map(json.dumps, rows))
-        assert opened(here).known(WAYS) == rounds(5.0, 1.0)
-
-
-def test_without_resuming_no_comparison_is_known() -> None:
-    with ProfileDatabase(":memory:") as database:
-        anew = ModelLatencies(fire(), database, "a device", resume=False)
-        opened(database).keep(WAYS, rounds(5.0, 1.0), {"reference": "one thread"})
-        assert (anew.known(WAYS), anew.setting(WAYS)) == (None, None)
-        anew.keep(WAYS, rounds(7.0, 8.0))
-        assert opened(database).known(WAYS) == rounds(7.0, 8.0)
+def test_without_resuming_no_rounds_are_known(database: ProfileDatabase) -> None:
+    with database:
+        opened(database).keep(WAYS, rounds(5.0), SETTINGS)
+        anew = opened(database, resume=False)
+        assert (anew.known(WAYS), anew.setting()) == ((), None)
+        anew.keep(WAYS, rounds(7.0), SETTINGS)
+        assert opened(database).known(WAYS) == (rounds(5.0), rounds(7.0))

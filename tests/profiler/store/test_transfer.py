@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.tables import (
     KINDS,
     ChoiceRow,
-    Compared,
     ComparisonRow,
     Row,
     StageRow,
@@ -135,17 +135,21 @@ def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path
         assert two.choice("conv", "gpu") is None
 
 
-def test_a_comparison_travels_with_what_it_was_set_to() -> None:
-    first, second = (
-        replace(FOUND, rested_us=(1.0,) * 7),
-        replace(FOUND, clock_mhz=900, throttled_by=("heat", "power cap")),
-    )
-    candidates = {"a": Compared(replace(second, rested_us=(2.0,) * 7)), "b": Compared(first, "one thread")}
+def test_rounds_travel_with_their_load_and_what_was_set() -> None:
+    rows = [
+        ComparisonRow(CPU, "key", "a", NOON, (1.0, 2.0), (2.0, 3.0), None, (0.0, 0.4), (0.1, 0.0)),
+        ComparisonRow(CPU, "key", "b", NOON, (1.5, 2.5), (2.5, 3.5), "one thread", (0.0, 0.4), (0.1, 0.0)),
+    ]
     with ProfileDatabase(None) as profile, ProfileDatabase(None) as other:
-        profile.keep_comparison("key", CPU, candidates)
+        profile.keep_rounds(rows)
         assert import_lines(other, export_lines(profile)) == 2
-        assert other.comparison("key", CPU) == profile.comparison("key", CPU) == candidates
+        assert other.rounds("key", CPU) == profile.rounds("key", CPU)
+        assert [replace_time(row) for row in other.rounds("key", CPU)] == rows
         assert other.stats().devices[0].measurements == 3, "in a row, after a rest, and the best setting"
+
+
+def replace_time(row: ComparisonRow) -> ComparisonRow:
+    return msgspec.structs.replace(row, measured_at=NOON)
 
 
 NAMES = st.text(max_size=4)  # hypothesis gives no lone surrogates unless it is asked for them
@@ -163,7 +167,7 @@ ROWS = st.one_of(
     st.builds(ChoiceRow, NAMES, NAMES, NAMES),
     st.builds(YardstickRow, NAMES, TIMES, LATENCIES),
     _with_clock(StageRow, NAMES, NAMES, st.sampled_from(["first", "again", "rough"]), TIMES, st.none() | LATENCIES),
-    _with_clock(ComparisonRow, NAMES, NAMES, NAMES, TIMES, LATENCIES, LATENCIES, SETTINGS),
+    st.builds(ComparisonRow, NAMES, NAMES, NAMES, TIMES, LATENCIES, LATENCIES, SETTINGS, LATENCIES, LATENCIES),
 )
 
 

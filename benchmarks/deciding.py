@@ -1,0 +1,194 @@
+"""How often `optimize` decides right on machines whose noise, load, drift and stolen time follow a script.
+
+    python benchmarks/deciding.py -o results/deciding.json [--searches 10000] [--calls 10]
+
+The rounds are made up; what decides is what `optimize` runs (`until_settled`). Noise is that of real rounds: the
+samples of a random network of results/cpu_networks.json, each over its median, and those of one round stay together.
+The scripts put others on top of it. A true ratio says how many times as fast the best of ours is as the faster runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from measured import provenance_object
+from testbed import RESULTS, markdown_table, write_results
+
+from iosched.jobs.pace import LEAST_DECIDING_S, MOST_DECIDING_S
+from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
+from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.in_turn import IN_A_ROW_SECONDS, REST_SECONDS, Round, turn_seconds
+from iosched.profiler.measuring.statistics import quantile
+
+RATIOS = (0.95, 0.99, 1.0, 1.01, 1.03, 1.05, 1.10)
+SEARCH_S = 30.0
+"""What a search takes, a quarter of which rounds may take; the goal for Inception V3."""
+
+SLOWER = {"session": 0.97, "sequential": 0.96, "greedy": 0.85}
+"""How fast the others of ours are, over the schedule found."""
+
+OPENVINO = 0.93
+"""How fast the slower runtime is, over the faster one."""
+
+_SAMPLES_OF = {
+    **{"found": "iosched", "session": "rewritten", "sequential": "sequential", "greedy": "greedy"},
+    **{"reference": "onnxruntime", "openvino": "openvino"},
+}
+
+
+@dataclass
+class Machine:
+    """A machine that runs made-up models; its clock advances as rounds are taken."""
+
+    latency_us: Mapping[str, float]
+    noise: Sequence[Mapping[str, float]]
+    script: Callable[[Machine], tuple[Callable[[], float], Taken]]
+    draws: random.Random
+    now_s: float = 0.0
+    state: dict[str, float] = field(default_factory=dict)
+
+    def take(self, names: Sequence[str]) -> Round:
+        """A round: noise of one real round, and what the script adds to each run."""
+        noise, (factor, load) = self.draws.choice(self.noise), self.script(self)
+        samples_us = {}
+        for name in names:
+            samples_us[name] = self.latency_us[name] * noise[name] * factor()
+            self.now_s += turn_seconds(samples_us[name] / 1e6)
+        return Round(samples_us, samples_us, load)
+
+
+def quiet(machine: Machine) -> tuple[Callable[[], float], Taken]:
+    """Nothing but the noise."""
+    return lambda: 1.0, Taken()
+
+
+def bursty(machine: Machine) -> tuple[Callable[[], float], Taken]:
+    """Neighbours come and go; each run beside them is hit by as much of them as happens to fall into it."""
+    draws, is_on = machine.draws, machine.state.get("on", 0.0) > 0
+    machine.state["on"] = float(draws.random() < (0.85 if is_on else 0.1))
+    if not machine.state["on"]:
+        return lambda: 1.0, Taken()
+    share = draws.uniform(0.1, 0.9)
+    return lambda: 1 + share * draws.uniform(0.0, 2.0), Taken(others=share)
+
+
+def drifting(machine: Machine) -> tuple[Callable[[], float], Taken]:
+    """The speed walks by up to a quarter within a minute, also within a round."""
+
+    def factor() -> float:
+        phase = machine.state.setdefault("phase", machine.draws.uniform(0, 2 * math.pi))
+        return 1 + 0.25 * math.sin(phase + machine.now_s / 10)
+
+    return factor, Taken()
+
+
+def stolen(machine: Machine) -> tuple[Callable[[], float], Taken]:
+    """The host takes some of the cores in every second round, at times less than counts as a disturbance."""
+    draws = machine.draws
+    share = draws.uniform(0.0, 0.25) if draws.random() < 0.5 else 0.0
+    return lambda: 1 / (1 - share * draws.uniform(0.0, 2.0)), Taken(stolen=share)
+
+
+SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": stolen}
+
+
+def noises() -> list[tuple[float, list[dict[str, float]]]]:
+    """For each network its latency in seconds, and its rounds: each sample over the median of its row."""
+    networks = json.loads((RESULTS / "cpu_networks.json").read_text())["networks"]
+    found = []
+    for network in networks.values():
+        samples = {name: network["samples_us"][row] for name, row in _SAMPLES_OF.items()}
+        medians = {name: quantile(each, 0.5) for name, each in samples.items()}
+        rounds = zip(*samples.values(), strict=True)
+        found.append(
+            (
+                medians["reference"] / 1e6,
+                [{name: us / medians[name] for name, us in zip(samples, each, strict=True)} for each in rounds],
+            )
+        )
+    return found
+
+
+def searched(script: str, ratio: float, calls: int, number: int, networks: Sequence[tuple[float, object]]) -> list[str]:
+    """The verdicts of so many calls of `optimize` in a row on one database."""
+    draws = random.Random(f"{script} {ratio} {number}")
+    latency_s, noise = draws.choice(networks)
+    found_us = latency_s * 1e6 / ratio
+    latency_us = {
+        "found": found_us,
+        **{name: found_us / speed for name, speed in SLOWER.items()},
+        **{"reference": latency_s * 1e6, "openvino": latency_s * 1e6 / OPENVINO},
+    }
+    machine = Machine(latency_us, noise, SCRIPTS[script], draws)  # type: ignore[arg-type]
+    trial = Trial((), shares(["found"], 0, list(SLOWER)), ("reference", "openvino"))
+    verdicts = []
+    for call in range(calls):
+        searched_s = SEARCH_S if call == 0 else 0.0
+        deadline = machine.now_s + min(max(searched_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S)
+
+        def is_over(done: int, deadline: float = deadline) -> bool:
+            return done >= LEAST_ROUNDS and machine.now_s >= deadline
+
+        names = {name: name for name in latency_us}
+        trial = until_settled(trial, machine.take, names, is_over, random.Random(0))
+        verdicts.append(trial.verdict)
+    return verdicts
+
+
+def measured(searches: int, calls: int) -> list[dict[str, object]]:
+    """For each script and ratio how often each verdict was given, after the first call and after the last."""
+    networks, rows = noises(), []
+    for script in SCRIPTS:
+        for ratio in RATIOS:
+            count = searches // (len(SCRIPTS) * len(RATIOS))
+            found = [searched(script, ratio, calls, number, networks) for number in range(count)]
+            ever = sum("faster" in each for each in found)
+            rows.append(
+                {
+                    **{"script": script, "ratio": ratio, "searches": count, "calls": calls},
+                    **{"first": Counter(each[0] for each in found), "last": Counter(each[-1] for each in found)},
+                    "ever_faster": ever,
+                }
+            )
+            print(rows[-1], file=sys.stderr)
+    return rows
+
+
+def tables(rows: Sequence[Mapping[str, object]]) -> str:
+    """The rates in percent, as a table for people."""
+    words = ("faster", "equal", "slower", "undecided")
+    cells = []
+    for row in rows:
+        for when in ("first", "last") if row["calls"] != 1 else ("first",):
+            counts, n = row[when], row["searches"]
+            assert isinstance(counts, Mapping)
+            assert isinstance(n, int)
+            rates = [f"{100 * counts.get(word, 0) / n:.1f}" for word in words]
+            cells.append([str(row["script"]), f"{row['ratio']:.2f}", when, str(n), *rates])
+    return markdown_table(["script", "true ratio", "call", "searches", *words], cells)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs the simulation and prints its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="where the results go")
+    parser.add_argument("--searches", type=int, default=10_000, help="how many searches in all")
+    parser.add_argument("--calls", type=int, default=10, help="how many calls in a row each has")
+    options = parser.parse_args(words)
+    rows = measured(options.searches, options.calls)
+    if options.output is not None:
+        settings = {"rest_s": REST_SECONDS, "in_a_row_s": IN_A_ROW_SECONDS, "search_s": SEARCH_S}
+        write_results(options.output, {**provenance_object(), "settings": settings, "rows": rows})
+    print(tables(rows))
+
+
+if __name__ == "__main__":
+    main()

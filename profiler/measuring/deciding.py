@@ -1,0 +1,306 @@
+"""Decides from rounds of alternatives that were measured in turn which is faster, and what to measure next.
+
+Rounds of several sessions, on different days perhaps, are pooled: each compares alternatives with each other, so that
+it does not matter how fast the machine was on that day. Rounds in which others had the machine count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.in_turn import Round, TakeRound
+from iosched.profiler.measuring.looks import lasting_interval, least_lasting
+from iosched.profiler.measuring.statistics import (
+    LEAST_SAMPLES,
+    Interval,
+    Measurement,
+    median_interval,
+    quantile,
+    summarize,
+)
+
+Decision = Literal["faster", "slower", "equal", "undecided"]
+"""How the best of ours compares with the faster plain way."""
+
+ERROR = 0.05
+"""The probability that any of ours is called faster that is not, over all rounds and sessions of one model."""
+
+EQUAL = 0.02
+"""Two are equal where the interval of their ratio is no further from 1."""
+
+CLEARLY = 0.03
+"""What is slower than another by more than this part, beyond the noise of a few rounds, is measured no more."""
+
+NARROWED = 15
+"""After so many rounds only the best of ours is measured on, beside the plain ways."""
+
+
+LEAST_ROUNDS = least_lasting(ERROR * 0.5 / 3)
+"""How many rounds it takes at least to tell whether one of ours is faster, be it found or one of three baselines."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """Rounds of the same alternatives, each measured once in every round; sample k of each is of round k.
+
+    Attributes:
+        samples_us: latencies in a row, by alternative.
+        rested_us: latencies after a rest in the same rounds.
+        load: what was taken of the cores in each round.
+    """
+
+    samples_us: Mapping[str, tuple[float, ...]]
+    rested_us: Mapping[str, tuple[float, ...]]
+    load: tuple[Taken, ...]
+
+    @property
+    def rested(self) -> Session:
+        """The same rounds with the latencies after a rest in place of those in a row."""
+        return replace(self, samples_us=self.rested_us)
+
+    def quiet_us(self, name: str) -> list[float]:
+        """The latencies of an alternative in the rounds that count; none where it took no part."""
+        samples_us = self.samples_us.get(name, ())
+        return [us for us, taken in zip(samples_us, self.load, strict=False) if not taken.disturbs]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All rounds of ways to run one model: some of ours, and plain ones that ours have to beat.
+
+    Attributes:
+        sessions: the rounds, those of the earliest session first.
+        ours: the share of `ERROR` of each of ours, in the order of preference.
+        plain: the names of the plain ways, the usual one first.
+        beside: the names of others, which are shown and decide nothing.
+    """
+
+    sessions: tuple[Session, ...]
+    ours: Mapping[str, float]
+    plain: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+
+    def adding(self, session: Session) -> Trial:
+        """The same with more rounds."""
+        return replace(self, sessions=(*self.sessions, session))
+
+    def without(self, names: Collection[str]) -> Trial:
+        """The same without those that do not run."""
+        kept = {name: share for name, share in self.ours.items() if name not in names}
+        return replace(self, ours=kept, beside=tuple(name for name in self.beside if name not in names))
+
+    def has(self, name: str) -> bool:
+        """Whether it was measured at all."""
+        return any(name in each.samples_us for each in self.sessions)
+
+    def measured(self, name: str) -> Measurement | None:
+        """Its latency in the rounds that count, or in all where too few count; None where it was not measured."""
+        samples = [us for each in self.sessions for us in each.quiet_us(name)]
+        rested = [us for each in self.sessions for us in each.rested.quiet_us(name)]
+        if len(samples) >= LEAST_SAMPLES:
+            return replace(summarize(samples), rested_us=tuple(rested))
+        samples = [us for each in self.sessions for us in each.samples_us.get(name, ())]
+        rested = [us for each in self.sessions for us in each.rested_us.get(name, ())]
+        found = summarize(samples) if samples else None
+        return found and replace(found, rested_us=tuple(rested), disturbed_by=self._disturbed_by)
+
+    @cached_property
+    def _disturbed_by(self) -> tuple[str, ...]:
+        disturbed = sum(taken.disturbs for each in self.sessions for taken in each.load)
+        total = sum(len(each.load) for each in self.sessions)
+        return (f"other processes interfered with {disturbed} of {total} rounds",) if disturbed else ()
+
+    def ratios(self, of: str, over: str) -> list[float]:
+        """How many times as long `of` took as `over`, for each round that counts and has both."""
+        return [first / second for first, second in self._pairs(of, over)]
+
+    def ratio(self, plain: str, ours: str) -> Interval | None:
+        """How many times as fast `ours` is as `plain`, with an interval that holds at every look.
+
+        It is the quotient of medians; the interval is that of the median ratio, and extends to the quotient where that
+        lies outside, as it may on a drifting machine.
+        None where the two have too few rounds for one.
+        """
+        pairs = [*self._pairs(plain, ours)]
+        low, high = lasting_interval([first / second for first, second in pairs], ERROR * self.ours.get(ours, 1.0))
+        if math.isinf(low):
+            return None
+        before, after = zip(*pairs, strict=True)
+        value = quantile(before, 0.5) / quantile(after, 0.5)
+        return Interval(value, min(value, low), max(value, high), f"{plain}/{ours}")
+
+    @cached_property
+    def fastest_plain(self) -> str:
+        """The plain way with the least latency; the usual one as long as nothing is known."""
+        return self.best(self.plain)
+
+    @cached_property
+    def leader(self) -> str:
+        """The fastest of ours, whether that is beyond the noise or not."""
+        return self.best([*self.ours])
+
+    @cached_property
+    def candidate(self) -> str:
+        """The fastest of ours that is faster beyond the noise than every plain way; the leader if none is."""
+        faster = [name for name in self.ours if self.is_faster(name)]
+        return self.leader if self.leader in faster or not faster else self.best(faster)
+
+    @cached_property
+    def chosen_plain(self) -> str:
+        """The usual plain way, or another one that is faster beyond the noise."""
+        found = self.plain[0]
+        for other in self.plain[1:]:
+            if self._is_clearly_slower(found, other) or self._beats(other, found):
+                found = other
+        return found
+
+    @property
+    def chosen(self) -> str:
+        """What ships: one of ours only if it is faster."""
+        return self.candidate if self.verdict == "faster" else self.chosen_plain
+
+    def chosen_without(self, other: str) -> str:
+        """What would ship without one of the plain ways: the fastest of ours if it beats those that are left."""
+        left = [name for name in self.plain if name != other]
+        beats = all(self._is_clearly_slower(name, self.leader) or self._beats(self.leader, name) for name in left)
+        return self.leader if beats else left[0]
+
+    @property
+    def verdict(self) -> Decision:
+        """How `candidate` compares with `fastest_plain`."""
+        return self._decision(self.candidate)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known of the fastest of ours how it compares, and all others were measured."""
+        return self.has_all and self._decision(self.leader) != "undecided"
+
+    @property
+    def has_all(self) -> bool:
+        """Whether each was measured often enough for its latency to have an interval."""
+        has_ours = all(self.n_rounds(name) >= LEAST_SAMPLES for name in (*self.ours, *self.beside))
+        return has_ours and all(map(self._is_beside_leader, self.plain))
+
+    def _decision(self, ours: str) -> Decision:
+        if self.is_faster(ours):
+            return "faster"
+        found = self.ratio(self.fastest_plain, ours)
+        if found is None:
+            return "undecided"
+        if found.high < 1:
+            return "slower"
+        return "equal" if found.low >= 1 - EQUAL and found.high <= 1 + EQUAL else "undecided"
+
+    @cached_property
+    def wanted(self) -> tuple[str, ...]:
+        """What to measure next: all that may be the best of ours, and all that may be the fastest plain way."""
+        ours = [name for name in self.ours if self._is_wanted(name)]
+        ours += [name for name in self.beside if self.n_rounds(name) < LEAST_SAMPLES]
+        plain = [name for name in self.plain if name in self._rivals or not self._is_beside_leader(name)]
+        return (*ours, *plain)
+
+    def is_faster(self, ours: str) -> bool:
+        """Whether one of ours is faster, beyond the noise, than every plain way that may be the fastest."""
+        return all(self._beats(ours, plain) for plain in self._rivals)
+
+    def rested_ratio(self, plain: str, ours: str) -> Interval | None:
+        """The same as `ratio` after a rest; None where that was not measured often enough."""
+        return replace(self, sessions=tuple(each.rested for each in self.sessions)).ratio(plain, ours)
+
+    def n_rounds(self, name: str) -> int:
+        """In how many rounds that count it was measured beside the fastest plain way."""
+        return len(self.ratios(name, self.fastest_plain))
+
+    def _beats(self, name: str, plain: str) -> bool:
+        found = self.ratio(plain, name)
+        return found is not None and found.low > 1
+
+    @cached_property
+    def _rivals(self) -> tuple[str, ...]:
+        return tuple(name for name in self.plain if not self._is_clearly_slower(name, self.fastest_plain))
+
+    def _is_beside_leader(self, plain: str) -> bool:
+        return len(self.ratios(plain, self.leader)) >= LEAST_SAMPLES
+
+    def _is_wanted(self, name: str) -> bool:
+        n_rounds = self.n_rounds(name)
+        if n_rounds < LEAST_SAMPLES or name == self.leader:
+            return True
+        return n_rounds < NARROWED and not self._is_clearly_slower(name, self.leader)
+
+    def _is_clearly_slower(self, name: str, other: str) -> bool:
+        found = self.ratios(name, other)
+        return len(found) >= LEAST_SAMPLES and median_interval(found)[0] > 1 + CLEARLY
+
+    def best(self, names: Sequence[str]) -> str:
+        """The first of the names, or a later one that took less time in most rounds than the one it replaces."""
+        found, *others = names
+        for other in others:
+            ratios = self.ratios(found, other)
+            if ratios and quantile(ratios, 0.5) > 1:
+                found = other
+        return found
+
+    def _pairs(self, first: str, second: str) -> Iterator[tuple[float, float]]:
+        for each in self.sessions:
+            both = zip(each.quiet_us(first), each.quiet_us(second), strict=False)
+            yield from ((one, other) for one, other in both if one > 0 and other > 0)
+
+
+def until_settled(
+    trial: Trial,
+    take: TakeRound,
+    measured_as: Mapping[str, str],
+    is_over: Callable[[int], bool],
+    order: random.Random,
+) -> Trial:
+    """The trial with more rounds, until it is settled or time is over; ways are in random order within a round.
+
+    Args:
+        trial: what is known before.
+        take: measures ways once each, in the order in which it gets them.
+        measured_as: for each way the name by which it is measured; several may be one.
+        is_over: returns whether there is no more time, from the number of rounds taken now.
+        order: draws the order.
+    """
+    done = 0
+    while not trial.is_settled and not is_over(done):
+        wanted, rounds, more = trial.wanted, list[Round](), trial
+        while more.wanted == wanted and not more.is_settled and not (rounds and is_over(done)):
+            names = list(dict.fromkeys(measured_as[name] for name in wanted))
+            rounds.append(take(order.sample(names, len(names))))
+            more, done = trial.adding(_session(rounds, {name: measured_as[name] for name in wanted})), done + 1
+        trial = more
+    return trial
+
+
+def _session(rounds: Sequence[Round], measured_as: Mapping[str, str]) -> Session:
+    return Session(
+        {name: tuple(each.samples_us[once] for each in rounds) for name, once in measured_as.items()},
+        {name: tuple(each.rested_us[once] for each in rounds) for name, once in measured_as.items()},
+        tuple(each.load for each in rounds),
+    )
+
+
+def shares(found: Iterable[str], earlier: int, baselines: Iterable[str]) -> dict[str, float]:
+    """The share of the error of each of ours: half is for schedules that were found, and half for baselines.
+
+    However many schedules are found for a model as time goes by, all shares together are at most one.
+
+    Args:
+        found: names of the ways to run the schedule found now.
+        earlier: how many other schedules were found before, and compared.
+        baselines: names of schedules that need no search.
+    """
+    numbered = {name: number for number, name in enumerate(found, earlier + 1)}
+    others = [name for name in baselines if name not in numbered]
+    return {
+        **{name: 0.5 / (number * (number + 1)) for name, number in numbered.items()},
+        **{name: 0.5 / len(others) for name in others},
+    }

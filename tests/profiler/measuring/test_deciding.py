@@ -1,0 +1,140 @@
+"""What is faster, and what to measure next, by rounds of several sessions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iosched.profiler.measuring.deciding import LEAST_ROUNDS, NARROWED, Session, Trial, shares
+from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES
+
+OURS = {"found": 0.5, "greedy": 0.5}
+PLAIN = ("reference", "openvino")
+
+
+def session(count: int, load: Taken = Taken(), **latency_us: float) -> Session:  # noqa: B008 - frozen
+    samples_us = {name: (us,) * count for name, us in latency_us.items()}
+    return Session(samples_us, samples_us, (load,) * count)
+
+
+def trial(*sessions: Session) -> Trial:
+    return Trial(sessions, OURS, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("found", "greedy", "reference", "openvino", "verdict", "chosen"),
+    [
+        (10.0, 20.0, 12.0, 30.0, "faster", "found"),
+        (20.0, 10.0, 12.0, 30.0, "faster", "greedy"),
+        (10.0, 20.0, 30.0, 9.0, "slower", "openvino"),
+        (10.0, 20.0, 9.0, 30.0, "slower", "reference"),
+        (10.0, 20.0, 10.0, 10.0, "equal", "reference"),
+        (10.0, 20.0, 10.1, 9.0, "slower", "openvino"),
+    ],
+)
+def test_one_of_ours_ships_if_it_is_faster_than_every_plain_way(
+    found: float, greedy: float, reference: float, openvino: float, verdict: str, chosen: str
+) -> None:
+    rounds = session(20, found=found, greedy=greedy, reference=reference, openvino=openvino)
+    assert (trial(rounds).verdict, trial(rounds).chosen) == (verdict, chosen)
+    assert trial(rounds).is_settled
+
+
+def test_a_few_rounds_say_nothing() -> None:
+    rounds = session(LEAST_ROUNDS - 3, found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
+    assert trial(rounds).verdict == "undecided"
+    assert trial(rounds).ratio("reference", "found") is None
+    assert trial(rounds, rounds).verdict == "faster", "rounds of two days count together"
+
+
+def test_days_of_different_speed_are_not_mixed_up() -> None:
+    """On the second day all takes three times as long, and only one of two was measured often."""
+    fast, slow = session(12, found=10.0, reference=11.0), session(40, found=30.0, reference=33.0)
+    found = Trial((fast, slow), {"found": 1.0}, ("reference",)).ratio("reference", "found")
+    assert found is not None
+    assert (found.low, found.value, found.high) == (1.1, 1.1, 1.1)
+
+
+def test_rounds_in_which_others_had_the_machine_count_for_nothing() -> None:
+    disturbed = session(20, Taken(others=0.5), found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
+    assert trial(disturbed).verdict == "undecided"
+    latency = trial(disturbed).measured("found")
+    assert latency is not None
+    assert latency.disturbed_by == ("other processes interfered with 20 of 20 rounds",)
+    quiet = session(20, found=2.0, greedy=2.0, reference=1.0, openvino=1.0)
+    assert trial(disturbed, quiet).verdict == "slower"
+    latency = trial(disturbed, quiet).measured("found")
+    assert latency is not None
+    assert (latency.samples_us, latency.disturbed_by) == ((2.0,) * 20, ())
+
+
+def test_what_is_clearly_slower_is_measured_no_more() -> None:
+    rounds = session(LEAST_SAMPLES, found=10.0, greedy=20.0, reference=11.0, openvino=30.0)
+    assert trial().wanted == (*OURS, *PLAIN)
+    assert trial(rounds).wanted == ("found", "reference")
+
+
+def test_after_some_rounds_only_the_best_of_ours_goes_on() -> None:
+    both = {"found": 10.0, "greedy": 10.1, "reference": 10.0, "openvino": 10.1}
+    assert trial(session(NARROWED - 1, **both)).wanted == (*OURS, *PLAIN)
+    assert trial(session(NARROWED, **both)).wanted == ("found", *PLAIN)
+
+
+def test_a_schedule_that_is_found_later_is_measured_beside_those_that_decided_before() -> None:
+    decided = session(40, greedy=10.0, reference=20.0, openvino=20.0)
+    assert "found" in trial(decided).wanted
+    assert not trial(decided).is_settled
+    assert trial(decided).chosen == "greedy"
+    later = session(LEAST_ROUNDS, found=5.0, greedy=10.0, reference=20.0, openvino=20.0)
+    assert trial(decided, later).chosen == "found"
+
+
+def test_without_openvino_one_of_ours_runs_where_it_beats_onnxruntime() -> None:
+    rounds = session(LEAST_SAMPLES, found=10.0, greedy=20.0, reference=12.0, openvino=5.0)
+    assert trial(rounds).chosen == "openvino"
+    assert trial(rounds).chosen_without("openvino") == "found"
+    slower = session(LEAST_SAMPLES, found=12.0, greedy=20.0, reference=10.0, openvino=5.0)
+    assert trial(slower).chosen_without("openvino") == "reference"
+
+
+def test_what_does_not_run_is_left_out() -> None:
+    left = Trial((), OURS, PLAIN, ("beside",)).without({"greedy", "beside"})
+    assert (left.ours, left.beside, left.wanted) == ({"found": 0.5}, (), ("found", *PLAIN))
+
+
+LATENCIES = st.dictionaries(st.sampled_from([*OURS, *PLAIN]), st.floats(1.0, 100.0), min_size=4, max_size=4)
+
+
+@given(st.lists(LATENCIES, min_size=1, max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
+def test_an_answer_depends_on_the_rounds_and_not_on_how_they_are_divided(
+    rounds: list[dict[str, float]], ends: list[bool]
+) -> None:
+    sessions: list[list[dict[str, float]]] = [[]]
+    for each, ends_here in zip(rounds, ends, strict=False):
+        sessions[-1].append(each)
+        if ends_here:
+            sessions.append([])
+    divided = trial(*(_session(each) for each in sessions if each))
+    whole = trial(_session(rounds))
+    assert (divided.verdict, divided.chosen, divided.wanted) == (whole.verdict, whole.chosen, whole.wanted)
+
+
+def _session(rounds: list[dict[str, float]]) -> Session:
+    samples_us = {name: tuple(each[name] for each in rounds) for name in rounds[0]}
+    return Session(samples_us, samples_us, (Taken(),) * len(rounds))
+
+
+@given(st.integers(0, 50), st.integers(1, 3), st.integers(0, 3))
+def test_shares_of_all_schedules_that_are_ever_found_are_at_most_one(earlier: int, found: int, others: int) -> None:
+    baselines = [f"baseline {number}" for number in range(others)]
+    total = Fraction()
+    for number in range(0, earlier + 1, found):
+        given_to = shares([f"found {each}" for each in range(found)], number, baselines)
+        assert given_to.keys() >= {*baselines}
+        total += sum(Fraction(share) for name, share in given_to.items() if name not in baselines)
+    assert total <= Fraction(1, 2) + Fraction(1, 10**9)
+    assert sum(shares((), 0, baselines).values()) == pytest.approx(0.5 if others else 0.0)
