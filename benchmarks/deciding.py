@@ -19,18 +19,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measured import provenance_object
-from testbed import RESULTS, markdown_table, write_results
+from testbed import RESULTS, keep_results, markdown_table
 
 from iosched.jobs.pace import LEAST_DECIDING_S, MOST_DECIDING_S
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
 from iosched.profiler.measuring.disturbance import Taken
-from iosched.profiler.measuring.in_turn import IN_A_ROW_SECONDS, REST_SECONDS, Round, turn_seconds
+from iosched.profiler.measuring.in_turn import Round
 from iosched.profiler.measuring.statistics import quantile
 
 RATIOS = (0.95, 0.99, 1.0, 1.01, 1.03, 1.05, 1.10)
-SEARCH_S = 30.0
-"""What a search takes, a quarter of which rounds may take; the goal for Inception V3."""
+SEARCH_S = 80.0
+"""What a search takes; rounds may take a quarter of it in the first call, and 3 s in later ones."""
+
+REST_S = 0.05
+"""How long a way waits for its turn: behind onnxruntime, whose threads spin, 60 to 90 ms, behind others 10."""
 
 SLOWER = {"session": 0.97, "sequential": 0.96, "greedy": 0.85}
 """How fast the others of ours are, over the schedule found."""
@@ -49,7 +51,7 @@ class Machine:
     """A machine that runs made-up models; its clock advances as rounds are taken."""
 
     latency_us: Mapping[str, float]
-    noise: Sequence[Mapping[str, float]]
+    noise: Sequence[Sequence[float]]
     script: Callable[[Machine], tuple[Callable[[], float], Taken]]
     draws: random.Random
     now_s: float = 0.0
@@ -57,11 +59,12 @@ class Machine:
 
     def take(self, names: Sequence[str]) -> Round:
         """A round: noise of one real round, and what the script adds to each run."""
-        noise, (factor, load) = self.draws.choice(self.noise), self.script(self)
+        noise, (factor, load) = list(self.draws.choice(self.noise)), self.script(self)
+        self.draws.shuffle(noise)  # so that none is noisier than others, and 1 is the ratio of equal ones
         samples_us = {}
-        for name in names:
-            samples_us[name] = self.latency_us[name] * noise[name] * factor()
-            self.now_s += turn_seconds(samples_us[name] / 1e6)
+        for name, times in zip(names, noise, strict=False):
+            samples_us[name] = self.latency_us[name] * times * factor()
+            self.now_s += REST_S + 2 * samples_us[name] / 1e6
         return Round(samples_us, samples_us, load)
 
 
@@ -100,24 +103,21 @@ def stolen(machine: Machine) -> tuple[Callable[[], float], Taken]:
 SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": stolen}
 
 
-def noises() -> list[tuple[float, list[dict[str, float]]]]:
-    """For each network its latency in seconds, and its rounds: each sample over the median of its row."""
+def noises() -> list[tuple[float, list[list[float]]]]:
+    """For each network its latency in seconds, and for each round its samples over the medians of their rows."""
     networks = json.loads((RESULTS / "cpu_networks.json").read_text())["networks"]
     found = []
     for network in networks.values():
         samples = {name: network["samples_us"][row] for name, row in _SAMPLES_OF.items()}
         medians = {name: quantile(each, 0.5) for name, each in samples.items()}
-        rounds = zip(*samples.values(), strict=True)
-        found.append(
-            (
-                medians["reference"] / 1e6,
-                [{name: us / medians[name] for name, us in zip(samples, each, strict=True)} for each in rounds],
-            )
-        )
+        rounds = zip(*([us / medians[name] for us in each] for name, each in samples.items()), strict=True)
+        found.append((medians["reference"] / 1e6, list(map(list, rounds))))
     return found
 
 
-def searched(script: str, ratio: float, calls: int, number: int, networks: Sequence[tuple[float, object]]) -> list[str]:
+def searched(
+    script: str, ratio: float, calls: int, number: int, networks: Sequence[tuple[float, list[list[float]]]]
+) -> list[str]:
     """The verdicts of so many calls of `optimize` in a row on one database."""
     draws = random.Random(f"{script} {ratio} {number}")
     latency_s, noise = draws.choice(networks)
@@ -127,7 +127,7 @@ def searched(script: str, ratio: float, calls: int, number: int, networks: Seque
         **{name: found_us / speed for name, speed in SLOWER.items()},
         **{"reference": latency_s * 1e6, "openvino": latency_s * 1e6 / OPENVINO},
     }
-    machine = Machine(latency_us, noise, SCRIPTS[script], draws)  # type: ignore[arg-type]
+    machine = Machine(latency_us, noise, SCRIPTS[script], draws)
     trial = Trial((), shares(["found"], 0, list(SLOWER)), ("reference", "openvino"))
     verdicts = []
     for call in range(calls):
@@ -185,8 +185,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     rows = measured(options.searches, options.calls)
     if options.output is not None:
-        settings = {"rest_s": REST_SECONDS, "in_a_row_s": IN_A_ROW_SECONDS, "search_s": SEARCH_S}
-        write_results(options.output, {**provenance_object(), "settings": settings, "rows": rows})
+        keep_results(options.output, {"rest_s": REST_S, "search_s": SEARCH_S, "rows": rows}, seeds={"rounds": 0})
     print(tables(rows))
 
 

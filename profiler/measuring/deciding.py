@@ -37,7 +37,7 @@ EQUAL = 0.02
 CLEARLY = 0.03
 """What is slower than another by more than this part, beyond the noise of a few rounds, is measured no more."""
 
-NARROWED = 15
+NARROWED = 8
 """After so many rounds only the best of ours is measured on, beside the plain ways."""
 
 

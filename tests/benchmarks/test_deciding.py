@@ -1,0 +1,36 @@
+"""The simulation of verdicts drives the code that decides, and its results are those of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def deciding(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("deciding")
+
+
+@pytest.mark.parametrize("machine", ["quiet", "bursty", "drifting", "stolen"])
+def test_large_differences_are_never_taken_for_their_opposite(machine: str, deciding: ModuleType) -> None:
+    assert machine in deciding.SCRIPTS
+    networks = deciding.noises()
+    for number in range(3):
+        assert "slower" not in deciding.searched(machine, 1.3, 2, number, networks)
+        assert "faster" not in deciding.searched(machine, 0.7, 2, number, networks)
+
+
+def test_on_a_quiet_machine_a_large_gain_is_found_and_the_verdict_stays(deciding: ModuleType) -> None:
+    assert deciding.searched("quiet", 1.3, 3, 0, deciding.noises()) == ["faster"] * 3
+
+
+def test_rows_count_every_search(deciding: ModuleType) -> None:
+    rows = deciding.measured(len(deciding.SCRIPTS) * len(deciding.RATIOS), 1)
+    assert len(rows) == len(deciding.SCRIPTS) * len(deciding.RATIOS)
+    for row in rows:
+        first = row["first"]
+        assert isinstance(first, dict)
+        assert sum(first.values()) == row["searches"] == 1
+    assert deciding.tables(rows).count("\n") >= len(rows)
