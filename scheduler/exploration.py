@@ -244,6 +244,7 @@ class Exploration:
         slack = self.effort.bound_slack if prove or predicts else 1.0
         for rounds in count():
             bounds = self._expected_us(prove=prove)
+            lowest = latencies.bounds_us(slack) if predicts else bounds  # unlike predictions, they never fall
             reached, best = distances(lattice, bounds), bound_us(lattice, latencies.known_us())
             self.best_us = best
             done = reached[-1] >= best * (1 - self.effort.tolerance_after(latencies.n_measured))
@@ -256,7 +257,6 @@ class Exploration:
             wanted = latencies.groups_first(missing) if prove and not predicts else missing
             yield Round(wanted, worse_than_us=self._worse_than_us(missing, wanted, best))
             if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
-                lowest = latencies.bounds_us(slack)  # unlike predictions, they never fall
                 lattice = within(lattice, lowest, distances(lattice, lowest), best)
 
     def _worse_than_us(self, missing: Sequence[int], wanted: Sequence[int], best_us: float) -> dict[int, float]:
