@@ -25,7 +25,7 @@ objective=document.objective teams=document.teams images_per_s intervals
 shipped verdict candidate precision=document.precision layout=document.runtime.layout barriers=document.runtime.barriers
 error=document.runtime.error reason
 search.seconds search.states search.transitions search.stages search.signatures search.disturbed
-search.measurements search.repeated search.cache_hits search.gap search.gap_of
+search.measurements search.repeated search.cache_hits search.gap search.predicted_gap search.gap_of
 kernels.before=kernels_before kernels.after=kernels_after check notes
 """
 _KEYS = {"iosched": "predicted"}
@@ -224,4 +224,7 @@ def _search_text(result: OptimizeResult) -> str:
         repeated = f" ({result.repeated} repeated)" if result.repeated else ""
         measured = f"{result.measurements} measurements{repeated}"
         counted = f"{result.signatures} stages{disturbed}: {measured}, {result.cache_hits} from the profile database"
-    return f"{gap_text(result.gap, result.gap_of, under, measured=result.cost == 'measured')}; {counted}"
+    found = gap_text(
+        result.gap, result.gap_of, under, measured=result.cost == "measured", predicted=result.predicted_gap
+    )
+    return f"{found}; {counted}"

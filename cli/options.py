@@ -367,9 +367,9 @@ def _gap(function: F) -> F:
         "--gap",
         type=click.FloatRange(min=0, max=100, max_open=True),
         metavar="PERCENT",
-        help="For a GPU that is planned for: end the search of a block once no schedule can save more than PERCENT of "
-        "the best one found. 0: search to the proof. Default: 0, and 1 once 2,000 stages of the block are computed. "
-        "Refused where latencies are measured.",
+        help="End the search of a block once no schedule can save more than PERCENT of the best one found. Where "
+        "latencies are measured, predictions decide that; default: 2, and 0 predicts nothing. For a GPU that is "
+        "planned for, 0 searches to the proof; default: 0, and 1 once 2,000 stages of the block are computed.",
     )(function)
 
 

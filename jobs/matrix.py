@@ -50,7 +50,7 @@ class MatrixSettings:
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the profile database are used, on GPUs that are not attached those that were
             measured elsewhere.
-        gap_percent: on GPUs that are not attached, the gap that a search may leave, see `OptimizeSettings`.
+        gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
     devices: tuple[str, ...]

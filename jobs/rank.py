@@ -44,7 +44,7 @@ class RankSettings:
         budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the database are used.
-        gap_percent: on GPUs that are not attached, the gap that a search may leave, see `OptimizeSettings`.
+        gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
     devices: tuple[str, ...] = ("auto",)

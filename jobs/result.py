@@ -61,6 +61,8 @@ class OptimizeResult:
         kernels_before: how many kernels one run launches without a schedule that was found.
         kernels_after: how many kernels one run launches as the model ships; None where OpenVINO runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
+        predicted_gap: the part of it that a better schedule could save by predictions of stages that were not measured,
+            which ended the search; None where nothing was predicted.
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
         ratio: how many times as fast `candidate` is as the faster of the plain ways to run the model; None if nothing
             was measured, or too seldom.
@@ -110,6 +112,7 @@ class OptimizeResult:
     disturbed: int = 0
     repeated: int = 0
     gap: float | None = None
+    predicted_gap: float | None = None
     gap_of: Scope | None = None
     ratio: Interval | None = None
     verdict: Decision | None = None
@@ -249,6 +252,7 @@ def result_of(
         kernels_before=verdict.kernels_before,
         kernels_after=verdict.running.n_kernels,
         gap=found.gap if is_searched else None,
+        predicted_gap=found.predicted_gap,
         gap_of=found.scope if is_searched else None,
         ratio=verdict.ratio,
         verdict=verdict.verdict,

@@ -37,9 +37,10 @@ class OptimizeSettings:
         launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
             by one into streams ("streams").
         objective: what to optimize for: the latency of one run, or as many images a second as can be.
-        gap_percent: for a GPU that is not attached, the search of a block ends once no schedule can save more
-            than this part of the best one found; 0 searches to the proof. None is 0, and 1 once 2,000 stages of the
-            block are computed.
+        gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
+            Where latencies are measured, that is by predictions of stages that were not measured; None is 2 there, and
+            0 predicts nothing. For a GPU that is not attached, 0 searches to the proof; None is 0 there, and 1 once
+            2,000 stages of the block are computed.
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
         strict: whether a plan that fails or computes wrong outputs is an error. By default a stage that fails is left
             out of the search, and plain onnxruntime ships instead of a whole plan that fails.

@@ -18,7 +18,7 @@ from iosched.scheduler.asking import ask_ahead
 from iosched.scheduler.classes import block_key
 from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys
 from iosched.scheduler.questions import Question
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.turns import Deadline
 
@@ -89,6 +89,7 @@ def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
         measured=sum(result.measured for result in results),
         lower_bound_us=sum(result.lower_bound_us for result in results),
         remeasured=sum(result.remeasured for result in results),
+        predicted_least_us=sum_us(result.predicted_least_us for result in results),
         scope="blocks",
     )
 
@@ -104,7 +105,7 @@ def _all_beside(
     asked = replace(found, measured=found.measured + 1)
     if not _is_less(whole.predicted_us, found.schedule.predicted_us):
         return asked
-    return replace(asked, schedule=Schedule((Block(0, (whole,)),)), lower_bound_us=0.0)
+    return asked.unbounded(Schedule((Block(0, (whole,)),)))
 
 
 def side_by_side(cost: CostModel, parts: Sequence[Part]) -> Stage:
@@ -188,6 +189,7 @@ class _Equal:
             transitions=alone.transitions * count,
             stages=alone.stages * count,
             lower_bound_us=alone.lower_bound_us * count,
+            predicted_least_us=sum_us([alone.predicted_least_us] * count),
         )
 
     def in_step(self, cost: CostModel, find: Find, row: SearchResult, is_over: Deadline) -> SearchResult:
@@ -203,7 +205,7 @@ class _Equal:
             Block(0, tuple(step for stage in block.stages for step in steps.best(stage)))
             for block in found.schedule.blocks
         )
-        return replace(asked, schedule=Schedule(blocks), lower_bound_us=0.0)
+        return asked.unbounded(Schedule(blocks))
 
 
 @dataclass(frozen=True, eq=False)

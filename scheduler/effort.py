@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+DEFAULT_GAP_PERCENT = 2.0
+"""Of searches that measure; no stage is known better."""
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -14,6 +17,8 @@ class Effort:
         bound_slack: factor on all lower bounds, at most 1; less keeps noisy measurements from hiding the optimum.
         tolerance: the search of a block ends when its best schedule exceeds its lower bound by no more than this part:
             measured latencies are not known better than that.
+        gap: above 0, stages of several operators that were not measured count as predicted (`predictions.py`), and the
+            search of a block ends once predictions leave no more than this part of its best schedule.
         long_after: the search of a block is long once it has made so many measurements; None is never.
         long_tolerance: the tolerance of a long search, where that is more.
         max_measurements: the search of a block ends with the round in which it has made so many, not counting those of
@@ -27,6 +32,7 @@ class Effort:
     exhaustive: bool = False
     bound_slack: float = 1.0
     tolerance: float = 0.0
+    gap: float = 0.0
     long_after: int | None = None
     long_tolerance: float = 0.0
     max_measurements: int | None = None
@@ -39,8 +45,12 @@ class Effort:
     def tolerance_after(self, n_measured: int) -> float:
         """The tolerance once the search of a block has made so many measurements."""
         is_long = self.long_after is not None and n_measured >= self.long_after
-        return max(self.tolerance, self.long_tolerance) if is_long else self.tolerance
+        return max(self.tolerance, self.gap, self.long_tolerance if is_long else 0.0)
 
     def exhausted(self) -> Effort:
         """The same, but for every stage."""
-        return replace(self, exhaustive=True, tolerance=0.0, max_measurements=None)
+        return replace(self, exhaustive=True, tolerance=0.0, gap=0.0, max_measurements=None)
+
+    def with_gap(self, percent: float | None) -> Effort:
+        """The same with predictions that may leave a gap of `percent`, by default 2; at 0 without predictions."""
+        return replace(self, gap=(DEFAULT_GAP_PERCENT if percent is None else percent) / 100)

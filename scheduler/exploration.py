@@ -14,8 +14,9 @@ from iosched.scheduler.cost import Curtailable, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.guesses import supposed
 from iosched.scheduler.latencies import KnownLatencies
-from iosched.scheduler.lattice import Lattice, bits
+from iosched.scheduler.lattice import Latencies, Lattice, bits
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
+from iosched.scheduler.predictions import LIKELY, OPTIMISTIC, factors
 from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -51,11 +52,13 @@ class BestKnown:
         stages: the schedule.
         total_us: its latency.
         lower_bound_us: no schedule of the block takes less.
+        predicted_least_us: by optimistic predictions none takes less; None where nothing was predicted. It is no bound.
     """
 
     stages: tuple[Stage, ...]
     total_us: float
     lower_bound_us: float
+    predicted_least_us: float | None = None
 
     @property
     def optimal(self) -> bool:
@@ -72,7 +75,8 @@ class Exploration:
         latencies: what is known of the stages' latencies.
         effort: how hard to search.
         suggested: stages to measure first (`Suggesting`).
-        proven: no schedule can be better, beyond the tolerance, than the best one of measured stages.
+        proven: no schedule can be better, beyond the tolerance, than the best one of measured stages; in a search that
+            predicts, none is predicted to be.
         best_us: latency of the best schedule known when this was last looked up; infinite before.
     """
 
@@ -194,7 +198,7 @@ class Exploration:
             self.latencies.refresh_bounds()
             if self.latencies.informative and not self.effort.exhaustive:
                 self.proven = False
-                yield from self._follow(self.effort.bound_slack, prove=True)
+                yield from self._follow(prove=True)
         self._only_settled = bool(self._doubtful())
 
     def _best_us(self) -> float:
@@ -222,13 +226,25 @@ class Exploration:
         end among stages that only looked better.
         """
         if self.effort.bound_slack < 1:
-            yield from self._follow(1.0)
-        yield from self._follow(self.effort.bound_slack, prove=True)
+            yield from self._follow(prove=False)
+        yield from self._follow(prove=True)
 
-    def _follow(self, slack: float, *, prove: bool = False) -> Iterator[Round]:
+    def _expected_us(self, *, prove: bool = True) -> Latencies:
+        """What stages take at least, by their bounds or by predictions: to prove with room for errors, else likely."""
+        slack = self.effort.bound_slack if prove else 1.0
+        if not self.effort.gap:
+            return self.latencies.bounds_us(slack)
+        # What bounds rule out with this slack is asked of no strategy, so predictions keep to it.
+        least = self.effort.bound_slack
+        return self.latencies.bounds_us(least, factors(self.latencies, OPTIMISTIC if prove else LIKELY, least))
+
+    def _follow(self, *, prove: bool) -> Iterator[Round]:
         lattice, latencies = self.lattice, self.latencies
+        predicts = self.effort.gap > 0
+        slack = self.effort.bound_slack if prove or predicts else 1.0
         for rounds in count():
-            bounds = latencies.bounds_us(slack)
+            bounds = self._expected_us(prove=prove)
+            lowest = latencies.bounds_us(slack) if predicts else bounds  # unlike predictions, they never fall
             reached, best = distances(lattice, bounds), bound_us(lattice, latencies.known_us())
             self.best_us = best
             done = reached[-1] >= best * (1 - self.effort.tolerance_after(latencies.n_measured))
@@ -238,10 +254,10 @@ class Exploration:
                 return
             if self._is_spent():
                 return
-            wanted = latencies.groups_first(missing) if prove else missing
+            wanted = latencies.groups_first(missing) if prove and not predicts else missing
             yield Round(wanted, worse_than_us=self._worse_than_us(missing, wanted, best))
             if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
-                lattice = within(lattice, bounds, reached, best)
+                lattice = within(lattice, lowest, distances(lattice, lowest), best)
 
     def _worse_than_us(self, missing: Sequence[int], wanted: Sequence[int], best_us: float) -> dict[int, float]:
         """For each wanted stage the latency above which no schedule that has it takes less than `best_us`.
@@ -251,7 +267,7 @@ class Exploration:
         """
         if not isinstance(self.latencies.cost, Curtailable) or not math.isfinite(best_us):
             return {}
-        bounds = self.latencies.bounds_us(self.effort.bound_slack)
+        bounds = self._expected_us()
         # A little room, since sums in another order differ in the last bits.
         spare_us = best_us * (1 + 1e-9) - bound_us(self.lattice, bounds)
         largest = max(float(bounds[position]) for position in missing)
@@ -269,7 +285,7 @@ class Exploration:
         if not np.isin(masks, self.lattice.stages).all():
             return []
         positions = np.searchsorted(self.lattice.stages, masks)
-        bounds = self.latencies.bounds_us(self.effort.bound_slack)[positions]
+        bounds = self._expected_us()[positions]
         if bounds.sum() >= self._best_us():
             return []
         return self.latencies.missing(positions.tolist(), self.effort.bound_slack)
@@ -286,7 +302,7 @@ class Exploration:
         if math.isfinite(total):
             path = shortest_path(self.lattice, weights)
             stages = tuple(self.latencies.stage(position) for position in path)
-            return BestKnown(stages, total, lower)
+            return BestKnown(stages, total, lower, self._predicted_least_us(total))
         if self.proven:
             return None
         alone = tuple(
@@ -294,3 +310,7 @@ class Exploration:
             for index, name in enumerate(self.latencies.names)
         )
         return BestKnown(alone, total, lower)
+
+    def _predicted_least_us(self, total_us: float) -> float | None:
+        is_predicting = self.effort.gap and self.latencies.informative
+        return min(total_us, bound_us(self.lattice, self._expected_us())) if is_predicting else None

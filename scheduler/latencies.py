@@ -166,6 +166,11 @@ class KnownLatencies:
         rounds = [(where, stages[groups[where]]) for groups in self.rounds for where in [np.flatnonzero(groups >= 0)]]
         self._bound_concurrent(concurrent_bounds(stages, rounds, self._alone_us, self._work_us, cost.lanes))
 
+    @property
+    def knows_work(self) -> bool:
+        """Whether it is known what operators take on one lane, so that bounds of several groups predict them."""
+        return any(self._work_us)
+
     def _bound_concurrent(self, bounds_us: Latencies) -> None:
         possible = np.isfinite(self.bound[Strategy.CONCURRENT])
         self.bound[Strategy.CONCURRENT] = np.where(possible, bounds_us, np.inf)
@@ -179,12 +184,17 @@ class KnownLatencies:
         """For each stage its latency by the best strategy measured; infinite where none is measured."""
         return _least([np.where(np.isnan(value), np.inf, value) for value in self.value.values()])
 
-    def bounds_us(self, slack: float = 1.0) -> Latencies:
-        """For each stage the least that it can take: its measured latency, else its bound times `slack`."""
-        return _least([self._least_by(strategy, slack) for strategy in self.strategies])
+    def bounds_us(self, slack: float = 1.0, factors: Latencies | None = None) -> Latencies:
+        """For each stage the least that it can take: its measured latency, else its bound times `slack`.
 
-    def _least_by(self, strategy: Strategy, slack: float) -> Latencies:
-        bound = np.maximum(self.bound[strategy] * slack, self.low[strategy])
+        With `factors` concurrent stages that were not measured count as predicted: their bounds times these.
+        """
+        predicted = slack if factors is None else factors
+        scales = (predicted if strategy is Strategy.CONCURRENT else slack for strategy in self.strategies)
+        return _least([self._least_by(*each, slack) for each in zip(self.strategies, scales, strict=True)])
+
+    def _least_by(self, strategy: Strategy, scale: float | Latencies, slack: float) -> Latencies:
+        bound = np.maximum(self.bound[strategy] * scale, self.low[strategy])
         if strategy is Strategy.CONCURRENT and self.rounds:
             measured = np.append(np.nan_to_num(self.value[strategy], nan=0.0, posinf=np.inf) * slack, 0.0)
             for positions in self.rounds:

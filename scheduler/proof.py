@@ -46,7 +46,9 @@ def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False)
     return optimal if proven == "whole" else f"each block {optimal}, the whole not proven"
 
 
-def gap_text(gap: float | None, of: Scope | None, under: str, *, measured: bool = False) -> str:
+def gap_text(
+    gap: float | None, of: Scope | None, under: str, *, measured: bool = False, predicted: float | None = None
+) -> str:
     """How near the schedule that a search found is to the best, in the same words.
 
     Args:
@@ -55,11 +57,14 @@ def gap_text(gap: float | None, of: Scope | None, under: str, *, measured: bool 
         under: what latencies it is said under, where the gap is 0.
         measured: whether latencies are measured. Their bounds are guesses, since what runs together shares caches, and
             latencies are noisy: what the gap is then is where the search ended, and no promise.
+        predicted: the gap that predictions of stages leave, where these ended the search.
     """
     if gap is None:
         return "nothing was searched"
     if gap == 0:
         return proof_text(of, under, measured=measured)
+    if gap < 1 and predicted is not None:
+        return f"best found; the search ended where predictions of stages, which may be wrong, leave {predicted:.1%}"
     if gap < 1 and measured:
         return f"best found; the search ended where bounds, which stages need not keep, leave {max(gap, 0.001):.1%}"
     if gap < 1:

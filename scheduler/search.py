@@ -25,7 +25,7 @@ from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.proof import scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Schedule, Scope, Strategy
+from iosched.scheduler.schedule import Schedule, Scope, Strategy, sum_us
 from iosched.scheduler.strategies import SEARCHES, masks_of
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
 from iosched.scheduler.turns import SILENT, BlockSearch, Deadline, Found, Guide, SearchObserver, explore
@@ -46,6 +46,8 @@ class SearchResult:
             latency where that is proven, and 0 where nothing is known.
         remeasured: stages that were measured once more (`Remeasurable`), beside `measured`.
         scope: what the bound and the proof are about: the whole graph, or each block as it was cut.
+        predicted_least_us: by optimistic predictions of stages that were not measured no such schedule takes less; None
+            where nothing was predicted. It is no bound: `lower_bound_us`, `gap` and `proven` know of no prediction.
     """
 
     schedule: Schedule
@@ -56,6 +58,17 @@ class SearchResult:
     lower_bound_us: float
     remeasured: int = 0
     scope: Scope = "blocks"
+    predicted_least_us: float | None = None
+
+    @property
+    def predicted_gap(self) -> float | None:
+        """Part of the predicted latency that predictions let a better schedule save; None where there were none."""
+        predicted, least = self.schedule.predicted_us, self.predicted_least_us
+        return None if not predicted or least is None else max(1 - least / predicted, 0.0)
+
+    def unbounded(self, schedule: Schedule) -> SearchResult:
+        """The same with another schedule, to which no bound and no prediction applies."""
+        return replace(self, schedule=schedule, lower_bound_us=0.0, predicted_least_us=None)
 
     @property
     def proven(self) -> Scope | None:
@@ -178,6 +191,7 @@ def _result(settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], 
         lower_bound_us=sum(len(one.blocks) * one.best.lower_bound_us for one in found),
         remeasured=sum(one.exploration.latencies.n_remeasured for one in found),
         scope=scope(settings.graph, names, settings.cost, settings.strategies, settings.pruning),
+        predicted_least_us=sum_us(one.best.predicted_least_us for one in found for _ in one.blocks),
     )
     if kept.proven == "whole" or Strategy.CONCURRENT not in settings.strategies or settings.pruning.s == 1:
         return kept
@@ -196,4 +210,4 @@ def _with_stages_across_cuts(
     if len(found.blocks) == len(blocks):
         return asked
     # What the blocks could have been says nothing of a schedule that leaves them.
-    return replace(asked, schedule=Schedule(found.blocks), lower_bound_us=0.0, scope="blocks")
+    return replace(asked.unbounded(Schedule(found.blocks)), scope="blocks")

@@ -29,7 +29,7 @@ class BatchSettings:
         budget_s: the seconds for everything; None for no limit.
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the database are used.
-        gap_percent: on a GPU that is not attached, the gap that a search may leave, see `OptimizeSettings`.
+        gap_percent: the gap that a search may leave, see `OptimizeSettings`.
         skip_broken: whether a model that cannot be run is left out; else it ends the job.
     """
 

@@ -32,8 +32,9 @@ class OpenSettings:
         may_time: whether opening the model may run something, for example to find out which kernels are fastest.
         objective: what is optimized for: the latency of one run, or as many images a second as can be.
         strict: whether a fault of a plan is raised, instead of being contained (`runtime/faults.py`).
-        gap_percent: on a GPU that is not attached, the search of a block ends once no schedule can save more than this
-            part of the best one found; None is 0, and 1 in a long search.
+        gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
+            Where latencies are measured, that is by predictions; None is 2 there, and 0 predicts nothing. On a GPU that
+            is not attached, None is 0, and 1 in a long search.
 
     Raises:
         UsageError: the gap is negative, 100 or more, or no number.
@@ -76,11 +77,6 @@ def refuse_for_planned_gpus(settings: OpenSettings) -> None:
         raise UsageError(
             f"launch={settings.launch!r} is for GPUs that are planned for: what is measured runs as it is launched here"
             "\nLeave launch out, or name a GPU to plan for: 'iosched devices' lists them"
-        )
-    if settings.gap_percent is not None:
-        raise UsageError(
-            "--gap is for GPUs that are planned for: bounds of measured latencies are no promises"
-            "\nLeave --gap out, or name a GPU to plan for: 'iosched devices' lists them. To end sooner, give --budget"
         )
 
 

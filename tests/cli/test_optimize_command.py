@@ -41,7 +41,7 @@ JSON_KEYS = {
     "intervals": type(None), "layout": type(None), "barriers": type(None),
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "disturbed", "measurements", "repeated",
-        "cache_hits", "gap", "gap_of",
+        "cache_hits", "gap", "predicted_gap", "gap_of",
     },
     "kernels": {"before", "after"}, "check": {"max_abs", "max_rel", "passed", "first_difference"}, "notes": list,
 }  # fmt: skip
@@ -438,10 +438,23 @@ def test_a_gap_is_a_part_of_a_hundred(invoke, model: Path, gap: str) -> None:
     assert "gap" in result.stderr
 
 
-@pytest.mark.parametrize("words", [("optimize",), ("optimize", "--dry-run"), ("matrix",), ("rank",), ("batch",)])
-def test_a_gap_is_refused_where_all_is_measured(invoke, complains, model: Path, words: tuple[str, ...]) -> None:
-    result = invoke(*words, model, "--device", "cpu", "--gap", 1)
-    complains(result, 2, "--gap is for GPUs that are planned for", "Leave --gap out", "--budget")
+@pytest.mark.slow
+def test_where_all_is_measured_predictions_end_the_search_but_at_a_gap_of_0(invoke, model: Path, workdir: Path) -> None:
+    words = ("optimize", model, "--device", "cpu", "--json", "-o", workdir / "found.onnx")
+    told = [json.loads(invoke(*words, *more).stdout)["search"] for more in ((), ("--gap", 0), ("--exhaustive",))]
+    assert [each["predicted_gap"] is None for each in told] == [False, True, True]
+    assert 0 <= told[0]["predicted_gap"] < 1
+
+
+@pytest.mark.parametrize("percent", [(1.8, "1.8%"), (0.0, "0.0%")])
+def test_a_gap_of_predictions_is_called_one(invoke, model: Path, monkeypatch, percent: tuple[float, str]) -> None:
+    def found(model: Model, *_: object) -> OptimizeResult:
+        return replace(result_for(model), gap=0.09, gap_of="blocks", predicted_gap=percent[0] / 100)
+
+    monkeypatch.setattr(optimize_job, "optimize", found)
+    shown = " ".join(invoke("optimize", model).stdout.split())
+    assert f"the search ended where predictions of stages, which may be wrong, leave {percent[1]}" in shown
+    assert "bounds" not in shown
 
 
 @pytest.mark.parametrize("words", [("run",), ("bench",)])

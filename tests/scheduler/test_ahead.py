@@ -30,6 +30,7 @@ EFFORTS = [
     Effort(bound_slack=0.8, tolerance=0.02),
     Effort(bound_slack=0.9, max_measurements=4, remeasure_rounds=2),
     Effort(exhaustive=True, tolerance=0.05),
+    Effort(bound_slack=0.95, tolerance=0.015, gap=0.02, max_measurements=12),
 ]
 FEW_STATES = [8000, 12]
 """The least makes wide graphs of what is random, with blocks that stages across their cuts are compared with."""

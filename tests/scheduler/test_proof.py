@@ -235,5 +235,7 @@ def test_nothing_measured_is_called_optimal_and_no_gap_of_it_is_a_promise() -> N
     """Of latencies that are measured once more, another schedule may be the best; stages need not keep their bounds."""
     texts = [proof_text(scope, "under the measured stages", measured=True) for scope in ("whole", "blocks")]
     texts += [gap_text(gap, "blocks", "", measured=True) for gap in (0.0, 0.01)]
+    texts.append(gap_text(0.09, "whole", "", measured=True, predicted=0.018))
+    assert texts[-1].endswith("where predictions of stages, which may be wrong, leave 1.8%")
     assert not any("optimal" in text or "within" in text for text in texts)
     assert gap_text(0.01, "whole", "") == "within 1.0% of the best possible under the stages' bounds"

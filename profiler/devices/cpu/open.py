@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -75,7 +74,7 @@ class OpenOnCpu:
     model: Model
     cost: CpuStageCost
     precision: str = DEFAULT_PRECISION
-    effort: ClassVar[Effort] = CPU_EFFORT
+    effort: Effort = CPU_EFFORT
 
     @property
     def _backend(self) -> CpuBackend:
@@ -134,7 +133,7 @@ class OpenOnCpu:
 
     def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
         cost = CpuStageCost(backend, self.cost.database, resume=self.cost.resume, faults=self.cost.faults)
-        return OpenOnCpu(self.device, model, cost)
+        return OpenOnCpu(self.device, model, cost, effort=self.effort)
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """The only way to run `schedule` here, by the name "iosched"."""
@@ -184,4 +183,4 @@ def open_on_cpu(
     other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
     backend = CpuBackend(model, lanes=settings.threads, beside=other)
     cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
-    return OpenOnCpu(device, model, cost, settings.precision)
+    return OpenOnCpu(device, model, cost, settings.precision, CPU_EFFORT.with_gap(settings.gap_percent))

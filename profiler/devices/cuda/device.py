@@ -163,7 +163,6 @@ class OpenOnGpu:
     model: Model
     settings: OpenSettings
     cost: CudaStageCost
-    effort: ClassVar[Effort] = GPU_EFFORT
     units: ClassVar[Units] = OperatorUnits()
     is_schedulable: ClassVar[bool] = True
     teams: ClassVar[None] = None
@@ -171,6 +170,11 @@ class OpenOnGpu:
     @property
     def _backend(self) -> CudaBackend:
         return self.cost.backend
+
+    @property
+    def effort(self) -> Effort:
+        """That of searches on GPUs, with the gap that is asked for."""
+        return GPU_EFFORT.with_gap(self.settings.gap_percent)
 
     @property
     def graph(self) -> ComputationGraph:

@@ -1,0 +1,150 @@
+"""What a search on a CPU saves and loses by predicting stages: `--gap 2` beside `--gap 0`, which predicts nothing.
+
+    python benchmarks/predict_then_measure.py [MODEL...] [--pairs 3] [--gap 2] [--rounds 21] [-o results/F.json]
+
+A model is named as in `cpu_models.py`. A pair is a search of each kind, each with an empty database in memory; the kind
+that comes first alternates. Then the schedules of all pairs run as whole models in turn, A B C A B C. A ratio above 1
+says how many times as fast the schedule of the predicting search is as that of the other one of its pair. Results are
+added to those that the file has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from cpu_models import cpu_model, short_name
+from testbed import compared, print_table, ratio_text, write_results
+
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.cpu.open import OpenOnCpu
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.ways import Way
+from iosched.profiler.measuring.in_turn import Budget, close_all
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.executor import Candidate
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import search
+
+MAX_SECONDS = 300.0  # that the schedules of a model are run in turn
+HEADERS = (
+    "model", "pair", "gap", "seconds", "stages", "measurements", "predicted ms", "measured ms", "over --gap 0"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Searched:
+    """One search; `stages` counts by all strategies and numbers of lanes."""
+
+    gap_percent: float
+    seconds: float
+    stages: int
+    measurements: int
+    predicted_us: float
+    predicted_gap: float | None
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    calls: list[dict[str, Any]] = []
+    if options.output is not None and options.output.exists():
+        calls += json.loads(options.output.read_text(encoding="utf-8"))["calls"]
+    for name in options.models:
+        calls.append(observed(name, options))
+        print_table(HEADERS, rows(calls[-1]))
+        write_results(options, Path(__file__).stem, words, {"calls": calls}, goes_on=True)
+    ratios = [geometric_mean(pair_ratios(call)) for call in calls]
+    print(f"geometric mean over {len(ratios)} calls: {geometric_mean(ratios):.3f}")
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=["zoo:squeezenet", "light_shufflenet"], metavar="MODEL")
+    parser.add_argument("--pairs", type=int, default=1, help="of searches")
+    parser.add_argument("--gap", type=float, default=2.0, metavar="PERCENT", help="that is compared with 0")
+    parser.add_argument("--rounds", type=int, default=21, help="in which all schedules are run")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
+    return parser.parse_args(words)
+
+
+def observed(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All pairs of searches of one model, and the latencies of all schedules in turn."""
+    model = cpu_model(name)
+    found: dict[str, tuple[Searched, Schedule]] = {}
+    with ExitStack() as open_things:
+        lender = _opened(model, 0.0, open_things)
+        for pair in range(options.pairs):
+            for gap in (options.gap, 0.0)[:: 1 if pair % 2 == 0 else -1]:
+                found[f"{pair} {'predicts' if gap else 'plain'}"] = _searched(model, gap, lender, open_things)
+        samples_us = _in_turn(model, lender, {key: schedule for key, (_, schedule) in found.items()}, options.rounds)
+    searches = {key: asdict(each) for key, (each, _) in found.items()}
+    return {"model": short_name(name), "pairs": options.pairs, "searches": searches, "samples_us": samples_us}
+
+
+def _opened(model: Model, gap: float, open_things: ExitStack, beside: OpenOnCpu | None = None) -> OpenOnCpu:
+    database = open_things.enter_context(ProfileDatabase(None))
+    here = CpuDevice().open(model, OpenSettings(gap_percent=gap), database, beside=beside)
+    open_things.callback(here.close)
+    return here
+
+
+def _searched(model: Model, gap: float, lender: OpenOnCpu, open_things: ExitStack) -> tuple[Searched, Schedule]:
+    here = _opened(model, gap, open_things, lender)
+    started = time.monotonic()
+    result = search(here.graph, here.cost, effort=here.effort)
+    seconds, cost = time.monotonic() - started, here.cost
+    found = Searched(
+        *(gap, round(seconds, 1), cost.signatures, cost.measurements),
+        round(result.schedule.predicted_us or 0.0, 2),
+        result.predicted_gap,
+    )
+    print(found, file=sys.stderr, flush=True)
+    return found, result.schedule
+
+
+def _in_turn(model: Model, here: OpenOnCpu, found: Mapping[str, Schedule], rounds: int) -> dict[str, list[float]]:
+    inputs = random_inputs(model.graph.inputs)
+    candidates: dict[str, Candidate] = {}
+    try:
+        for key, schedule in found.items():
+            candidates[key] = here.ready(Way(schedule), inputs)
+        taken = here.in_turn(candidates, Budget(rounds, MAX_SECONDS))
+    finally:
+        close_all(candidates.values())
+    return {key: [round(us, 2) for us in each.samples_us] for key, each in taken.items()}
+
+
+def pair_ratios(call: Mapping[str, Any]) -> list[float]:
+    """For each pair, how many times as fast the schedule of the predicting search is: the median over rounds."""
+    samples = call["samples_us"]
+    pairs = [(samples[f"{pair} plain"], samples[f"{pair} predicts"]) for pair in range(call["pairs"])]
+    return [median(a / b for a, b in zip(plain, predicts, strict=True)) for plain, predicts in pairs]
+
+
+def rows(call: Mapping[str, Any]) -> list[list[str]]:
+    """The searches of a call, for people."""
+    found = []
+    for key, each in call["searches"].items():
+        pair = key.split()[0]
+        ratio = compared(call["samples_us"], f"{pair} plain").get(key) if each["gap_percent"] else None
+        taken = call["samples_us"][key]
+        found.append([
+            *(call["model"], pair, f"{each['gap_percent']:g}", f"{each['seconds']:.1f}", str(each["stages"])),
+            *(str(each["measurements"]), f"{each['predicted_us'] / 1000:.2f}", f"{median(taken) / 1000:.2f}"),
+            ratio_text(ratio),
+        ])  # fmt: skip
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
