@@ -292,9 +292,7 @@ def _identity(array: np.ndarray) -> object:
     return array.dtype.name, array.shape, array.tobytes()
 
 
-def _names_are_free(
-    draft: _Draft, parts: Sequence[Chain], found: Stacked, weights: Mapping[str, np.ndarray]
-) -> bool:
+def _names_are_free(draft: _Draft, parts: Sequence[Chain], found: Stacked, weights: Mapping[str, np.ndarray]) -> bool:
     """Whether restoring the parts gives no two tensors of the graph the same name."""
     merged = {name for node in found.nodes for name in node.output}
     written = [str(node.output[0]) for part in parts for node in part.nodes]
