@@ -73,18 +73,10 @@ def unmerge(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
 
 @dataclass(eq=False)
 class _Draft:
-    """The nodes of a graph while some are replaced, without a pass over all of them for each.
+    """The nodes of a graph while some are replaced, without a pass over all of them for each."""
 
-    Attributes:
-        slots: the nodes that stand now where each node of the graph stood.
-        slot_of: for the first output of each node its slot.
-        producer: the node that computes each tensor.
-        uses: how often each tensor is read; being a graph output counts as one.
-        inputs: names of the graph's inputs.
-    """
-
-    slots: list[list[onnx.NodeProto]]
-    slot_of: dict[str, int]
+    slots: list[list[onnx.NodeProto]]  # what stands now where each node of the graph stood
+    slot_of: dict[str, int]  # by the first outputs of nodes
     producer: dict[str, onnx.NodeProto]
     uses: Counter[str]
     inputs: frozenset[str]

@@ -72,20 +72,11 @@ class SharedRows:
 
 @dataclass(frozen=True, eq=False)
 class AsOne:
-    """Nodes that take the place of several units' nodes in a kernel graph, as its last ones.
-
-    Attributes:
-        nodes: the new nodes.
-        own: the numbers of all nodes that stand for the units now, new ones included.
-        gone: the numbers of nodes whose places become empty.
-        weights: the constants of the new nodes.
-        tensors: the new tensors.
-        inside: see `KernelGraph`.
-    """
+    """Nodes that take the place of several units' nodes in a kernel graph, as its last ones."""
 
     nodes: tuple[onnx.NodeProto, ...]
-    own: tuple[int, ...]
-    gone: frozenset[int] = frozenset()
+    own: tuple[int, ...]  # all nodes that stand for the units now, new ones included
+    gone: frozenset[int] = frozenset()  # nodes whose places become empty
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
     inside: Mapping[str, tuple[onnx.NodeProto, ...]] = field(default_factory=dict)
