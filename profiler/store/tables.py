@@ -100,8 +100,8 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
         samples_us: its latency in a row, one sample for each round of the comparison that decided.
         sequential_us: the latency of one operator after another in the same rounds.
         stages: how many stages the schedule has that was found.
-        sum_us: the sum of their latencies.
-        sequential_sum_us: the sum of the latencies of single operators.
+        sum_us: the sum of their latencies, at the speed that the machine had in these rounds where it is known.
+        sequential_sum_us: the sum of the latencies of single operators, at the same speed.
     """
 
     device: str

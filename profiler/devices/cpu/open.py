@@ -27,7 +27,7 @@ from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import Measurement, quantile
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
 from iosched.profiler.peers.openvino import PlainOpenvino
@@ -152,8 +152,22 @@ class OpenOnCpu:
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """Measures candidates in a row and after a rest, without the rounds that others disturb."""
-        return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
+        """Measures candidates in a row and after a rest, without the rounds that others disturb.
+
+        The speed of the machine is measured after each round: predictions are compared at that speed.
+        """
+        is_quiet, slowness = disturbance.watch(self.cost.watched_cpus), list[float]()
+
+        def was_quiet() -> bool:
+            found = is_quiet()
+            wait_until_idle()
+            if found and (slow := self.cost.slowness()) is not None:
+                slowness.append(slow)
+            return found
+
+        measured = measure_in_turn(candidates, budget, observer, wait_until_idle, was_quiet)
+        now = quantile(slowness, 0.5) if slowness else None
+        return {name: replace(each, slowness=now) for name, each in measured.items()}
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
