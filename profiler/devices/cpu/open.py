@@ -156,17 +156,19 @@ class OpenOnCpu:
 
         The speed of the machine is measured after each round: predictions are compared at that speed.
         """
-        is_quiet, slowness = disturbance.watch(self.cost.watched_cpus), list[float]()
+        is_quiet = disturbance.watch(self.cost.watched_cpus)
+        slowness: dict[bool, list[float]] = {True: [], False: []}
 
         def was_quiet() -> bool:
             found = is_quiet()
             wait_until_idle()
-            if found and (slow := self.cost.slowness()) is not None:
-                slowness.append(slow)
+            if (slow := self.cost.slowness()) is not None:
+                slowness[found].append(slow)
             return found
 
         measured = measure_in_turn(candidates, budget, observer, wait_until_idle, was_quiet)
-        now = quantile(slowness, 0.5) if slowness else None
+        counts = slowness[True] or slowness[False]
+        now = quantile(counts, 0.5) if counts else None
         return {name: replace(each, slowness=now) for name, each in measured.items()}
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
