@@ -154,21 +154,21 @@ class OpenOnCpu:
     ) -> Mapping[str, Measurement]:
         """Measures candidates in a row and after a rest, without the rounds that others disturb.
 
-        The speed of the machine is measured after each round: predictions are compared at that speed.
+        The speed of the machine is measured after each round: predictions are compared at that speed. In a round that
+        others disturbed it is none that stages had: the yardstick was seen to take 26 times its reference.
         """
-        is_quiet = disturbance.watch(self.cost.watched_cpus)
-        slowness: dict[bool, list[float]] = {True: [], False: []}
+        is_quiet, slowness = disturbance.watch(self.cost.watched_cpus), list[float | None]()
 
         def was_quiet() -> bool:
             found = is_quiet()
-            wait_until_idle()
-            if (slow := self.cost.slowness()) is not None:
-                slowness[found].append(slow)
+            if found:
+                wait_until_idle()
+                slowness.append(self.cost.slowness())
             return found
 
         measured = measure_in_turn(candidates, budget, observer, wait_until_idle, was_quiet)
-        counts = slowness[True] or slowness[False]
-        now = quantile(counts, 0.5) if counts else None
+        known = [each for each in slowness if each is not None]
+        now = quantile(known, 0.5) if known else None
         return {name: replace(each, slowness=now) for name, each in measured.items()}
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
