@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from testbed import option_parser, print_table, write_results, zoo_model
 
-from iosched.profiler.devices.cpu.yardstick import RUNS_BESIDE, compile_yardstick
+from iosched.profiler.devices.cpu.yardstick import compile_yardstick, runs_beside
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.schedule import Stage, Strategy
@@ -55,9 +55,9 @@ def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, lis
     while time.monotonic() < end:
         for name, stage in stages.items():
             assert stage is not None
-            before = yardstick.time(RUNS_BESIDE)
+            before = runs_beside(yardstick.time)
             runs = stage.time(RUNS)
-            beside = [*before, *yardstick.time(RUNS_BESIDE)]
+            beside = [*before, *runs_beside(yardstick.time)]
             found[name].append({"stage": [round(us, 1) for us in runs], "yardstick": [round(us, 1) for us in beside]})
     return found
 

@@ -204,7 +204,8 @@ def _found_text(result: OptimizeResult) -> str:
         return f"predicted {_latency(result.predicted_us)}{_ends_text(result, 'iosched')}"
     if result.measured_us is None and not result.predicted_us:
         return _latency(None)
-    words = filter(None, ("predicted", _latency(result.predicted_us), speed_text(result.device_kind)))
+    speed = speed_text(result.device_kind) if result.slowness is None else "at the machine's present speed"
+    words = filter(None, ("predicted", _latency(result.predicted_us), speed))
     return f"{_latency(result.measured_us)} ({' '.join(words)})"
 
 

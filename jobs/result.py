@@ -42,7 +42,8 @@ class OptimizeResult:
         device_kind: "cpu" or "cuda".
         device_name: the product's name of the device.
         cost: "measured" or "analytic".
-        predicted_us: the sum of the latencies of the stages of the schedule found.
+        predicted_us: the sum of the latencies of the stages of the schedule found; at the speed that the machine had
+            while it was compared, where `slowness` is known. The schedule file has it at the speed of its stages.
         measured_us: the latency of the schedule found; None if nothing was measured.
         sequential_us: the latency of one operator after another.
         greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
@@ -83,6 +84,8 @@ class OptimizeResult:
             of one run to that of the next.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
             both take turns, as for throughput.
+        slowness: how many times as long as at the speed of stage latencies the machine took while whole models were
+            compared; None where that was not measured now.
         check: how its outputs on seeded inputs compare with those of plain onnxruntime; None where they were not.
         first_difference: the first operator that differs, where they do, and one was found.
         model: the model that was optimized, which `run` and `save` take; None where the result comes from elsewhere.
@@ -125,6 +128,7 @@ class OptimizeResult:
     openvino_us: float | None = None
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None
+    slowness: float | None = None
     check: Check | None = None
     first_difference: FirstDifference | None = None
     model: OptimizedModel | None = field(default=None, repr=False, compare=False)
@@ -227,13 +231,15 @@ def result_of(
     )
     wholes = {name: each for name, each in verdict.latencies.items() if each.samples_us}
     is_searched = found.states > 0
+    iosched = verdict.latencies.get("iosched")
+    slowness = None if iosched is None else iosched.slowness
     return OptimizeResult(
         document=document,
         schedule=verdict.schedule,
         device_kind=document.device_kind,
         device_name=document.device_name,
         cost=document.cost,
-        predicted_us=latency_us["predicted"] or latency_us["measured"] or 0.0,
+        predicted_us=(latency_us["predicted"] or 0.0) * (slowness or 1.0) or latency_us["measured"] or 0.0,
         measured_us=latency_us["measured"],
         sequential_us=latency_us["sequential"] or 0.0,
         greedy_us=latency_us["greedy"],
@@ -264,4 +270,5 @@ def result_of(
         intervals=verdict.intervals,
         openvino_us=latency_us.get("openvino"),
         wholes=wholes,
+        slowness=slowness,
     )

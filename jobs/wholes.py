@@ -42,6 +42,7 @@ def keep_whole(
         return
     if len(shipped.samples_us) < LEAST_SAMPLES or shipped.disturbed_by:
         return
+    slowness = shipped.slowness or 1.0
     here.cost.database.keep_whole(
         WholeRow(
             device=here.cost.device,
@@ -51,8 +52,8 @@ def keep_whole(
             samples_us=shipped.samples_us,
             sequential_us=verdict.latencies["sequential"].samples_us,
             stages=len(tuple(found.schedule.stages)),
-            sum_us=total_us,
-            sequential_sum_us=operators_us(here),
+            sum_us=total_us * slowness,
+            sequential_sum_us=operators_us(here) * slowness,
         )
     )
 

@@ -53,11 +53,13 @@ class Session:
         samples_us: latencies in a row, by alternative.
         rested_us: latencies after a rest in the same rounds.
         load: what was taken of the cores in each round.
+        slowness: how slow the machine was in each round, see `Round`; empty where that is not known.
     """
 
     samples_us: Mapping[str, tuple[float, ...]]
     rested_us: Mapping[str, tuple[float, ...]]
     load: tuple[Taken, ...]
+    slowness: tuple[float | None, ...] = ()
 
     @property
     def rested(self) -> Session:
@@ -104,11 +106,16 @@ class Trial:
         samples = [us for each in self.sessions for us in each.quiet_us(name)]
         rested = [us for each in self.sessions for us in each.rested.quiet_us(name)]
         if len(samples) >= LEAST_SAMPLES:
-            return replace(summarize(samples), rested_us=tuple(rested))
+            return replace(summarize(samples), rested_us=tuple(rested), slowness=self._slowness(name))
         samples = [us for each in self.sessions for us in each.samples_us.get(name, ())]
         rested = [us for each in self.sessions for us in each.rested_us.get(name, ())]
         found = summarize(samples) if samples else None
         return found and replace(found, rested_us=tuple(rested), disturbed_by=self._disturbed_by)
+
+    def _slowness(self, name: str) -> float | None:
+        sessions = [each for each in self.sessions if name in each.samples_us]
+        known = [slowness for each in sessions for slowness in each.slowness if slowness is not None]
+        return quantile(known, 0.5) if known else None
 
     @cached_property
     def _disturbed_by(self) -> tuple[str, ...]:
@@ -285,6 +292,7 @@ def _session(rounds: Sequence[Round], measured_as: Mapping[str, str]) -> Session
         {name: tuple(each.samples_us[once] for each in rounds) for name, once in measured_as.items()},
         {name: tuple(each.rested_us[once] for each in rounds) for name, once in measured_as.items()},
         tuple(each.load for each in rounds),
+        tuple(each.slowness for each in rounds),
     )
 
 

@@ -112,11 +112,13 @@ class Round:
         samples_us: latencies in a row by name, each the median of a few runs.
         rested_us: latencies of the first run after a rest.
         load: what was taken of the processors meanwhile.
+        slowness: how many times as long as at the speed of stage latencies the machine took; None where that is unknown.
     """
 
     samples_us: Mapping[str, float]
     rested_us: Mapping[str, float]
     load: Taken
+    slowness: float | None = None
 
 
 TakeRound = Callable[[Sequence[str]], Round]
@@ -127,6 +129,7 @@ def rounds_of(
     candidates: Mapping[str, Candidate],
     rest: Callable[[], None] = wait_until_idle,
     watch: Callable[[], Callable[[], Taken]] = lambda: Taken,
+    slowness: Callable[[], float | None] = lambda: None,
 ) -> TakeRound:
     """A function that measures some of the candidates once each; a candidate rests before its turn.
 
@@ -134,6 +137,8 @@ def rounds_of(
         candidates: whole models, ready to be timed, by name.
         rest: waits until the device is at rest.
         watch: begins to watch who else has the processors, and returns a function that tells.
+        slowness: measures how slow the machine is now; called after a round that nobody disturbed. In others the speed
+            is none that stages had: a yardstick was seen to take 26 times its reference.
     """
     turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
 
@@ -142,7 +147,11 @@ def rounds_of(
         for name in names:
             rest()
             samples_us[name] = turns[name].take()
-        return Round(samples_us, {name: turns[name].rested_us[-1] for name in names}, load())
+        rested_us, taken = {name: turns[name].rested_us[-1] for name in names}, load()
+        if taken.disturbs:
+            return Round(samples_us, rested_us, taken)
+        rest()
+        return Round(samples_us, rested_us, taken, slowness())
 
     return take
 

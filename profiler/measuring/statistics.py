@@ -87,6 +87,8 @@ class Measurement:
         rested_us: latencies of the first run after a rest, round by round, while the samples are of runs in a row;
             empty if they were not measured.
         runs_us: latencies of all single runs in a row, if a sample is the median of several of them; else empty.
+        slowness: how many times as long as at the speed of stage latencies the machine took meanwhile; None where that
+            is not known, or the samples are already at that speed.
     """
 
     median_us: float
@@ -98,6 +100,7 @@ class Measurement:
     disturbed_by: tuple[str, ...] = ()
     rested_us: tuple[float, ...] = ()
     runs_us: tuple[float, ...] = ()
+    slowness: float | None = None
 
     @property
     def every_run_us(self) -> tuple[float, ...]:

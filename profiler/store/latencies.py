@@ -46,6 +46,7 @@ class ModelLatencies:
                 {name: row.samples_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 {name: row.rested_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 tuple(map(Taken, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
+                tuple(each or None for each in rows[0].slowness),
             )
             for rows in self._sessions()
         )
@@ -62,6 +63,7 @@ class ModelLatencies:
             settings: the setting of onnxruntime, by the name of the way that it is.
         """
         others, stolen = ([getattr(each, name) for each in session.load] for name in ("others", "stolen"))
+        slowness = [each or 0.0 for each in session.slowness]
         once = {ways[name]: name for name in session.samples_us}
         self.database.keep_rounds(
             [
@@ -75,6 +77,7 @@ class ModelLatencies:
                     setting=settings.get(name),
                     others=tuple(others) if any(others) else (),
                     stolen=tuple(stolen) if any(stolen) else (),
+                    slowness=tuple(slowness) if any(slowness) else (),
                 )
                 for text, name in once.items()
             ]

@@ -65,6 +65,7 @@ _SCHEMA = (
         setting TEXT,
         others BLOB NOT NULL CHECK (LENGTH(others) % 8 = 0),
         stolen BLOB NOT NULL CHECK (LENGTH(stolen) % 8 = 0),
+        slowness BLOB NOT NULL CHECK (LENGTH(slowness) % 8 = 0),
         PRIMARY KEY (device, key, candidate, measured_at)
     ) STRICT, WITHOUT ROWID
     """,

@@ -80,6 +80,8 @@ class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
         setting: the setting of onnxruntime, where it is the candidate; None where the candidate is a schedule.
         others: the share of the cores' time that other processes had in each round; empty where nobody had any.
         stolen: the same of the host of a virtual machine.
+        slowness: how many times as long as at the speed of stage latencies the machine took in each round; 0 where that
+            was not measured, and empty where it was in none.
     """
 
     device: str
@@ -91,6 +93,7 @@ class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
     setting: str | None = None
     others: Samples = ()
     stolen: Samples = ()
+    slowness: Samples = ()
 
 
 class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
@@ -102,8 +105,8 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
         samples_us: its latency in a row, one sample for each round of the comparison that decided.
         sequential_us: the latency of one operator after another in the same rounds.
         stages: how many stages the schedule has that was found.
-        sum_us: the sum of their latencies.
-        sequential_sum_us: the sum of the latencies of single operators.
+        sum_us: the sum of their latencies, at the speed that the machine had in these rounds where it is known.
+        sequential_sum_us: the sum of the latencies of single operators, at the same speed.
     """
 
     device: str

@@ -49,7 +49,7 @@ PROFILE_LINES: tuple[dict[str, object], ...] = (
     {"table": "stage", "device": "d", "signature": "s", "turn": "first", "measured_at": _NOON, "samples_us": [1.0],
      "disturbed_by": "others", **_OF_A_GPU},
     {"table": "comparison", "device": "d", "key": "k", "candidate": "c", "measured_at": _NOON, "samples_us": [1.0],
-     "rested_us": [1.0], "setting": "one thread", "others": [0.1], "stolen": [0.2]},
+     "rested_us": [1.0], "setting": "one thread", "others": [0.1], "stolen": [0.2], "slowness": [1.5]},
     {"table": "whole", "device": "d", "key": "k", "measured_at": _NOON, "shipped": "iosched", "samples_us": [1.0],
      "sequential_us": [1.0], "stages": 1, "sum_us": 1.0, "sequential_sum_us": 1.0},
 )  # fmt: skip

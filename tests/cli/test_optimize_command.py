@@ -279,10 +279,16 @@ def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("cpu", " at the speed that the machine had when its profile was begun"), ("cuda", "")]
+    ("kind", "slowness", "words"),
+    [
+        ("cpu", None, " at the speed that the machine had when its profile was begun"),
+        ("cpu", 1.1, " at the machine's present speed"),
+        ("cuda", None, ""),
+    ],
 )
-def test_predictions_say_of_which_speed_of_the_machine_they_are(kind: str, words: str) -> None:
-    result = replace(result_for(load_model(branches().SerializeToString())), device_kind=kind)
+def test_predictions_say_of_which_speed_of_the_machine_they_are(kind: str, slowness: float | None, words: str) -> None:
+    result = result_for(load_model(branches().SerializeToString()))
+    result = replace(result, device_kind=kind, slowness=slowness)
     assert dict(table_rows(result))["schedule found"] == f"90.0 µs (predicted 80.0 µs{words})"
 
 

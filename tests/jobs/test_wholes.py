@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asked import Asked
@@ -11,9 +13,14 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
+from iosched.profiler.devices.cpu import open as cpu_open
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.measuring import disturbance
+from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
 from iosched.profiler.store.transfer import export_lines, import_lines
+from iosched.runtime.executor import Candidate
 
 
 @pytest.fixture
@@ -41,6 +48,28 @@ def test_a_row_has_what_ships_and_the_sums_of_what_was_measured_alone(
     optimize(fire(), settings)
     optimize(fire(8), settings)
     assert len(kept(settings)) == 2  # one for each model at each shape
+
+
+def test_predictions_are_at_the_speed_of_the_comparison_and_those_in_the_file_at_that_of_the_stages(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds that others disturbed count for no speed."""
+    script_models(monkeypatch, LATENCIES_US)
+    scripted, speeds, quiet = cpu_open.measure_in_turn, iter([2.0, 3.0, 4.0]), iter([True, False, True, True])
+
+    def in_rounds(candidates: Mapping[str, Candidate], *words: Any) -> Mapping[str, Measurement]:
+        assert [words[-1]() for _ in range(4)] == [True, False, True, True]
+        return scripted(candidates, *words)
+
+    monkeypatch.setattr(cpu_open, "measure_in_turn", in_rounds)
+    monkeypatch.setattr(disturbance, "watch", lambda _cpus: lambda: next(quiet))
+    monkeypatch.setattr(CpuStageCost, "slowness", lambda _self: next(speeds))
+    result = optimize(fire(), settings)
+    (row,) = kept(settings)
+    in_file_us = result.document.latency_us["predicted"]
+    assert in_file_us is not None
+    assert result.slowness == 3.0
+    assert result.predicted_us == row.sum_us == pytest.approx(3.0 * in_file_us)
 
 
 def test_a_schedule_that_was_given_keeps_none(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,14 @@ from iosched.profiler.devices.cpu.choice import DivisionChoice
 from iosched.profiler.devices.cpu.divisions import GroupTime
 from iosched.profiler.devices.cpu.stretches import stretches_in_turn
 from iosched.profiler.devices.cpu.sweep import swept_amid
-from iosched.profiler.devices.cpu.yardstick import RunBatch, compile_yardstick, corrected, measure_reference
+from iosched.profiler.devices.cpu.yardstick import (
+    CALIBRATION,
+    RunBatch,
+    compile_yardstick,
+    corrected,
+    measure_reference,
+    slowness_now,
+)
 from iosched.profiler.devices.idle_share import idle_share
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
@@ -41,7 +48,9 @@ from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
 
-STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
+STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.08, max_seconds=0.4)
+"""A stage is known to some 4 % to either side, whatever the number of samples: its latency in fresh measurements varies
+by more. A narrower interval took a fifth more runs, and latencies varied 2 to 5 % less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,8 +308,7 @@ class CpuStageCost:
         if compiled is None:
             return UNRUNNABLE
         slowness: list[float] = []
-        warm_up = self._amid(compiled)
-        run = self._steadied(warm_up, slowness.append)
+        run = self._steadied(self._amid(compiled), slowness.append)
         others = disturbance.since_now(self.watched_cpus)
         noticed: list[str] = []
 
@@ -309,7 +317,12 @@ class CpuStageCost:
             return bool(noticed)
 
         with closing(compiled.executor):
-            found = measure(run, self.settings, worse_than_us=worse_than_us, warm_up=warm_up, is_hopeless=is_disturbed)
+            found = measure(
+                *(run, self.settings),
+                worse_than_us=worse_than_us,
+                warm_up=lambda count: compiled.time(count, sweep_nbytes=self.swept_nbytes),
+                is_hopeless=is_disturbed,
+            )
         reasons = noticed or (*others(), *disturbance.doubts(slowness, found.relative_width))
         return disturbance.disturbed(found, tuple(reasons))
 
@@ -357,15 +370,23 @@ class CpuStageCost:
             self.database.keep_yardstick(self.device, stored)
         return stored.median_us
 
+    def slowness(self) -> float | None:
+        """How many times as long as at the speed of the latencies here the machine takes now; None where none is known.
+
+        Times the yardstick, and measures no reference for it.
+        """
+        reference = self.database.yardstick(self.device)
+        return None if reference is None else slowness_now(self._yardstick.time, reference.median_us)
+
     def _reference(self) -> Measurement:
-        """The yardstick's latency; the least of some measurements, if the machine is disturbed during each."""
+        """The yardstick's latency; the median of some measurements, if the machine is disturbed during each."""
         found = []
         for _ in range(MOST_TRIES):
             others = disturbance.since_now(self.watched_cpus)
             found.append(measure_reference(self._yardstick.time))
             if not others():
                 return found[-1]
-        return min(found, key=lambda each: each.median_us)
+        return sorted(found, key=lambda each: each.median_us)[len(found) // 2]
 
     @cached_property
     def device(self) -> str:
@@ -378,6 +399,7 @@ class CpuStageCost:
             "iosched": iosched_version(),
             "executor": executor,
             "lowering": str(LOWERING),
+            "calibration": str(CALIBRATION),
         }
         return device_key(
             *("cpu", processor.name),

@@ -155,8 +155,12 @@ class OpenOnCpu:
         return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
 
     def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
-        """Measures each candidate in its turn in a row and after a rest, and watches who else has the cores."""
-        return rounds_of(candidates, wait_until_idle, lambda: disturbance.taken_since_now(self.cost.watched_cpus))
+        """Measures each candidate in its turn in a row and after a rest, and watches who else has the cores.
+
+        The speed of the machine is measured after each round: predictions are compared at that speed.
+        """
+        watch = partial(disturbance.taken_since_now, self.cost.watched_cpus)
+        return rounds_of(candidates, wait_until_idle, watch, self.cost.slowness)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""

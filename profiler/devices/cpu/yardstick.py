@@ -2,9 +2,9 @@
 
 Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes. A stage
 is measured in less time, but a search takes longer, so that latencies of its stages cannot be compared as they are. The
-latency of the yardstick just before and after a batch of runs says how fast the machine was then. Over a minute on two
-shared cores, correcting by it reduced the variation of a convolution's medians from 17 % to 6 %, but of a pooling's,
-which waits for memory, only from 22 % to 16 % (benchmarks/yardstick.py).
+latency of the yardstick just before and after a batch of runs says how fast the machine was then (the variation with
+and without it: benchmarks/yardstick.py). It is short, since another process that takes a core during a run of
+milliseconds makes that run several times as slow, and would be taken for a slower machine.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from iosched.profiler.measuring.statistics import Measurement, quantile, summari
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.scheduler.schedule import Stage, Strategy
 
-CHANNELS, SIZE = 64, 56  # 231 million operations: a millisecond or two, as most stages, on all lanes
-RUNS_BESIDE = 3
+CHANNELS, ROWS_PER_LANE, COLUMNS = 64, 9, 18  # 12 million operations for each lane: about 0.2 ms on all of them
+RUNS_BESIDE = 5
 REFERENCE_GROUPS = 15
+WAKING_RUNS = 10  # after a rest: threads sleep, and clocks are low
+
+CALIBRATION = 2
+"""Raised whenever the kernel or its reference changes: latencies that are relative to another one do not compare."""
 
 RunBatch = Callable[[int], Sequence[float]]
 
@@ -46,9 +50,9 @@ def corrected(
 
     def run(count: int) -> Sequence[float]:
         nonlocal before
-        before = before or _noted(yardstick(RUNS_BESIDE), reference_us(), noted)
+        before = before or _noted(runs_beside(yardstick), reference_us(), noted)
         samples = run_batch(count)
-        after = _noted(yardstick(RUNS_BESIDE), reference_us(), noted)
+        after = _noted(runs_beside(yardstick), reference_us(), noted)
         speed = reference_us() / quantile([*before, *after], 0.5)
         before = after
         return [sample * speed for sample in samples]
@@ -61,31 +65,40 @@ def _noted(runs_us: Sequence[float], reference_us: float, noted: Callable[[float
     return runs_us
 
 
+def runs_beside(yardstick: RunBatch) -> Sequence[float]:
+    """Latencies of a few runs, after one that finds the caches full of what ran before."""
+    return yardstick(1 + RUNS_BESIDE)[1:]
+
+
+def slowness_now(yardstick: RunBatch, reference_us: float) -> float:
+    """How many times its reference the yardstick takes now, on a machine that is awake."""
+    yardstick(WAKING_RUNS)
+    return quantile(runs_beside(yardstick), 0.5) / reference_us
+
+
 def compile_yardstick(backend: CpuBackend) -> CompiledStage:
     """Compiles the yardstick for all lanes of `backend`, to run in its executor and on its threads."""
-    own = CpuBackend(_convolution(), beside=backend)
+    own = CpuBackend(_convolution(backend.lanes), beside=backend)
     stage = own.compile_stage(Stage(Strategy.CONCURRENT, ((own.graph.operators[0].name,),)))
     assert stage is not None  # only a merge can be refused
     return stage
 
 
 def measure_reference(yardstick: RunBatch, rest: Callable[[], None] = wait_until_idle) -> Measurement:
-    """Measures the yardstick's latency when nothing disturbs the machine, to be kept as the reference.
+    """Measures the yardstick's latency, to be kept as the reference, in groups of runs spread over a second and more.
 
-    Groups of runs are spread over a second and more, and only the faster half of them counts: a disturbance makes the
-    machine slower, hardly ever faster.
+    All groups count, as all runs of a whole model do: of the faster half alone, sums of stages were too low.
     """
-    yardstick(RUNS_BESIDE)
     medians = []
     for _ in range(REFERENCE_GROUPS):
         rest()
-        medians.append(quantile(yardstick(RUNS_BESIDE), 0.5))
-    return summarize(sorted(medians)[: REFERENCE_GROUPS // 2])
+        medians.append(slowness_now(yardstick, 1.0))
+    return summarize(medians)
 
 
-def _convolution() -> Model:
+def _convolution(lanes: int) -> Model:
     values = np.random.default_rng(0).standard_normal((CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
-    shape = [1, CHANNELS, SIZE, SIZE]
+    shape = [1, CHANNELS, ROWS_PER_LANE * lanes, COLUMNS]
     graph = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)],
         "yardstick",

@@ -26,7 +26,7 @@ def rounds(*latencies_us: float, ways: dict[str, str] = WAYS, load: Taken = Take
         name: tuple(place * latency for latency in latencies_us) for place, name in enumerate(ways, 1)
     }  # fmt: skip
     rested_us = {name: tuple(us + 0.5 for us in each) for name, each in samples_us.items()}
-    return Session(samples_us, rested_us, (load,) * len(latencies_us))
+    return Session(samples_us, rested_us, (load,) * len(latencies_us), (None, *[1.5] * (len(latencies_us) - 1)))
 
 
 @pytest.fixture

@@ -167,7 +167,9 @@ ROWS = st.one_of(
     st.builds(ChoiceRow, NAMES, NAMES, NAMES),
     st.builds(YardstickRow, NAMES, TIMES, LATENCIES),
     _with_clock(StageRow, NAMES, NAMES, st.sampled_from(["first", "again", "rough"]), TIMES, st.none() | LATENCIES),
-    st.builds(ComparisonRow, NAMES, NAMES, NAMES, TIMES, LATENCIES, LATENCIES, SETTINGS, LATENCIES, LATENCIES),
+    st.builds(
+        ComparisonRow, NAMES, NAMES, NAMES, TIMES, LATENCIES, LATENCIES, SETTINGS, LATENCIES, LATENCIES, LATENCIES
+    ),
 )
 
 
