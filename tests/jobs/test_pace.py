@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from scripted import (
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.pace import share_s
+from iosched.profiler.measuring.choose import turns_to_choose
 from iosched.profiler.measuring.in_turn import Budget, turn_seconds
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import Measurement, summarize
@@ -74,6 +77,14 @@ def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatc
     assert len(comparisons(settings.profile_db)) == 1
 
 
+def chosen_by(measured: Callable[..., object], settings: Sequence[object]) -> int:
+    """The usual setting, after as many turns as choosing one takes."""
+    names = [str(place) for place in range(len(settings))]
+    rounds = turns_to_choose(len(names)) // len(names)
+    measured(dict.fromkeys(names), Budget(rounds=rounds - 1, max_seconds=math.inf))
+    return 0
+
+
 @pytest.mark.parametrize("budget_s", [0.0, 0.3, 1.0, 2.0, 5.0])
 def test_a_budget_holds_for_everything(
     budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
@@ -94,7 +105,7 @@ def test_a_budget_holds_for_everything(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     script_stages(monkeypatch, stage)
     monkeypatch.setattr("iosched.profiler.devices.cpu.open.measure_in_turn", compared)
-    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.fastest_setting", partial(chosen_by, compared))
     result = optimize(fire(), replace(settings, budget_s=budget_s))
     shortest_comparison_s = 4 * 3 * 0.02
     assert now[0] - 1000.0 < budget_s + 0.1 + shortest_comparison_s + 1e-6
@@ -194,7 +205,7 @@ def test_a_budget_holds_for_throughput_too(
     monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.1, 0.005))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.1))
     monkeypatch.setattr("iosched.jobs.throughput.measure_rates", turned)
-    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", turned)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.fastest_setting", partial(chosen_by, turned))
     without_openvino(monkeypatch)
     result = optimize(fire(batch), replace(settings, budget_s=budget_s, objective="throughput"))
     shortest_comparison_s = 3 * (0.1 + 2 * 0.36)
