@@ -98,6 +98,14 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     help="Samples of each row; rows are measured in turn, A B C A B C. p99 takes 368 runs, of which a round has up to "
     "ten if they are short.",
 )
+@click.option(
+    "--background-load",
+    type=click.IntRange(min=0, max=1024),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Start N processes that keep a core busy each while the rows are measured, as on a shared machine.",
+)
 @profile_db_option
 @output_option("--plot", metavar="F.svg", text="Write a bar chart of the rows as SVG; '-' is stdout.")
 @json_option
@@ -112,6 +120,7 @@ def command(
     device: str,
     threads: int | None,
     rounds: int,
+    background_load: int,
     profile_db: Path | None,
     plot: Destination | None,
     as_json: bool,
@@ -123,7 +132,7 @@ def command(
 
     p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. Speed-up is against 'sequential': its
     p50 divided by that of the row, with a 95 % interval. A difference inside the interval is none. --baseline adds the
-    same against another row.
+    same against another row. --background-load shows p50, p90 and p99 next to busy processes.
 
     \b
     Examples:
@@ -151,6 +160,7 @@ def command(
                 device=device,
                 threads=threads,
                 rounds=rounds,
+                background_load=background_load,
                 profile_db=profile_db,
                 observer=observer,
                 on_start=partial(_note_start, loaded, rounds),
@@ -179,7 +189,7 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
     for line in notes_after(result.notes):
         note(line)
     if as_json:
-        emit_result(as_object(model, result), INPUTS_SEED)
+        emit_result(as_object(model, result), INPUTS_SEED, background_load=result.background_load)
     elif plot is None or plot.path is not None:
         _print(model, result)
     if plot is not None:
@@ -195,7 +205,8 @@ def as_object(model: Model, result: BenchResult) -> dict[str, object]:
 
 
 def _title(model: Model, result: BenchResult) -> str:
-    return f"{model.name}, batch {model.batch_size}, {result.device}"
+    load = f", background load {result.background_load}" if result.background_load else ""
+    return f"{model.name}, batch {model.batch_size}, {result.device}{load}"
 
 
 def _print(model: Model, result: BenchResult) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -133,16 +133,17 @@ def write_and_note(output: Destination, data: bytes) -> None:
         note(f"Wrote {output.path}.")
 
 
-def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}) -> None:
+def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}, **conditions: object) -> None:
     """Prints a result as `emit_json` does, with where it comes from under "provenance".
 
     Args:
         seeds: what random numbers were drawn from, by what they are for.
+        conditions: of this result, which are added to "provenance".
     """
     from iosched.jobs.provenance import provenance
 
     command = tuple(_without_secrets(("iosched", *click.get_current_context().meta.get(WORDS, ()))))
-    emit_json({**value, "provenance": provenance(seeds, command)})
+    emit_json({**value, "provenance": {**asdict(provenance(seeds, command)), **conditions}})
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:

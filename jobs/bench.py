@@ -21,6 +21,7 @@ from iosched.profiler.devices.device import OpenModelHere, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.ways import Way
+from iosched.profiler.measuring.background_load import background_load as busy_processes
 from iosched.profiler.measuring.in_turn import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, least_samples, summarize
@@ -54,6 +55,7 @@ class BenchResult:
         missing: names of alternatives that were not measured, each with the reason.
         notes: sentences that a user should read.
         baseline: the row that `Row.over_baseline` is over, if one was named.
+        background_load: how many processes kept a core busy while the rows were measured.
     """
 
     device: str
@@ -61,6 +63,7 @@ class BenchResult:
     missing: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
     baseline: str | None = None
+    background_load: int = 0
 
     @property
     def samples_us(self) -> Mapping[str, tuple[float, ...]]:
@@ -82,6 +85,7 @@ def bench(
     device: str = "auto",
     threads: int | None = None,
     rounds: int = 50,
+    background_load: int = 0,
     profile_db: StrPath | None = None,
     observer: Observer | None = None,
     on_start: Callable[[Sequence[str]], None] = lambda names: None,
@@ -98,6 +102,7 @@ def bench(
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         rounds: how often each alternative is measured, if there is time.
+        background_load: how many processes are started that keep a core busy while alternatives are measured.
         profile_db: the profile database; by default the user's own.
         observer: is shown the progress.
         on_start: is called with the names of the alternatives before the work begins.
@@ -106,6 +111,7 @@ def bench(
         InvalidScheduleError: the schedule was made for another structure, shape or type.
         UsageError: a name is unknown, the baseline is not measured, or inputs of the model cannot be made up.
         DeviceError: the device is not attached, onnxruntime is not installed, or the baseline cannot be opened.
+        ExecutionError: a process of the background load ended early.
     """
     resolved = resolve(device, model)
     _check_names([*names, *([] if baseline is None else [baseline])])
@@ -119,7 +125,7 @@ def bench(
     database = None if profile_db is None else Path(profile_db)
     with opened(resolved, model, settings, database) as open_model:
         check_schedulable(open_model)
-        alternatives = _Alternatives(model, document, attached(open_model), threads, observer)
+        alternatives = _Alternatives(model, document, attached(open_model), threads, observer, background_load)
         return alternatives.measured(names, baseline, rounds, on_start)
 
 
@@ -148,6 +154,7 @@ class _Alternatives:
     here: OpenModelHere
     threads: int | None
     observer: Observer | None
+    background_load: int
 
     def measured(
         self, names: Sequence[str], baseline: str | None, rounds: int, on_start: Callable[[Sequence[str]], None]
@@ -173,14 +180,16 @@ class _Alternatives:
                     if name in ("sequential", baseline):
                         raise
                     missing.append((name, str(error)))
-            budget = Budget(rounds, MAX_SECONDS, repeats=rounds // 2)
-            found = self.here.in_turn(candidates, budget, _progress(self.observer))
+            budget = Budget(rounds, MAX_SECONDS, repeats=rounds // 2, is_loaded=self.background_load > 0)
+            with busy_processes(self.background_load):
+                found = self.here.in_turn(candidates, budget, _progress(self.observer))
             of_candidates = (note for candidate in candidates.values() for note in candidate.notes())
             notes = tuple(dict.fromkeys((*interference_notes(found), *of_candidates)))
             in_flight = {name: each.in_flight for name, each in candidates.items()}
             rows = tuple(_rows(found, in_flight, baseline, self.model.batch_size))
             notes = (*_few_notes(rows), *notes)
-            return BenchResult(self.here.device.info.name, rows, tuple(missing), notes, baseline)
+            name = self.here.device.info.name
+            return BenchResult(name, rows, tuple(missing), notes, baseline, self.background_load)
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModel, attached
+from iosched.profiler.measuring.choose import turns_to_choose
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.peers.onnxruntime import QUICK, PlainOnnxruntime
@@ -192,8 +193,9 @@ class Pace:
         if math.isinf(left_s) or self.plain is None:
             return True
         open_s, run_s = self.plain.opening_and_run_s
-        effort_s = open_s + (WARMUP_ROUNDS + QUICK.rounds) * turn_seconds(run_s)
-        return left_s > len(self.plain.settings) * effort_s + self.least_comparison_s() + self._openvino_s
+        count = len(self.plain.settings)
+        effort_s = count * open_s + turns_to_choose(count) * turn_seconds(run_s)
+        return left_s > effort_s + self.least_comparison_s() + self._openvino_s
 
     def deciding_s(self, search_s: float) -> float:
         """How many seconds rounds of whole models may go on to find out what is faster.

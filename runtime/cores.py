@@ -27,6 +27,16 @@ def cpu_count() -> int:
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
+def physical_cores() -> int:
+    """How many physical cores the processors are on that this process may use."""
+    return len({min(siblings(cpu)) for cpu in allowed_cpus()})
+
+
+def has_whole_machine() -> bool:
+    """Whether this process may use every processor of the machine."""
+    return len(allowed_cpus()) >= (os.cpu_count() or 1)
+
+
 def numbers_in(text: str) -> frozenset[int]:
     """The processors in a list as Linux writes it, such as "0-3,8"; none if it is no such list."""
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,10 @@ _NUMPY_TYPES = frozenset(
 )  # fmt: skip
 
 
+_DYNAMIC_BLOCK_BASE = 4
+"""The value that onnxruntime suggests (onnxruntime_session_options_config_keys.h)."""
+
+
 @dataclass(frozen=True)
 class ReferenceSettings:
     """How plain onnxruntime runs a model.
@@ -37,11 +41,17 @@ class ReferenceSettings:
         mode: one operator after another, or independent ones at the same time.
         intra_threads: threads that share one operator.
         inter_threads: operators that may run at the same time; counts in parallel mode only.
+        dynamic_block_base: into how many blocks for each thread an operator is split at first, which get smaller
+            towards its end (`session.dynamic_block_base`); 0 for blocks of one size.
+        binds_threads: whether onnxruntime chooses (`intra_op_num_threads=0`): one thread for each physical core of
+            the machine, `intra_threads` in all, bound to it.
     """
 
     mode: Literal["sequential", "parallel"] = "sequential"
     intra_threads: int = 1
     inter_threads: int = 1
+    dynamic_block_base: int = 0
+    binds_threads: bool = False
 
     def __post_init__(self) -> None:
         if self.intra_threads < 1 or self.inter_threads < 1:
@@ -51,24 +61,35 @@ class ReferenceSettings:
     def description(self) -> str:
         """What runs and with how many threads, for people and for files of results."""
         if self.mode == "sequential":
-            return f"sequential mode, {self.intra_threads} threads"
+            bound = ", bound to cores" if self.binds_threads else ""
+            blocks = f", dynamic blocks from {self.dynamic_block_base}" if self.dynamic_block_base else ""
+            return f"sequential mode, {self.intra_threads} threads{bound}{blocks}"
         return f"parallel mode, {self.inter_threads} x {self.intra_threads} threads"
 
 
-def candidates(threads: int) -> tuple[ReferenceSettings, ...]:
-    """The settings that a user of `threads` cores would try; the best of them is the one to beat.
+def candidates(threads: int, cores: int | None = None, *, is_whole: bool = False) -> tuple[ReferenceSettings, ...]:
+    """The settings that a user of `threads` threads would try, each once; the best of them is the one to beat.
+
+    Args:
+        threads: the most that may run.
+        cores: the physical cores that they run on; by default one for each thread.
+        is_whole: whether these are all cores of the machine, which is what onnxruntime itself would take.
 
     Raises:
         UsageError: where `threads` is below one.
     """
+    usual = ReferenceSettings("sequential", threads)
     if threads <= 1:
-        return (ReferenceSettings("sequential", threads),)
-    parallel = {(threads, threads), (1, threads), (max(1, threads // 2), 2)}
-    return (
-        ReferenceSettings("sequential", threads),
-        ReferenceSettings("sequential", 1),
-        *(ReferenceSettings("parallel", intra, inter) for intra, inter in sorted(parallel)),
-    )
+        return (usual,)
+    parallel = sorted({(1, threads), (max(1, threads // 2), 2)})
+    of_cores = replace(usual, intra_threads=min(threads, cores or threads))
+    tried = [usual, of_cores]
+    if of_cores.intra_threads > 1:
+        tried += [replace(of_cores, binds_threads=True)] if is_whole and of_cores != usual else []
+        tried.append(replace(of_cores, dynamic_block_base=_DYNAMIC_BLOCK_BASE))
+    tried.append(ReferenceSettings("sequential", 1))
+    tried += (ReferenceSettings("parallel", intra, inter) for intra, inter in parallel)
+    return tuple(dict.fromkeys(tried))
 
 
 class Reference:
@@ -192,7 +213,9 @@ def _options(settings: ReferenceSettings) -> Any:
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = settings.intra_threads
+    options.intra_op_num_threads = 0 if settings.binds_threads else settings.intra_threads
+    if settings.dynamic_block_base:
+        options.add_session_config_entry("session.dynamic_block_base", str(settings.dynamic_block_base))
     options.log_severity_level = 4
     if settings.mode == "parallel":
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL

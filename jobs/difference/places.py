@@ -1,4 +1,4 @@
-"""In what machine, versions and seeds of two results differ, as `provenance` in each says."""
+"""In what machine, versions, seeds and load of two results differ, as `provenance` in each says."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
         if found:
             more = f"; and {len(found) - _MOST} more" if len(found) > _MOST else ""
             yield f"{words} ({'; '.join(found[:_MOST])}{more})"
+    loads = [str(each.get("background_load", 0))[:_LONGEST] for each in (one, other)]
+    if loads[0] != loads[1]:
+        yield f"measured next to unequal background loads ({', then '.join(loads)})"
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:

@@ -35,12 +35,14 @@ class Budget:
         least_rounds: the number of rounds that are kept in any case; by default enough to find out what is faster.
         repeats: how many rounds more are taken for those with which other processes interfered, but at most half of
             those wanted.
+        is_loaded: whether this process keeps cores busy itself, so that no round counts as disturbed.
     """
 
     rounds: int = 15
     max_seconds: float = 20.0
     least_rounds: int = LEAST_SAMPLES
     repeats: int = 0
+    is_loaded: bool = False
 
 
 def measure_in_turn(
@@ -68,7 +70,7 @@ def measure_in_turn(
     quiet: list[bool] = []
 
     def was_quiet() -> bool:
-        quiet.append(is_quiet())
+        quiet.append(budget.is_loaded or is_quiet())
         return quiet[-1]
 
     turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
@@ -112,7 +114,7 @@ class Round:
         samples_us: latencies in a row by name, each the median of a few runs.
         rested_us: latencies of the first run after a rest.
         load: what was taken of the processors meanwhile.
-        slowness: how many times as long as at the speed of stage latencies the machine took; None where that is unknown.
+        slowness: how many times as long as at the speed of stage latencies the machine took; None where not known.
     """
 
     samples_us: Mapping[str, float]

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Budget, closing_all, measure_in_turn
+from iosched.profiler.measuring.choose import fastest_setting
+from iosched.profiler.measuring.in_turn import Budget, closing_all
+from iosched.runtime.cores import has_whole_machine, physical_cores
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 
 QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
-"""Enough rounds to choose a setting of onnxruntime, but not to claim that it is the fastest one."""
+"""Enough rounds to choose among ways to run models, but not to claim that one is the fastest."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
 """The settings of onnxruntime are compared only for models with fewer bytes of weights: every session copies them."""
@@ -30,7 +32,7 @@ class PlainOnnxruntime:
     @property
     def settings(self) -> Sequence[ReferenceSettings]:
         """The settings that a user with this number of cores would try, the usual one first."""
-        return candidates(self.threads)
+        return candidates(self.threads, physical_cores(), is_whole=has_whole_machine())
 
     def ready(self, setting: ReferenceSettings, inputs: Arrays) -> Candidate:
         """Opens the model in this setting.
@@ -43,7 +45,7 @@ class PlainOnnxruntime:
         return Candidate(partial(reference.time, inputs), reference.close)
 
     def best(self, inputs: Arrays) -> ReferenceSettings:
-        """The setting in which onnxruntime is fastest in a few quick rounds.
+        """The setting in which onnxruntime is fastest, see `fastest_setting`.
 
         It is the usual one if there is no other, or if every session would copy large weights.
         """
@@ -51,10 +53,9 @@ class PlainOnnxruntime:
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
         if len(settings) == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
             return settings[0]
-        opened = {str(index): self.ready(setting, inputs) for index, setting in enumerate(settings)}
+        opened = {setting: self.ready(setting, inputs) for setting in settings}
         with closing_all(opened):
-            found = measure_in_turn(opened, QUICK)
-        return settings[int(min(found, key=lambda name: found[name].min_us))]
+            return settings[fastest_setting(list(opened.values()))]
 
     @cached_property
     def opening_and_run_s(self) -> tuple[float, float]:

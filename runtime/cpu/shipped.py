@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
+from iosched.runtime.cores import has_whole_machine, physical_cores
 from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
 from iosched.runtime.executor import Executor
@@ -15,6 +16,8 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from iosched.runtime.side_by_side import Library
+
+_LARGEST_BASE = 1024
 
 _BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
 """What may ship that runs by the schedule in the file, unless that says otherwise (`ScheduleDocument.is_plain`)."""
@@ -134,4 +137,12 @@ def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSett
     if mode not in ("sequential", "parallel") or not isinstance(intra, int) or not isinstance(inter, int):
         return ReferenceSettings("sequential", lanes)
     known_mode = cast(Literal["sequential", "parallel"], mode)
-    return ReferenceSettings(known_mode, min(max(intra, 1), lanes), min(max(inter, 1), lanes))
+    base = known.get("dynamic_block_base")
+    is_same = has_whole_machine() and physical_cores() == intra <= lanes  # else onnxruntime would take other threads
+    return ReferenceSettings(
+        known_mode,
+        min(max(intra, 1), lanes),
+        min(max(inter, 1), lanes),
+        int(base) if isinstance(base, int) and 0 <= base <= _LARGEST_BASE else 0,
+        known.get("binds_threads") is True and is_same,
+    )

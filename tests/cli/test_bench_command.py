@@ -31,7 +31,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
 
     def fake(
-        model: object, document: object, *, names: tuple[str, ...], baseline: str | None, **_: object
+        model: object,
+        document: object,
+        *,
+        names: tuple[str, ...],
+        baseline: str | None,
+        background_load: int,
+        **_: object,
     ) -> BenchResult:
         found.append(tuple(names))
         runs_us = (8.0, *(9.0,) * 79, *(10.0,) * 240, *(12.0,) * 70, *(19.0,) * 10)
@@ -43,7 +49,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             Row("both", fast, over_sequential=Interval(2.0, 1.9, 2.1), over_baseline=over),
             Row("greedy", fast, over_baseline=over),
         )
-        return BenchResult("Test CPU", rows, (("openvino", "not installed"),), baseline=baseline)
+        missing = (("openvino", "not installed"),)
+        return BenchResult("Test CPU", rows, missing, baseline=baseline, background_load=background_load)
 
     monkeypatch.setattr(bench_job, "bench", fake)
     return found
@@ -98,6 +105,16 @@ def test_a_baseline_is_a_column_with_intervals(invoke, model: Path, asked) -> No
     found = json.loads(invoke("bench", model, "--baseline", "both", "--json").stdout)
     assert found["baseline"] == "both"
     assert [row["speedup_over_baseline"] for row in found["rows"]] == [0.8, 0.8, 0.8]
+
+
+def test_a_background_load_stands_in_the_title_and_the_provenance(invoke, complains, model: Path, asked) -> None:
+    words = ("--background-load", 2)
+    assert invoke("bench", model, *words).stdout.startswith("branches, batch 1, Test CPU, background load 2\n")
+    assert json.loads(invoke("bench", model, *words, "--json").stdout)["provenance"]["background_load"] == 2
+    assert json.loads(invoke("bench", model, "--json").stdout)["provenance"]["background_load"] == 0
+    asked.clear()
+    complains(invoke("bench", model, "--background-load", -1), 2, "--background-load", "-1")
+    assert asked == []
 
 
 def test_what_is_measured_is_said_at_the_start(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from shipped import document
 from iosched.jobs.bench import bench
 from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import open as cpu_open
+from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.strategy_names import COMPARED
 
@@ -41,6 +43,28 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
     assert found.rows[0].speedup == 1.0
     (note,) = found.notes
     assert "p99 is not known: that takes 368 runs" in note
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_rows_are_measured_next_to_so_many_busy_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    running: list[int] = []
+
+    @contextmanager
+    def started(asked: int) -> Iterator[None]:
+        running.append(asked)
+        yield
+        running.clear()
+
+    def measured_in_turn(runnables: Mapping[str, object], budget: Budget, *_: object) -> dict[str, Measurement]:
+        assert (running, budget.is_loaded) == ([count], count > 0)
+        return {name: summarize([10.0] * 7) for name in runnables}
+
+    monkeypatch.setattr("iosched.jobs.bench.busy_processes", started)
+    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db", background_load=count)
+    assert (found.background_load, len(found.rows), running) == (count, 2, [])
 
 
 def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

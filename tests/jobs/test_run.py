@@ -15,6 +15,7 @@ from iosched.models.composition.compose import compose
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
+from iosched.runtime.cpu import shipped as shipping
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -93,6 +94,29 @@ def test_more_threads_than_asked_for_are_never_used() -> None:
     executor = open_executor(model, document(model, shipped="reference", reference=setting), threads=2)
     assert "2 x 2" in executor.description
     executor.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "cores", "words"),
+    [
+        ({"dynamic_block_base": 4}, 2, "sequential mode, 2 threads, dynamic blocks from 4"),
+        ({"dynamic_block_base": 10**30}, 2, "sequential mode, 2 threads"),
+        ({"dynamic_block_base": "4", "binds_threads": "yes"}, 2, "sequential mode, 2 threads"),
+        ({"binds_threads": True}, 2, "sequential mode, 2 threads, bound to cores"),
+        ({"binds_threads": True}, 8, "sequential mode, 2 threads"),
+    ],
+)
+def test_plain_onnxruntime_runs_with_the_threads_it_was_measured_with(
+    kept: dict[str, object], cores: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime's own choice is taken where that is the same number."""
+    monkeypatch.setattr(shipping, "physical_cores", lambda: cores)
+    monkeypatch.setattr(shipping, "has_whole_machine", lambda: True)
+    model = fire()
+    setting = {"mode": "sequential", "intra_threads": 2, "inter_threads": 1, **kept}
+    executor = open_executor(model, document(model, shipped="reference", reference=setting), threads=4)
+    assert executor.description == f"onnxruntime, {words}"
+    check_numbers(model, executor)
 
 
 def test_a_model_without_a_plan_runs_on_plain_onnxruntime() -> None:

@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, UsageError
@@ -96,7 +98,7 @@ def test_external_data_beside_a_path_is_found(tmp_path: Path) -> None:
             np.testing.assert_allclose(reference.run({"x": x_of(2, 4)})["y"], x_of(2, 4) @ WEIGHT, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", candidates(2), ids=lambda settings: settings.description)
+@pytest.mark.parametrize("settings", candidates(4, 2, is_whole=True), ids=lambda settings: settings.description)
 def test_every_setting_computes_the_same_and_is_timed(settings: ReferenceSettings) -> None:
     with Reference(matmul((8, 4)).SerializeToString(), settings) as reference:
         assert reference.settings == settings
@@ -116,6 +118,29 @@ def test_candidates_cover_modes_and_thread_counts_once_each() -> None:
         assert ReferenceSettings("parallel", 1, threads) in tried
     with pytest.raises(UsageError, match="at least 1"):
         candidates(0)
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.booleans())
+def test_no_setting_is_tried_twice_or_takes_more_threads_than_allowed(threads: int, cores: int, is_whole: bool) -> None:
+    tried = candidates(threads, cores, is_whole=is_whole)
+    assert tried[0] == ReferenceSettings("sequential", threads)
+    assert len({each.description for each in tried}) == len(tried) <= 8
+    assert all(each.intra_threads <= threads and each.inter_threads <= max(threads, 1) for each in tried)
+    own = [each.intra_threads for each in tried if each.mode == "sequential" and not each.dynamic_block_base]
+    assert set(own) == {1, threads, min(threads, cores)}
+    bound = [each.intra_threads for each in tried if each.binds_threads]
+    assert bound == ([cores] if is_whole and 1 < cores < threads else [])
+    blocks = [each.intra_threads for each in tried if each.dynamic_block_base]
+    assert blocks == ([min(threads, cores)] if min(threads, cores) > 1 else [])
+
+
+def test_where_each_thread_has_a_core_only_dynamic_blocks_are_tried_beside_the_usual_settings() -> None:
+    assert [each.description for each in candidates(2, 2, is_whole=True)] == [
+        "sequential mode, 2 threads",
+        "sequential mode, 2 threads, dynamic blocks from 4",
+        "sequential mode, 1 threads",
+        "parallel mode, 2 x 1 threads",
+    ]
 
 
 def test_sequences_text_and_types_that_numpy_cannot_name() -> None:

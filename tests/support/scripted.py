@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,9 +92,13 @@ def script_models(
         calls.append(tuple(candidates))
         return lambda names: scripted_round({name: latencies_us.get(name, 1000.0) for name in names})
 
+    def chosen(settings: Sequence[object]) -> int:
+        calls.append(tuple(str(place) for place in range(len(settings))))
+        return 0
+
     monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
     monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
-    monkeypatch.setattr(plain, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(plain, "fastest_setting", chosen)
     return calls
 
 

@@ -88,7 +88,7 @@ class CpuDevice:
             return None
         from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 
-        return PlainOnnxruntime(model, min(settings.threads or cpu_count(), len(allowed_cpus())))
+        return PlainOnnxruntime(model, min(settings.threads or cpu_count(), cpu_count()))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Makes `model` ready to run in the way that shipped, see `shipped_executor`.

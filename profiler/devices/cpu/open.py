@@ -31,7 +31,7 @@ from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cores import allowed_cpus
+from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.remarks import core_remarks
 from iosched.runtime.executor import Candidate
@@ -119,7 +119,7 @@ class OpenOnCpu:
 
         OpenVINO is the only way in a precision that onnxruntime's kernels do not have.
         """
-        cores = min(self._backend.lanes, len(allowed_cpus()))
+        cores = min(self._backend.lanes, cpu_count())
         plain, openvino = PlainOnnxruntime(self.model, cores), PlainOpenvino(self.model, cores, self.precision)
         openers = {name: partial(opener, self.model, cores) for name, opener in CPU_OPENERS.items()}
         if self.precision != DEFAULT_PRECISION:

@@ -1,4 +1,4 @@
-"""What of the machine, the versions and the seeds of two results is not alike."""
+"""What of the machine, the versions, the seeds and the load of two results is not alike."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ def test_what_is_unlike_is_named_with_both_values() -> None:
         "of different machines (cpu A, then B; family 6, then 26; cores 2, then 3)",
         "of different versions (onnxruntime 1.31, then 1.32; openvino none, then 2026.1)",
         "of different seeds (inputs 0, then 1)",
+    ]
+
+
+def test_a_background_load_is_none_where_a_file_does_not_say() -> None:
+    assert not list(unlike_places(HERE, {**HERE, "background_load": 0}))
+    assert list(unlike_places(HERE, {**HERE, "background_load": 2})) == [
+        "measured next to unequal background loads (0, then 2)"
     ]
 
 

@@ -120,6 +120,14 @@ def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(b
     )
 
 
+def test_under_a_load_of_our_own_no_round_is_disturbed(rests: list[str]) -> None:
+    taken = Waking(40_000.0, 10.0)
+    budget = Budget(rounds=8, repeats=4, is_loaded=True)
+    found = measure_in_turn({"one": Candidate(taken.time)}, budget, is_quiet=lambda: False)
+    assert (len(found["one"].samples_us), found["one"].disturbed_by) == (8, ())
+    assert len(taken.counts) == WARMUP_ROUNDS + 8
+
+
 def test_warm_up_may_be_disturbed() -> None:
     assert in_rounds({0, -1}, Budget(rounds=8, repeats=4)).samples_us == tuple(range(1, 9))
     assert interference_notes({"a": in_rounds((), Budget(rounds=1))}) == ()
