@@ -65,7 +65,8 @@ class Compared:
     @property
     def measured(self) -> Mapping[str, Measurement]:
         """The latencies of all that was measured by name."""
-        return {name: each for name in (*self.ways, *self.trial.plain) if (each := self.trial.measured(name))}
+        names = dict.fromkeys((*self.ways, *self.trial.ours, *self.trial.plain))
+        return {name: each for name in names if (each := self.trial.measured(name))}
 
 
 @contextmanager

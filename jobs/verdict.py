@@ -114,7 +114,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         REFERENCE: "plain onnxruntime",
         OPENVINO: "OpenVINO",
     }
-    running = here.running(compared.ways.get(chosen), measured)
+    running = here.running(compared.ways.get(chosen), trial.in_common(compared.found))
     if shipped == OPENVINO:
         running = replace(running, n_kernels=None)
     n_rounds = trial.n_rounds(trial.leader)
@@ -140,7 +140,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
             if name != in_file and name in measured
         ),
         latencies={label: measured[name] for label, name in shown.items()},
-        kernels_before=here.running(None, measured).n_kernels,
+        kernels_before=here.running(None, {}).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=_labelled(trial.ratio(trial.fastest_plain, trial.candidate), labels),
         verdict=trial.verdict,

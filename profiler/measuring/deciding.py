@@ -112,6 +112,12 @@ class Trial:
         found = summarize(samples) if samples else None
         return found and replace(found, rested_us=tuple(rested), disturbed_by=self._disturbed_by)
 
+    def in_common(self, names: Sequence[str]) -> Mapping[str, Measurement]:
+        """The latencies of these in rounds that count and have all of them; empty where there is no such round."""
+        sessions = [each for each in self.sessions if each.samples_us.keys() >= {*names}]
+        samples_us = {name: [us for each in sessions for us in each.quiet_us(name)] for name in names}
+        return {name: summarize(each) for name, each in samples_us.items() if each}
+
     def _slowness(self, name: str) -> float | None:
         sessions = [each for each in self.sessions if name in each.samples_us]
         known = [slowness for each in sessions for slowness in each.slowness if slowness is not None]

@@ -52,7 +52,7 @@ def test_it_ships_with_its_error_and_runs_again_in_that_precision(settings: Opti
 def test_each_precision_is_measured_for_itself(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = script_models(monkeypatch, {"reference": 20.0, "openvino": 10.0})
     first = optimize(fire(), settings)
-    assert calls[-1] == ("reference", "openvino")
+    assert {*calls[-1]} == {"reference", "openvino"}
     assert (first.openvino_us, first.reference_us, first.notes) == (10.0, 20.0, ())
     n_calls = len(calls)
     assert optimize(fire(), settings).document == first.document

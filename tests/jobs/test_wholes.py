@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from asked import Asked
-from scripted import LATENCIES_US, fire, script_models, script_stages
+from scripted import LATENCIES_US, fire, script_models, script_stages, scripted_round
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.measuring import disturbance
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.in_turn import TakeRound
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
 from iosched.profiler.store.transfer import export_lines, import_lines
-from iosched.runtime.executor import Candidate
 
 
 @pytest.fixture
@@ -53,17 +49,16 @@ def test_a_row_has_what_ships_and_the_sums_of_what_was_measured_alone(
 def test_predictions_are_at_the_speed_of_the_comparison_and_those_in_the_file_at_that_of_the_stages(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds that others disturbed count for no speed."""
+    """Rounds in which nothing was measured of the speed, as in those that others disturbed, count for none."""
     script_models(monkeypatch, LATENCIES_US)
-    scripted, speeds, quiet = cpu_open.measure_in_turn, iter([2.0, 3.0, 4.0]), iter([True, False, True, True])
+    speeds = itertools.cycle([2.0, None, 3.0, 4.0])
 
-    def in_rounds(candidates: Mapping[str, Candidate], *words: Any) -> Mapping[str, Measurement]:
-        assert [words[-1]() for _ in range(4)] == [True, False, True, True]
-        return scripted(candidates, *words)
+    def rounds_of(*_: object) -> TakeRound:
+        return lambda names: replace(
+            scripted_round({name: LATENCIES_US.get(name, 99.0) for name in names}), slowness=next(speeds)
+        )
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", in_rounds)
-    monkeypatch.setattr(disturbance, "watch", lambda _cpus: lambda: next(quiet))
-    monkeypatch.setattr(CpuStageCost, "slowness", lambda _self: next(speeds))
+    monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
     result = optimize(fire(), settings)
     (row,) = kept(settings)
     in_file_us = result.document.latency_us["predicted"]
