@@ -27,6 +27,7 @@ def test_the_page_has_the_tables_of_the_results(script: Script, results: dict[st
     assert all(table in page for table in simulation.tables(results).values())
 
 
+@pytest.mark.slow
 def test_the_results_come_out_again(script: Script, results: dict[str, Any]) -> None:
     simulation = script("fleet_simulation")
     assert json.loads(json.dumps(simulation.figure_7())) == results["figure_7"], "run the script again"

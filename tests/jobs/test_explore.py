@@ -150,6 +150,7 @@ def test_a_mistake_in_a_mutator_is_a_failed_trial(base: Model, settings: Setting
     assert result.chosen == ()
 
 
+@pytest.mark.slow
 def test_what_violates_a_constraint_is_not_scored_and_not_on_the_front(base: Model, settings: Settings) -> None:
     free = explore(base, SPACE, settings()).found
     latencies = [each.feedback.values["latency:v100"] for each in free.individuals]
@@ -168,6 +169,7 @@ def test_what_violates_a_constraint_is_not_scored_and_not_on_the_front(base: Mod
     }
 
 
+@pytest.mark.slow
 def test_a_score_command_is_pruned_that_is_worse_than_others(base: Model, settings: Settings) -> None:
     """Those with a Tanh are bad from the first step on; from the ninth trial on they take minutes."""
     code = (

@@ -44,6 +44,7 @@ def cost_of(result: MatrixResult, index: int, model: Model) -> AnalyticCost:
     return AnalyticCost(model.graph, gpu)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     devices=st.sets(st.sampled_from(gpu_keys()), min_size=2, max_size=4).map(sorted),

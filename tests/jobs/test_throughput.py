@@ -89,6 +89,7 @@ def test_the_fastest_teams_ship_and_run_as_the_file_says(monkeypatch: pytest.Mon
     check_runs(model, ScheduleDocument.from_json(text))
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_schedule_of_teams_of_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 1)
     result = optimized(small(2))
@@ -154,6 +155,7 @@ def fail_with_two_images(monkeypatch: pytest.MonkeyPatch, error: Exception) -> N
     monkeypatch.setattr(CpuTeams, "ready", failing)
 
 
+@pytest.mark.slow
 def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_two_images(monkeypatch, UsageError("the shape of 'y' does not follow the number of images"))
     choices = [teams for teams in possible(4, 2, divides=True) for _ in range(2)]

@@ -198,6 +198,7 @@ def test_a_light_model_of_batch_1_is_the_same_with_a_dynamic_batch(name: str) ->
     assert_written_is_the_model(light_model(name), 1, 3, 2)
 
 
+@pytest.mark.slow
 @given(
     proto=models(), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=2, unique=True), between=st.integers(1, 5)
 )

@@ -48,6 +48,7 @@ def test_activations_neither_vanish_nor_explode(seed: int) -> None:
     assert 0.05 < np.std(logits) < 20
 
 
+@pytest.mark.slow
 def test_sampled_networks_compute_the_same_batched() -> None:
     found = batch([sampled(seed, 32) for seed in range(3)])
     alone = sum(node.op_type == "Conv" for model in found.models.values() for node in model.proto.graph.node)

@@ -138,6 +138,7 @@ def test_an_open_length_that_is_bound_gives_the_network_of_that_length(name: str
     assert bound.structure == model(name).structure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_batch_may_stay_open_while_the_length_is_bound(name: str) -> None:
     shapes = {spec.name: (1, LENGTH) for spec in model(name).graph.inputs}

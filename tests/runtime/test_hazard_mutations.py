@@ -69,6 +69,7 @@ def passes(proof: object, plan: ExecutionPlan) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_mutated_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
     seen: Counter[bool] = Counter()
 

@@ -334,6 +334,7 @@ def is_sound(plan: ExecutionPlan) -> bool:
     return None not in values and all(a != b for a, b in orders[0]) and all(order == orders[0] for order in orders)
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(plans())
 def test_the_check_agrees_with_running_every_interleaving(plan: ExecutionPlan) -> None:

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from gpu_plans import interpreted
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def convolutions(draw: st.DrawFn) -> list[Conv]:
     return convs
 
 
+@pytest.mark.slow
 @given(convolutions(), st.randoms(use_true_random=False))
 def test_convolutions_that_the_rule_allows_are_merged_by_all(convs: Sequence[Conv], random: Random) -> None:
     _check(side_by_side(convs), random)
@@ -88,6 +90,7 @@ def products(draw: st.DrawFn) -> list[Product]:
     ]
 
 
+@pytest.mark.slow
 @given(products(), st.sampled_from([(1, 6), (4, 6), (2, 3, 6), (1, 5, 6), (2, 2, 3, 6)]))
 def test_products_of_one_input_are_merged_by_all(found: Sequence[Product], shape: Sequence[int]) -> None:
     """Three projections of one input, as attention has them, become one."""

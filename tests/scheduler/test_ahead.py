@@ -58,6 +58,7 @@ def test_the_same_is_asked_and_found(
     assert Counter(cost.asked) == Counter(plain.asked)
 
 
+@pytest.mark.slow
 @given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
 def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it_out(
     graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
@@ -83,6 +84,7 @@ def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it
         assert by_another_strategy or (max_states < 100 and asked)  # a whole schedule across cuts
 
 
+@pytest.mark.slow
 @given(models(9).map(of_models), st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
 def test_so_it_is_where_all_answers_were_given_ahead(
     graph: ComputationGraph, seed: int, effort: Effort, max_states: int
@@ -196,6 +198,7 @@ def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
     assert min(again) > max(place for place, each in enumerate(names) if last >= each)
 
 
+@pytest.mark.slow
 @given(
     graphs,
     costs,

@@ -74,6 +74,7 @@ def best_us(effort: Effort) -> float:
     return searched(Trusting(0, range(0)), effort).schedule.predicted_us or 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effort", EFFORTS, ids=["lazy", "exhaustive"])
 def test_a_disturbance_that_ends_costs_measurements_and_no_latency(effort: Effort) -> None:
     lost: dict[type[Trusting], list[float]] = {Trusting: [], Noticing: []}

@@ -46,6 +46,7 @@ def old_and_new(proto: onnx.ModelProto, seed: int) -> tuple[Model, onnx.ModelPro
     return load_model(data(proto)), shuffled(renamed(retrained(proto, seed)), seed)
 
 
+@pytest.mark.slow
 @given(models(), st.integers(0, 99))
 def test_a_schedule_runs_with_other_weights_names_and_order(proto: onnx.ModelProto, seed: int) -> None:
     model, variant = old_and_new(proto, seed)

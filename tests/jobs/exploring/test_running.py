@@ -67,6 +67,7 @@ def test_a_program_that_is_not_there_says_so() -> None:
     assert "/no/such/program" in ran.errors
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_in_time_with_all_that_it_has_started(tmp_path: Path) -> None:
     """Also what has a session of its own, and holds the pipe open, and what ignores being told to terminate."""
     written = tmp_path / "pid"

@@ -159,6 +159,7 @@ def test_what_failed_and_what_was_stopped_is_marked_with_its_reason(tmp_path: Pa
     assert complete.point.violation == pytest.approx(0.4)
 
 
+@pytest.mark.slow
 def test_pruning_stops_what_is_worse_than_the_median(tmp_path: Path) -> None:
     opened = begun_study(tmp_path / "study.db", card("max:accuracy"))
     strategy = strategy_of(opened, "random", 20)

@@ -65,6 +65,7 @@ def test_random_models_compute_the_same_together(a: onnx.ModelProto, b: onnx.Mod
     assert len(found.model.proto.graph.node) - copies <= alone - found.shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", [("squeezenet", "shufflenet"), ("densenet121", "squeezenet")])
 def test_light_models_compute_the_same_together(pair: tuple[str, str]) -> None:
     composed({name: light_model(name) for name in pair})

@@ -48,6 +48,7 @@ def answers(plan: Plan) -> dict[str, int | str]:
     return dict(zip(("channels", "pool", "end", "depth"), plan, strict=True))
 
 
+@pytest.mark.slow
 def test_every_variant_is_the_network_of_its_plan() -> None:
     assert len(ALL) == SPACE.size == 54
     for plan in ALL:

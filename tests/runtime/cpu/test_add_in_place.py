@@ -91,6 +91,7 @@ def _adds(backend: CpuBackend, nodes: Sequence[int]) -> bool:
     return any(len(backend.kernels.nodes[index].input) > 3 for index in nodes)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     layers=st.lists(st.sampled_from(["dense", "depthwise", "late", "own"]), min_size=1, max_size=4),

@@ -149,6 +149,7 @@ STEPS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(STEPS, min_size=1, max_size=5), batch=st.integers(1, 2))
 def test_any_chain_before_a_transpose(steps: list[str], batch: int) -> None:
     model = image_last(steps, batch)
@@ -156,6 +157,7 @@ def test_any_chain_before_a_transpose(steps: list[str], batch: int) -> None:
     assert joined(model).proto.graph.node[0].op_type == "Transpose"
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.sampled_from(["Mul", "Add", "norm", "one", "twice"]), st.booleans()),
                       min_size=1, max_size=6))  # fmt: skip
 def test_any_chain_of_channels(steps: list[tuple[str, bool]]) -> None:

@@ -205,6 +205,7 @@ KINDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.tuples(KINDS, st.integers(0, 9)), min_size=1, max_size=7), batch=st.integers(1, 2),
        channels=st.sampled_from([3, 16, 20, 32]))  # fmt: skip
 def test_any_chain_of_operators(steps: list[tuple[str, int]], batch: int, channels: int) -> None:

@@ -48,6 +48,7 @@ def small(batch: int) -> Model:
     return load_model(branches().SerializeToString(), name="branches", batch_size=batch)
 
 
+@pytest.mark.slow
 @given(
     proto=models(most=7),
     batch=st.integers(2, 7),

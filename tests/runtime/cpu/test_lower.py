@@ -167,6 +167,7 @@ def test_arena_is_shared_by_tensors_that_do_not_live_together() -> None:
     assert plan.arena_nbytes < total / 2
 
 
+@pytest.mark.slow
 def test_lowering_is_the_same_each_time() -> None:
     model = zoo_model("light_shufflenet")
     with CpuBackend(model, lanes=2) as one, CpuBackend(model, lanes=2) as other:

@@ -100,6 +100,7 @@ def test_every_schedule() -> None:
     check_everything(model_of(128, 32, after="Relu", summed=True), lanes=(1, 2, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     blocks=st.integers(2, 9), results=st.integers(1, 40), lanes=st.integers(2, 4), kernel=st.sampled_from([3, 5]),

@@ -42,6 +42,7 @@ def check_bits(model: Model, backend: CpuBackend, seeds: Sequence[int] = (0, 1))
             compiled.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("with_pairs", [True, False])
 def test_squeezenet(with_pairs: bool, native: bool) -> None:
@@ -87,6 +88,7 @@ def test_dequantized_weights_that_the_model_returns_stay_where_they_are() -> Non
         check_bits(model, backend, seeds=())
 
 
+@pytest.mark.slow
 def test_numbers_made_whole_in_the_run() -> None:
     """Convolutions are cut; what looks for the range of a tensor is not."""
     model = loaded(quantized_in_the_run(light_model("squeezenet")), 1)

@@ -170,6 +170,7 @@ def test_every_schedule() -> None:
     check_everything(mobile(24).model(), lanes=(1, 2, 3))
 
 
+@pytest.mark.slow
 @given(
     lanes=st.integers(2, 4), size=st.integers(9, 40), channels_last=st.booleans(),
     layers=st.lists(

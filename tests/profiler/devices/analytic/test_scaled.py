@@ -180,6 +180,7 @@ class MadeUp(dict[str, float]):
         return made_up(key, self.seed) if is_measured else default
 
 
+@pytest.mark.slow
 @given(models(most=7), st.sampled_from((0.0, 0.2, 0.6, 1.0)), st.integers(0, 99))
 def test_the_search_finds_the_best_by_what_was_measured_and_by_the_model_for_the_rest(
     proto: onnx.ModelProto, part: float, seed: int

@@ -21,6 +21,7 @@ from iosched.runtime.reference import Reference
 pytestmark = needs_compiler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["auto", "packed"])
 def test_several_models_run_as_what_was_found_fastest(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -189,6 +189,7 @@ def test_what_another_process_chose_or_spoiled_holds() -> None:
         assert dict(found.fused) == fused
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(

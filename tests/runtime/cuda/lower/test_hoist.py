@@ -206,6 +206,7 @@ def random_graph(seed: int) -> Model:
     return graph.model(*ends, *draw.sample(made[1:-1], draw.randint(0, 1)))
 
 
+@pytest.mark.slow
 def test_random_graphs_compute_the_same() -> None:
     saved = 0
     for seed in range(60):
