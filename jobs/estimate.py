@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -143,9 +143,15 @@ class _Counter:
     settings: OptimizeSettings
     asked: MeasuredCosts
 
+    @cached_property
+    def _may_know(self) -> bool:
+        """Whether the database is used and has any stage of the device."""
+        devices = self.here.cost.database.stats().devices if self.settings.resume else ()
+        return any(each.device == self.here.cost.device and each.stages for each in devices)
+
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
         """How many of the stages the database knows, and how many of the others the search measures at most."""
-        if not self.settings.resume:
+        if not self._may_know:
             return 0, self._most(stages, known=[])
         known = [stage for stage in stages if self._is_known(stage)]
         return len(known), self._most(stages, known)
@@ -157,7 +163,7 @@ class _Counter:
 
     def added_to(self, found: Estimate) -> Estimate:
         """The estimate with what is known in all, and how long measuring takes."""
-        if self.settings.resume and found.blocks:
+        if self._may_know and found.blocks:
             self._ask_for_other_ways()
         cost = self.here.cost
         return replace(

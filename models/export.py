@@ -84,8 +84,8 @@ def annotate(
     weights = dict(model.weights)
     owner = {node: name for name in order for node in model.graph.by_name[name].nodes}
     found: list[Merge] = []
-    for names in merges:
-        merge, nodes = merge_operators(proto, weights, [model.graph.by_name[name] for name in names])
+    operators = [[model.graph.by_name[name] for name in names] for names in merges]
+    for names, (merge, nodes) in zip(merges, merge_operators(proto, weights, operators), strict=True):
         owner.update((node.output[0], names[0]) for node in nodes)
         found.append(merge)
     _sort(proto.graph, owner, {name: index for index, name in enumerate(order)})

@@ -7,7 +7,9 @@ bit, and are cut out of those again when the merge is undone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -20,40 +22,32 @@ from iosched.models.merge_record import Merge, UnmergedOperator, from_metadata
 from iosched.models.merge_rule import merged_size, refusal
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.stacking import Origin, Stacked, margins, stacked
-from iosched.models.wiring import reads, replace_nodes, standard_opset, use_counts
+from iosched.models.wiring import reads, replace_nodes, standard_opset, use_counts, writes
 
 
 def merge_operators(
-    proto: onnx.ModelProto, weights: dict[str, np.ndarray], operators: Sequence[Operator]
-) -> tuple[Merge, list[onnx.NodeProto]]:
-    """Replace the nodes of `operators` in `proto` by those of one merged operator.
+    proto: onnx.ModelProto, weights: dict[str, np.ndarray], merges: Sequence[Sequence[Operator]]
+) -> list[tuple[Merge, list[onnx.NodeProto]]]:
+    """For each of `merges`, replace the nodes of its operators in `proto` by those of one merged operator.
 
     Args:
         proto: its nodes are changed in place; its initializers are left to the caller.
         weights: every initializer by name. The merged ones are added, and those that no node reads any more removed.
-        operators: two or more that `merge_rule` allows to be merged.
+        merges: each of two or more operators that `merge_rule` allows to be merged; none in two of them.
 
     Returns:
-        The record that undoes the merge, and the new nodes (which are also in `proto`).
+        For each the record that undoes it, and the new nodes.
+
+    Complexity: O(nodes + edges), and for each merge O(weights).
 
     Raises:
-        ValueError: merging would not be exact, or is not possible; nothing was changed.
+        ValueError: merging would not be exact, or is not possible; `proto` was not changed.
     """
-    if reason := refusal(operators):
-        raise ValueError(reason)
-    graph = proto.graph
-    producer = {name: node for node in graph.node for name in node.output}
-    parts = [_chain(operator, producer, weights) for operator in operators]
-    pads = merged_size(operators)[1] if parts[0].is_convolution else ()
-    base = _fresh(f"{parts[0].output}/merged", {*producer, *weights})
-    found = stacked(parts, pads, base, standard_opset(proto))
-    record = tuple(
-        UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in zip(parts, found.origins, strict=True)
-    )
-    _replace(graph, {node.output[0] for part in parts for node in part.nodes}, found.nodes)
-    weights.update(found.constants)
-    _drop_unread(graph, weights, {name for origins in found.origins for name in origins})
-    return Merge(base, record), list(found.nodes)
+    draft = _Draft.of(proto.graph)
+    found = [_merge(draft, weights, operators, standard_opset(proto)) for operators in merges]
+    if found:
+        draft.write(proto.graph)
+    return found
 
 
 def unmerge(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
@@ -64,8 +58,86 @@ def unmerge(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
     differ, because another tool edited the graph or wrote the metadata, the merged operator stays: the model computes
     the same with it.
     """
-    for merge in from_metadata(proto):
-        _undo(proto, weights, merge)
+    merges = from_metadata(proto)
+    if not merges:
+        return
+    draft = _Draft.of(proto.graph)
+    anchors: dict[str, onnx.NodeProto] = {}
+    for node in proto.graph.node:
+        for weight in node.input[1:2]:
+            anchors.setdefault(weight, node)
+    undone = [_undo(proto, draft, weights, merge, anchors.get(f"{merge.base}/weight")) for merge in merges]
+    if any(undone):
+        draft.write(proto.graph)
+
+
+@dataclass(eq=False)
+class _Draft:
+    """The nodes of a graph while some are replaced, without a pass over all of them for each."""
+
+    slots: list[list[onnx.NodeProto]]  # what stands now where each node of the graph stood
+    slot_of: dict[str, int]  # by the first outputs of nodes
+    producer: dict[str, onnx.NodeProto]
+    uses: Counter[str]
+    inputs: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: onnx.GraphProto) -> _Draft:
+        return cls(
+            [[node] for node in graph.node],
+            {node.output[0]: index for index, node in enumerate(graph.node) if node.output},
+            {name: node for node in graph.node for name in writes(node)},
+            use_counts(graph),
+            frozenset(item.name for item in graph.input),
+        )
+
+    def replace(self, gone: set[str], new: Sequence[onnx.NodeProto]) -> None:
+        """Remove the nodes that write the tensors `gone`, and put the nodes `new` where the first of those stood."""
+        places = sorted({self.slot_of[name] for name in gone})
+        first = self.slots[places[0]]
+        at = next(index for index, node in enumerate(first) if node.output[0] in gone)
+        for place in places:
+            for node in [node for node in self.slots[place] if node.output[0] in gone]:
+                self.slots[place].remove(node)
+                self.uses.subtract(reads(node))
+                for name in writes(node):
+                    del self.producer[name]
+        first[at:at] = new
+        for node in new:
+            self.uses.update(reads(node))
+            self.slot_of[node.output[0]] = places[0]
+            self.producer.update(dict.fromkeys(writes(node), node))
+
+    def drop_unread(self, weights: dict[str, np.ndarray], names: set[str]) -> None:
+        """Remove those of the weights `names` that no node reads any more."""
+        for name in names:
+            if not self.uses[name]:
+                weights.pop(name, None)
+
+    def write(self, graph: onnx.GraphProto) -> None:
+        """Make the nodes those of `graph`, whose types of tensors that are gone are dropped."""
+        replace_nodes(graph, [node for slot in self.slots for node in slot])
+        infos = [info for info in graph.value_info if info.name in self.producer]
+        del graph.value_info[:]
+        graph.value_info.extend(infos)
+
+
+def _merge(
+    draft: _Draft, weights: dict[str, np.ndarray], operators: Sequence[Operator], opset: int
+) -> tuple[Merge, list[onnx.NodeProto]]:
+    if reason := refusal(operators):
+        raise ValueError(reason)
+    parts = [_chain(operator, draft.producer, weights) for operator in operators]
+    pads = merged_size(operators)[1] if parts[0].is_convolution else ()
+    base = _fresh(f"{parts[0].output}/merged", (draft.producer, weights))
+    found = stacked(parts, pads, base, opset)
+    record = tuple(
+        UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in zip(parts, found.origins, strict=True)
+    )
+    draft.replace({node.output[0] for part in parts for node in part.nodes}, found.nodes)
+    weights.update(found.constants)
+    draft.drop_unread(weights, {name for origins in found.origins for name in origins})
+    return Merge(base, record), list(found.nodes)
 
 
 def _chain(operator: Operator, producer: Mapping[str, onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> Chain:
@@ -76,50 +148,40 @@ def _chain(operator: Operator, producer: Mapping[str, onnx.NodeProto], weights: 
     return found
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def _fresh(name: str, taken: Sequence[Iterable[str]]) -> str:
     """`name`, with a number behind it where that is needed for no tensor to have this name or one that begins so."""
+    begin = [other for names in taken for other in names if other.startswith(name)]
     candidate, count = name, 1
-    while any(other == candidate or other.startswith(f"{candidate}/") for other in taken):
+    while any(other == candidate or other.startswith(f"{candidate}/") for other in begin):
         count += 1
         candidate = f"{name}{count}"
     return candidate
 
 
-def _replace(graph: onnx.GraphProto, gone: set[str], new: Sequence[onnx.NodeProto]) -> None:
-    """Remove the nodes that write the tensors `gone`, and put the nodes `new` where the first of those stood."""
-    first = next(index for index, node in enumerate(graph.node) if node.output and node.output[0] in gone)
-    kept = [node for node in graph.node if not node.output or node.output[0] not in gone]
-    replace_nodes(graph, [*kept[:first], *new, *kept[first:]])
-    written = {name for node in graph.node for name in node.output}
-    infos = [info for info in graph.value_info if info.name in written]
-    del graph.value_info[:]
-    graph.value_info.extend(infos)
-
-
-def _drop_unread(graph: onnx.GraphProto, weights: dict[str, np.ndarray], names: set[str]) -> None:
-    read = {name for node in graph.node for name in reads(node)} | {output.name for output in graph.output}
-    for name in names - read:
-        weights.pop(name, None)
-
-
-def _undo(proto: onnx.ModelProto, weights: dict[str, np.ndarray], merge: Merge) -> None:
-    graph = proto.graph
-    anchor = next((node for node in graph.node if list(node.input[1:2]) == [f"{merge.base}/weight"]), None)
+def _undo(
+    proto: onnx.ModelProto,
+    draft: _Draft,
+    weights: dict[str, np.ndarray],
+    merge: Merge,
+    anchor: onnx.NodeProto | None,
+) -> bool:
+    """Whether the operators of one merge were restored; `anchor` is the node that reads its weights."""
     nodes = [part.protos() for part in merge.parts]
     own = [found for found in nodes if found and all(is_well_formed(node, proto) for node in found)]
     if anchor is None or len(own) < len(nodes):
-        return
-    constants = {**_cut_back(merge, weights), **weights}
+        return False
+    constants = ChainMap(weights, _cut_back(merge, weights))
     parts = [chain for found in own if (chain := chain_of(found, constants)) is not None]
     if len(parts) < len(own) or not _fit(parts, anchor):
-        return
+        return False
     found = stacked(parts, integers(anchor, "pads"), merge.base, standard_opset(proto))
-    if not _stands_in(graph, weights, found) or not _names_are_free(graph, parts, found, weights):
-        return
-    _replace(graph, {node.output[0] for node in found.nodes}, [node for part in parts for node in part.nodes])
+    if not _stands_in(draft, weights, found) or not _names_are_free(draft, parts, found, weights):
+        return False
+    draft.replace({node.output[0] for node in found.nodes}, [node for part in parts for node in part.nodes])
     read = {name for part in parts for node in part.nodes for name in node.input}
     weights.update({name: constants[name] for name in read if name in constants and name not in weights})
-    _drop_unread(graph, weights, set(found.constants))
+    draft.drop_unread(weights, set(found.constants))
+    return True
 
 
 def _cut_back(merge: Merge, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -199,17 +261,15 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
     return list(pads) == [pad + more for pad, more in zip(before, shift * 2, strict=True)]
 
 
-def _stands_in(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray], found: Stacked) -> bool:
+def _stands_in(draft: _Draft, weights: Mapping[str, np.ndarray], found: Stacked) -> bool:
     """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
-    producer = {name: node for node in graph.node for name in node.output}
     for node in found.nodes:
-        stands = producer.get(node.output[0])
+        stands = draft.producer.get(node.output[0])
         if stands is None or _written(stands) != _written(node):
             return False
     inner = [node.output[0] for node in found.nodes[:-1]]
     inside = use_counts(onnx.GraphProto(node=found.nodes))
-    counts = use_counts(graph)
-    if any(counts[name] != inside[name] for name in inner):
+    if any(draft.uses[name] != inside[name] for name in inner):
         return False
     return all(
         name in weights and _identity(weights[name]) == _identity(array) for name, array in found.constants.items()
@@ -224,14 +284,12 @@ def _identity(array: np.ndarray) -> object:
     return array.dtype.name, array.shape, array.tobytes()
 
 
-def _names_are_free(
-    graph: onnx.GraphProto, parts: Sequence[Chain], found: Stacked, weights: Mapping[str, np.ndarray]
-) -> bool:
+def _names_are_free(draft: _Draft, parts: Sequence[Chain], found: Stacked, weights: Mapping[str, np.ndarray]) -> bool:
     """Whether restoring the parts gives no two tensors of the graph the same name."""
     merged = {name for node in found.nodes for name in node.output}
-    computed = {name for node in graph.node for name in node.output if name} | {item.name for item in graph.input}
     written = [str(node.output[0]) for part in parts for node in part.nodes]
     read = {name for part in parts for node in part.nodes for name in node.input if name in part.weights}
     is_known = all(part.output in found.nodes[-1].output for part in parts)
-    others = (computed - merged) | set(weights)
-    return is_known and len(set(written)) == len(written) and others.isdisjoint(written) and computed.isdisjoint(read)
+    computed = {name for name in (*written, *read) if name in draft.producer or name in draft.inputs}
+    is_taken = any((name in computed and name not in merged) or name in weights for name in written)
+    return is_known and len(set(written)) == len(written) and not is_taken and computed.isdisjoint(read)

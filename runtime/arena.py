@@ -113,13 +113,14 @@ def _smaller_or_warm(lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
 def _place_in(sequence: np.ndarray, lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
     offsets = np.zeros(len(nbytes), np.int64)
     placed = np.zeros(len(nbytes), np.bool_)
+    top = 0
     for index in sequence.tolist():
         neighbours = np.flatnonzero(placed & ~lifetimes.apart[index])
         free = np.flatnonzero(placed & lifetimes.apart[index])
         gaps = _gaps(offsets[neighbours], nbytes[neighbours], int(nbytes[index]))
-        top = int((offsets + nbytes)[placed].max(initial=0))
         offsets[index] = _best(gaps, int(nbytes[index]), top, offsets[free], nbytes[free], lifetimes.last[free])
         placed[index] = True
+        top = max(top, int(offsets[index] + nbytes[index]))
     return offsets
 
 

@@ -10,8 +10,9 @@ large as these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.scheduler.asking import ask_ahead
@@ -131,13 +132,14 @@ def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) ->
 def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
     """The graph of some operators, in topological order; what they read of others is an input of it."""
     operators = tuple(graph.by_name[name] for name in names)
+    inside = frozenset(names)
     computed = {tensor: None for operator in operators for tensor in operator.outputs}
     read = dict.fromkeys(tensor for operator in operators for tensor in operator.inputs if tensor not in computed)
     outside = {
         tensor
         for name in names
         for reader in graph.successors[name]
-        if reader not in set(names)
+        if reader not in inside
         for tensor in graph.by_name[reader].inputs
     }
     outside.update(graph.outputs)
@@ -162,9 +164,14 @@ class _Equal:
         """The graph of the first part."""
         return part_of(self.whole, self.parts[0])
 
+    @cached_property
+    def _names(self) -> tuple[Mapping[str, str], ...]:
+        """For each part what the operators of the first one are called in it."""
+        return tuple(dict(zip(self.parts[0], part, strict=True)) for part in self.parts)
+
     def copies(self, stage: Stage) -> tuple[Stage, ...]:
         """A stage of the first part in all parts."""
-        return tuple(stage.renamed(dict(zip(self.parts[0], part, strict=True))) for part in self.parts)
+        return tuple(stage.renamed(names) for names in self._names)
 
     def beside(self, stage: Stage) -> Stage | None:
         """A stage of all parts side by side; None where that cannot be: operators that run as one are of one part."""

@@ -109,14 +109,21 @@ def fitting(predecessors: Iterable[int], max_states: int) -> int:
         predecessors: of each operator in topological order, as masks.
         max_states: the limit.
     """
-    states, count = [0], 0
+    states, count = np.zeros(1, dtype=np.uint64), 0
     for before in islice(predecessors, MAX_OPERATORS):
-        added = [state | 1 << count for state in states if state & before == before]
-        if len(states) + len(added) > max_states and count:
+        grown = _with_operator(states, count, before)
+        if len(grown) > max_states and count:
             break
-        states += added
+        states = grown
         count += 1
     return count
+
+
+def _with_operator(states: Masks, index: int, before: int) -> Masks:
+    """The states of one operator more, which can be added to those that hold its predecessors `before`."""
+    needed = np.uint64(before)
+    ready = states[(states & needed) == needed]
+    return np.concatenate([states, ready | np.uint64(1 << index)])
 
 
 def popcount(masks: Masks) -> Indices:
@@ -134,9 +141,7 @@ def down_sets(order: Relation) -> Masks:
     """
     states = np.zeros(1, dtype=np.uint64)
     for index, before in enumerate(order.predecessors):
-        needed = np.uint64(before)
-        ready = states[(states & needed) == needed]
-        states = np.concatenate([states, ready | np.uint64(1 << index)])
+        states = _with_operator(states, index, before)
     return states[np.lexsort((states, popcount(states)))]
 
 

@@ -110,10 +110,10 @@ def _sharing(graph: ComputationGraph, stage: Stage, label: Label) -> list[tuple[
         for tensor in graph.by_name[name].inputs:
             if graph.producer.get(tensor) not in inside:
                 readers.setdefault(tensor, []).append(name)
-    shared = Counter(
-        tuple(sorted(label(graph.by_name[name]) for name in names)) for names in readers.values() if len(names) > 1
-    )
-    return sorted(shared.items())
+    several = [names for names in readers.values() if len(names) > 1]
+    if not several:
+        return []
+    return sorted(Counter(tuple(sorted(label(graph.by_name[name]) for name in names)) for names in several).items())
 
 
 def sources_inside(

@@ -14,20 +14,21 @@ from iosched.models.zoo.network import Network, Value
 _STEM_CHANNELS = 96
 
 
-def build(cells_per_stage: int = 6) -> onnx.ModelProto:
-    """NASNet-A: input (1, 3, 331, 331), output (1, 3360, 1, 1) float32.
+def build(cells_per_stage: int = 6, filters: int = 168) -> onnx.ModelProto:
+    """NASNet-A: input (1, 3, 331, 331), output (1, 20 * filters, 1, 1) float32.
 
     Args:
         cells_per_stage: normal cells in each of the three stages; NASNet-A large has 6.
+        filters: of each operator of the first stage's cells, a multiple of 4; NASNet-A large has 168.
     """
     net = Network("nasnet_a")
     stem = net.conv(net.input(3, 331), _STEM_CHANNELS, 3, "stem", stride=2, relu=False)
-    before = _first_stem_cell(net, stem, "stem_cell1")
-    now = _second_stem_cell(net, before, stem, "stem_cell2")
-    before, now = _stage(net, now, before, 168, "stage1", cells_per_stage)
-    for index, filters in enumerate((336, 672), start=1):
-        reduced = _reduction_cell(net, now, before, filters, f"reduction{index}")
-        before, now = _stage(net, reduced, before, filters, f"stage{index + 1}", cells_per_stage)
+    before = _first_stem_cell(net, stem, filters // 4, "stem_cell1")
+    now = _second_stem_cell(net, before, stem, filters // 2, "stem_cell2")
+    before, now = _stage(net, now, before, filters, "stage1", cells_per_stage)
+    for index, wider in enumerate((2 * filters, 4 * filters), start=1):
+        reduced = _reduction_cell(net, now, before, wider, f"reduction{index}")
+        before, now = _stage(net, reduced, before, wider, f"stage{index + 1}", cells_per_stage)
     return net.finish(net.global_average_pool(net.relu(now, "relu"), "output"))
 
 
@@ -71,16 +72,16 @@ def _normal_cell(net: Network, now: Value, before: Value, filters: int, name: st
     return net.concat([left, *sums] if resized else sums, name)
 
 
-def _first_stem_cell(net: Network, stem: Value, name: str) -> Value:
-    now = net.relu_conv(stem, 42, f"{name}/now")
-    return _reduce(net, now, stem, 42, name, middle=42, fourth=lambda first, second: first)
+def _first_stem_cell(net: Network, stem: Value, filters: int, name: str) -> Value:
+    now = net.relu_conv(stem, filters, f"{name}/now")
+    return _reduce(net, now, stem, filters, name, middle=filters, fourth=lambda first, second: first)
 
 
-def _second_stem_cell(net: Network, now: Value, stem: Value, name: str) -> Value:
-    right = net.relu_conv(now, 84, f"{name}/now")
+def _second_stem_cell(net: Network, now: Value, stem: Value, filters: int, name: str) -> Value:
+    right = net.relu_conv(now, filters, f"{name}/now")
     # The measured network adds the two halves of the resized stem, where the paper concatenates them.
-    left = net.sum([net.relu_conv(stem, 42, f"{name}/before_{side}", stride=2) for side in "ab"], f"{name}/before")
-    return _reduce(net, right, left, 84, name, fourth=lambda first, second: second)
+    halves = [net.relu_conv(stem, filters // 2, f"{name}/before_{side}", stride=2) for side in "ab"]
+    return _reduce(net, right, net.sum(halves, f"{name}/before"), filters, name, fourth=lambda first, second: second)
 
 
 def _reduction_cell(net: Network, now: Value, before: Value, filters: int, name: str) -> Value:

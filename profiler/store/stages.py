@@ -50,6 +50,7 @@ class StageMemory:
     cache_hits: int = 0
     repeated: int = 0
     _met: dict[Turn, dict[str, Measurement]] = field(default_factory=lambda: {"first": {}, "again": {}, "rough": {}})
+    _asked_for: set[str] = field(default_factory=set)  # in any turn, and known
     _disturbed: defaultdict[tuple[Turn, str], list[Measurement]] = field(default_factory=lambda: defaultdict(list))
     _wanted_tries: int = 1
     _by_others: set[tuple[Turn, str]] = field(default_factory=set)
@@ -66,13 +67,13 @@ class StageMemory:
     @property
     def signatures(self) -> int:
         """How many different stages are known of those asked for so far."""
-        return len(set().union(*self._met.values()))
+        return len(self._asked_for)
 
     @property
     def disturbed(self) -> int:
         """How many of them have no measurement that was not disturbed."""
         trusted = {key for met in self._met.values() for key, found in met.items() if not found.disturbed_by}
-        return len(set().union(*self._met.values()) - trusted)
+        return len(self._asked_for - trusted)
 
     def found(self, signature: str, turn: Turn) -> Measurement | None:
         """The measurement of a stage that was taken before; None where the stage has to be measured."""
@@ -97,8 +98,12 @@ class StageMemory:
             tries = sorted([*self._disturbed[turn, signature], found], key=lambda each: each.median_us)
             self._disturbed[turn, signature] = tries
             found = tries[(len(tries) - 1) // 2]
-        self._met[turn][signature] = found
+        self._count(signature, turn, found)
         return found
+
+    def _count(self, signature: str, turn: Turn, found: Measurement) -> None:
+        self._met[turn][signature] = found
+        self._asked_for.add(signature)
 
     def measured_by_others(self, rows: Iterable[Row]) -> None:
         """Says what others have just measured for whoever asks here: it counts as measured once it is asked for."""
@@ -144,9 +149,9 @@ class StageMemory:
         A `FAILED` one counts for nothing, and is only remembered here.
         """
         if found is FAILED:  # another version may run it
-            self._met[turn][signature] = found
+            self._count(signature, turn, found)
             return found
-        if not self.resume and not any(signature in met for met in self._met.values()):
+        if not self.resume and signature not in self._asked_for:
             self.database.forget_stage(signature, self.device)
         before = self._met[turn].get(signature)
         self.repeated += before is not None and bool(before.disturbed_by)

@@ -16,7 +16,7 @@ from iosched.runtime.cpu.blocked import keep_blocked
 from iosched.runtime.cpu.calls import own_lanes, stage_calls
 from iosched.runtime.cpu.dequantized_weights import dequantize_weights
 from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
-from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
@@ -44,7 +44,7 @@ Arrays = Mapping[str, np.ndarray]
 Nodes = Mapping[str, tuple[int, ...]]
 """For each unit its nodes in the kernel graph."""
 
-_AS_ONE: dict[Strategy, Callable[[KernelGraph, Nodes, Sequence[str]], tuple[KernelGraph, Nodes] | None]] = {
+_AS_ONE: dict[Strategy, Callable[[KernelGraph, Nodes, Sequence[str], int], AsOne | None]] = {
     Strategy.MERGE: merge_nodes,
     Strategy.SESSION: session_nodes,
 }
@@ -318,12 +318,17 @@ class CpuBackend:
 
     def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
         """The kernel graph with the units of stages made one where their strategy says so and they allow it."""
-        kernels, nodes = self.kernels, self.coarse.nodes
+        changes: list[AsOne] = []
+        nodes = dict(self.coarse.nodes)
+        count = len(self.kernels.nodes)
         for stage in stages:
             as_one = _AS_ONE.get(stage.strategy)
-            found = None if as_one is None else as_one(kernels, nodes, stage.operators)
+            found = None if as_one is None else as_one(self.kernels, self.coarse.nodes, stage.operators, count)
             if found is not None:
-                kernels, nodes = found
+                changes.append(found)
+                count += len(found.nodes)
+                nodes.update({**dict.fromkeys(stage.operators, ()), stage.operators[0]: found.own})
+        kernels = self.kernels.changed(changes)
         return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -68,6 +68,18 @@ class SharedRows:
     lane_of: Mapping[str, int] = field(default_factory=dict)
     whole: tuple[onnx.NodeProto, ...] = ()
     made: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class AsOne:
+    """Nodes that take the place of several units' nodes in a kernel graph, as its last ones."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    own: tuple[int, ...]  # all nodes that stand for the units now, new ones included
+    gone: frozenset[int] = frozenset()  # nodes whose places become empty
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
+    inside: Mapping[str, tuple[onnx.NodeProto, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +142,20 @@ class KernelGraph:
             for name in names:
                 found[name].append(index)
         return {name: tuple(indices) for name, indices in found.items()}
+
+    def changed(self, changes: Sequence[AsOne]) -> KernelGraph:
+        """The graph after all `changes`, whose new nodes stand in this order behind those that there are."""
+        if not changes:
+            return self
+        gone = frozenset().union(*(each.gone for each in changes))
+        rest = (onnx.NodeProto() if index in gone else node for index, node in enumerate(self.nodes))
+        return replace(
+            self,
+            nodes=(*rest, *(node for each in changes for node in each.nodes)),
+            weights={**self.weights, **{name: array for each in changes for name, array in each.weights.items()}},
+            tensors={**self.tensors, **{name: spec for each in changes for name, spec in each.tensors.items()}},
+            inside={**self.inside, **{name: nodes for each in changes for name, nodes in each.inside.items()}},
+        )
 
 
 def build_kernel_graph(model: Model) -> KernelGraph:

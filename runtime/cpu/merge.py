@@ -8,7 +8,7 @@ What onnxruntime left behind the convolutions comes once, before the Split, wher
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +17,7 @@ import onnx
 from iosched.models.fusion.view import ACTIVATIONS
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import assign, integers, padding, plain_values
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph
 from iosched.runtime.cpu.stacked_weights import is_centrable, stacked_bias, stacked_weight
 
 _CONVOLUTIONS, _PRODUCTS = ("Conv", "FusedConv"), ("FusedGemm", "Gemm", "MatMul")
@@ -35,17 +35,18 @@ class _Unit:
 
 
 def merge_nodes(
-    kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str]
-) -> tuple[KernelGraph, dict[str, tuple[int, ...]]] | None:
-    """Replaces the convolutions (or products) of `units` by one and a Split.
+    kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str], count: int
+) -> AsOne | None:
+    """One convolution (or product) and a Split in place of those of `units`.
 
     Args:
         nodes: for each unit its nodes.
         units: at least two units of one merge stage.
+        count: how many nodes the graph has when the new ones are added.
 
     Returns:
-        The changed graph and the changed node lists (all nodes belong to the first unit), or None where the optimized
-        nodes do not allow it: onnxruntime fused one with something else, or a weight has an unknown layout.
+        None where the optimized nodes do not allow it: onnxruntime fused one with something else, or a weight has an
+        unknown layout.
     """
     found = [_unit(kernels, nodes[unit]) for unit in units]
     parts = [unit for unit in found if unit is not None]
@@ -56,10 +57,9 @@ def merge_nodes(
         return None
     lifted = draft.lift()
     draft.split(lifted)
-    count = len(kernels.nodes)
     rest = [index for part in parts for index in part.after[lifted:]]
     own = (*parts[0].before, *range(count, count + len(draft.nodes)), *rest)
-    return draft.graph(), {**nodes, **dict.fromkeys(units[1:], ()), units[0]: own}
+    return AsOne(tuple(draft.nodes), own, weights=draft.constants, tensors=draft.results)
 
 
 def _unit(kernels: KernelGraph, nodes: Sequence[int]) -> _Unit | None:
@@ -193,16 +193,6 @@ class _Draft:
         self.constants[f"{self.base}/sizes"] = np.array(sizes, np.int64)
         inputs = [source, f"{self.base}/sizes"]
         self.nodes.append(onnx.helper.make_node("Split", inputs, outputs, name=name, axis=self.axis))
-
-    def graph(self) -> KernelGraph:
-        """The kernel graph with the merged nodes in place of the units' own."""
-        kernels = self.kernels
-        return replace(
-            kernels,
-            nodes=(*kernels.nodes, *self.nodes),
-            weights={**kernels.weights, **self.constants},
-            tensors={**kernels.tensors, **self.results},
-        )
 
     def _add(self, like: onnx.NodeProto, inputs: Sequence[str], output: str, parts: Sequence[str]) -> None:
         """A node as `like`, whose result holds the tensors `parts`."""

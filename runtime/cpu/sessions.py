@@ -7,26 +7,25 @@ or Reshape inside is a call like others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import onnx
 
 from iosched.models.wiring import reads, writes
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph
 
 
 def session_nodes(
-    kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str]
-) -> tuple[KernelGraph, dict[str, tuple[int, ...]]] | None:
-    """Replaces the nodes of `units` by one that stands for them (`KernelGraph.inside`).
+    kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str], count: int
+) -> AsOne | None:
+    """One node that stands for those of `units` (`KernelGraph.inside`).
 
     Args:
         nodes: for each unit its nodes.
         units: of one stage.
+        count: how many nodes the graph has when the new one is added.
 
     Returns:
-        The changed graph and the changed node lists (the new node belongs to the first unit), or None where nothing
-        that the units compute is used.
+        None where nothing that the units compute is used.
     """
     own = sorted(index for unit in units for index in nodes[unit])
     members = _members(kernels, own)
@@ -37,10 +36,7 @@ def session_nodes(
     inputs = dict.fromkeys(name for node in members for name in reads(node) if name not in computed)
     name = f"session:{outputs[-1]}"
     stand_in = onnx.NodeProto(name=name, op_type="Session", domain="iosched", input=inputs, output=outputs)
-    gone = set(own)
-    rest = tuple(onnx.NodeProto() if index in gone else node for index, node in enumerate(kernels.nodes))
-    changed = replace(kernels, nodes=(*rest, stand_in), inside={**kernels.inside, name: members})
-    return changed, {**nodes, **dict.fromkeys(units, ()), units[0]: (len(kernels.nodes),)}
+    return AsOne((stand_in,), (count,), frozenset(own), inside={name: members})
 
 
 def _members(kernels: KernelGraph, own: Sequence[int]) -> tuple[onnx.NodeProto, ...]:

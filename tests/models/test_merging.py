@@ -146,7 +146,7 @@ def test_a_refused_merge_changes_nothing() -> None:
     model = load_model(_network([_PLAIN, {"kernel": [3, 3]}]).SerializeToString())
     proto, weights = onnx.ModelProto.FromString(model.proto.SerializeToString()), dict(model.weights)
     with pytest.raises(ValueError, match="centred"):
-        merge_operators(proto, weights, list(model.graph.operators))
+        merge_operators(proto, weights, [model.graph.operators])
     assert proto == model.proto
     assert weights.keys() == model.weights.keys()
 
