@@ -75,7 +75,7 @@ def unmerge(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
 class _Draft:
     """The nodes of a graph while some are replaced, without a pass over all of them for each."""
 
-    slots: list[list[onnx.NodeProto]]  # what stands now where each node of the graph stood
+    slots: list[list[onnx.NodeProto]]  # for each node of the graph what is now in its place
     slot_of: dict[str, int]  # by the first outputs of nodes
     producer: dict[str, onnx.NodeProto]
     uses: Counter[str]
@@ -264,8 +264,8 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
 def _stands_in(draft: _Draft, weights: Mapping[str, np.ndarray], found: Stacked) -> bool:
     """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
     for node in found.nodes:
-        stands = draft.producer.get(node.output[0])
-        if stands is None or _written(stands) != _written(node):
+        present = draft.producer.get(node.output[0])
+        if present is None or _written(present) != _written(node):
             return False
     inner = [node.output[0] for node in found.nodes[:-1]]
     inside = use_counts(onnx.GraphProto(node=found.nodes))

@@ -17,7 +17,7 @@ from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph
 def session_nodes(
     kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str], count: int
 ) -> AsOne | None:
-    """One node that stands for those of `units` (`KernelGraph.inside`).
+    """One node in place of those of `units` (`KernelGraph.inside`).
 
     Args:
         nodes: for each unit its nodes.

@@ -62,6 +62,25 @@ def _restored(payload: bytes) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return proto, weights
 
 
+def test_several_merges_are_applied_at_once_and_undone_together() -> None:
+    """Each merge is of the graph as the one before left it, and none takes nodes of another."""
+    kernels = [[1, 1], [3, 3], [1, 1], [3, 3], [1, 1]]
+    proto = _network([{"kernel": kernel, "pads": [kernel[0] // 2] * 4, "activation": "Relu"} for kernel in kernels])
+    model = load_model(proto.SerializeToString(), name="model")
+    names = [operator.name for operator in model.graph.operators]
+    pairs = [(names[0], names[1]), (names[2], names[3])]
+    merged = annotate(model, order=names, notes={}, merges=pairs, schedule_json="{}", version="1")
+    payload = write_model(merged, model.weights, None)
+    assert sum(node.op_type == "Conv" for node in merged.graph.node) == 3
+    for ours, theirs in zip(_run(payload), _run(proto.SerializeToString()), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    restored, weights = _restored(payload)
+    by_output = {node.output[0]: node for node in restored.graph.node}
+    assert {name: by_output[name] for name in by_output} == {node.output[0]: node for node in model.proto.graph.node}
+    for name, array in model.weights.items():
+        np.testing.assert_array_equal(weights[name], array)
+
+
 @st.composite
 def _mergeable(draw: st.DrawFn) -> list[dict[str, object]]:
     """Convolutions that satisfy the rule: all pads follow from one common slack, per side."""
