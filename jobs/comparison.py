@@ -114,11 +114,12 @@ class Comparison:
         """
         of_found = {} if found is None else self.here.ways(found)
         in_turn = self.here.one_after_another()
-        ways = {**of_found, **in_turn, "greedy": Way(divided(greedy(self.here.graph), self.here.cost))}
-        if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(ways) + 1):
-            ways = {name: way for name, way in ways.items() if name in of_found or name == "sequential"}
+        every = {**of_found, **in_turn, "greedy": Way(divided(greedy(self.here.graph), self.here.cost))}
+        ways = every
+        if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(every) + 1):
+            ways = {name: way for name, way in every.items() if name in of_found or name == "sequential"}
         second, notes = self._openvino()
-        trial, setting = self._measured(ways, tuple(of_found), second, limit_s)
+        trial, setting = self._measured(every, ways, tuple(of_found), second, limit_s)
         compared = Compared(tuple(name for name in of_found if trial.has(name)), ways, trial, setting)
         if not any(map(trial.has, in_turn)) or (of_found and not compared.found):
             raise self.faults.first
@@ -126,7 +127,7 @@ class Comparison:
 
     def of_libraries(self, openvino: PlainOpenvino) -> Compared:
         """Compares OpenVINO with plain onnxruntime; raises as `of` does."""
-        trial, setting = self._measured({}, (), openvino, self.pace.deciding_s(0.0))
+        trial, setting = self._measured({}, {}, (), openvino, self.pace.deciding_s(0.0))
         compared = Compared((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
@@ -146,17 +147,27 @@ class Comparison:
         return openvino, ()
 
     def _measured(
-        self, ways: Mapping[str, Way], found: tuple[str, ...], openvino: PlainOpenvino | None, limit_s: float
+        self,
+        every: Mapping[str, Way],
+        ways: Mapping[str, Way],
+        found: tuple[str, ...],
+        openvino: PlainOpenvino | None,
+        limit_s: float,
     ) -> tuple[Trial, ReferenceSettings | None]:
-        """Earlier rounds and those of now, and onnxruntime's setting in them."""
+        """Earlier rounds and those of now, and onnxruntime's setting in them; `ways` are those there is time for."""
         setting = self._setting()
-        texts = self._texts(ways, setting, openvino)
-        trial = self._trial(texts, found)
-        if not trial.is_settled and not (trial.has_all and self.pace.is_spent):
-            opened = self._opened(trial.wanted, ways, setting, openvino)
-            trial = trial.without({*trial.wanted} - opened.keys())
-            if opened:
-                trial = self._until_decided(trial, opened, texts, setting, limit_s)
+        texts = self._texts(every, setting, openvino)
+        trial = self._trial(texts, found).without(every.keys() - ways.keys())
+        opened: dict[str, Candidate] = {}
+        deadline = time.monotonic() + limit_s
+        while trial.ours and not trial.is_settled and not (trial.has_all and self.pace.is_spent):
+            missing = [name for name in trial.wanted if name not in opened]
+            if not missing:
+                break
+            opened.update(self._opened(missing, ways, setting, openvino))
+            trial = trial.without({*missing} - opened.keys())
+            if trial.ours and opened.keys() >= {*trial.wanted}:
+                trial = self._until_decided(trial, opened, texts, setting, deadline)
         return trial, setting
 
     def _trial(self, texts: Mapping[str, str], found: tuple[str, ...]) -> Trial:
@@ -228,14 +239,14 @@ class Comparison:
         opened: Mapping[str, Candidate],
         texts: Mapping[str, str],
         setting: ReferenceSettings | None,
-        limit_s: float,
+        deadline: float,
     ) -> Trial:
-        """The trial with more rounds: until it is decided, or time is over and enough rounds were taken."""
+        """The trial with more rounds: until it is decided, something else is wanted, or time is over."""
         first = {texts[name]: name for name in reversed(tuple(opened))}  # what is the same is measured once
         take = self.here.rounds({name: opened[name] for name in first.values()})
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])
-        deadline, least, n_known = time.monotonic() + limit_s, self.pace.least_rounds, len(trial.sessions)
+        least, n_known = self.pace.least_rounds, len(trial.sessions)
 
         def is_over(done: int) -> bool:
             nonlocal deadline

@@ -156,13 +156,13 @@ class Trial:
     @cached_property
     def leader(self) -> str:
         """The fastest of ours, whether that is beyond the noise or not."""
-        return self.best([*self.ours])
+        return self.best([*self.ours], self.fastest_plain)
 
     @cached_property
     def candidate(self) -> str:
         """The fastest of ours that is faster beyond the noise than every plain way; the leader if none is."""
         faster = [name for name in self.ours if self.is_faster(name)]
-        return self.leader if self.leader in faster or not faster else self.best(faster)
+        return self.leader if self.leader in faster or not faster else self.best(faster, self.fastest_plain)
 
     @cached_property
     def chosen_plain(self) -> str:
@@ -251,14 +251,25 @@ class Trial:
         found = self.ratios(name, other)
         return len(found) >= LEAST_SAMPLES and median_interval(found)[0] > 1 + CLEARLY
 
-    def best(self, names: Sequence[str]) -> str:
-        """The first of the names, or a later one that took less time in most rounds than the one it replaces."""
+    def best(self, names: Sequence[str], beside: str | None = None) -> str:
+        """The first of the names, or a later one that took less time in most rounds than the one it replaces.
+
+        Args:
+            names: ways to run the model.
+            beside: two that share no round are compared by their ratios over this one.
+        """
         found, *others = names
         for other in others:
-            ratios = self.ratios(found, other)
-            if ratios and quantile(ratios, 0.5) > 1:
+            if self._median_ratio(found, other, beside) > 1:
                 found = other
         return found
+
+    def _median_ratio(self, of: str, over: str, beside: str | None) -> float:
+        ratios = self.ratios(of, over)
+        if ratios or beside is None:
+            return quantile(ratios, 0.5) if ratios else 1.0
+        both = self.ratios(of, beside), self.ratios(over, beside)
+        return quantile(both[0], 0.5) / quantile(both[1], 0.5) if all(both) else 1.0
 
     def _pairs(self, first: str, second: str) -> Iterator[tuple[float, float]]:
         for each in self.sessions:
@@ -273,7 +284,7 @@ def until_settled(
     is_over: Callable[[int], bool],
     order: random.Random,
 ) -> Trial:
-    """The trial with more rounds, until it is settled or time is over; ways are in random order within a round.
+    """The trial with more rounds, until it is settled, wants others, or time is over; ways are in random order.
 
     Args:
         trial: what is known before.
@@ -283,7 +294,7 @@ def until_settled(
         order: draws the order.
     """
     done = 0
-    while not trial.is_settled and not is_over(done):
+    while not trial.is_settled and measured_as.keys() >= {*trial.wanted} and not is_over(done):
         wanted, rounds, more = trial.wanted, list[Round](), trial
         while more.wanted == wanted and not more.is_settled and not (rounds and is_over(done)):
             names = list(dict.fromkeys(measured_as[name] for name in wanted))

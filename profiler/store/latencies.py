@@ -46,7 +46,7 @@ class ModelLatencies:
                 {name: row.samples_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 {name: row.rested_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 tuple(map(Taken, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
-                tuple(each or None for each in rows[0].slowness),
+                tuple(each or None for each in rows[0].slowness or _nothing(rows[0])),
             )
             for rows in self._sessions()
         )

@@ -55,8 +55,9 @@ def test_an_interrupted_search_ends_after_the_stage_being_measured(
     result = optimize(fire(), replace(settings, budget_s=budget_s), interrupt=interrupt)
     assert len(measured) == after
     assert interrupt.times_asked == 1
-    assert len(compared) == before[-1] + 1  # whole models are compared once more
-    assert result.shipped == "iosched" or result.measured_us == result.sequential_us
+    is_known = result.measured_us == result.sequential_us
+    assert len(compared) == before[-1] + (not is_known)  # a schedule that is new is compared
+    assert result.shipped == "iosched" or is_known
     result.document.validate_for(fire().graph, fire().digest, fire().bindings)
 
 

@@ -105,7 +105,7 @@ def slow_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     from iosched.profiler.devices.cpu import cost as cpu_cost
 
     timed = cpu_cost.CpuStageCost._timed
-    monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", lambda *a, **k: (time.sleep(0.1), timed(*a, **k))[1])
+    monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", lambda *a, **k: (time.sleep(0.3), timed(*a, **k))[1])
 
 
 def test_an_interruption_that_is_answered_with_yes_brings_the_best_known(monkeypatch: pytest.MonkeyPatch) -> None:

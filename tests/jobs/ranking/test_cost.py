@@ -56,14 +56,14 @@ def test_a_measured_cost_is_that_of_what_optimize_ships(
     assert again.hit_rate == 1
 
 
-@pytest.mark.parametrize(("runs", "interval"), [(5, (None, None, None)), (6, (100.0, 100.0, 0.95))])
+@pytest.mark.parametrize(("budget_s", "interval"), [(0.0, (None, None, None)), (None, (100.0, 100.0, 0.95))])
 def test_a_few_runs_that_agree_by_chance_make_no_interval(
-    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch, runs: int, interval: tuple[float | None, ...]
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch, budget_s: float | None, interval: tuple[float, ...]
 ) -> None:
     """As where `--budget` ends after the first runs of a slow model."""
     script_stages(monkeypatch)
-    script_models(monkeypatch, dict.fromkeys(LATENCIES_US, 100.0), runs)
-    found = model_cost(fire(), "models", settings)
+    script_models(monkeypatch, dict.fromkeys(LATENCIES_US, 100.0))
+    found = model_cost(fire(), "models", replace(settings, budget_s=budget_s))
     assert (found.cost, found.latency_us) == ("measured", 100.0)
     assert (found.low_us, found.high_us, found.level) == interval
 

@@ -252,7 +252,7 @@ def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.Mon
 def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages are looked up by the same keys as those by which they were stored."""
     script_stages(monkeypatch)
-    script_models(monkeypatch, LATENCIES_US)
+    script_models(monkeypatch, {**LATENCIES_US, "greedy": 10.0})  # it is the schedule found
     result = optimize(fire(), OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent"))
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
