@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
+from iosched.models.log import logger
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.deciding import Session, Trial, shares, until_settled
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, close_all, interference_notes
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import Measurement, quantile
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.executor import Candidate
@@ -27,6 +28,8 @@ from iosched.scheduler.baselines import greedy
 from iosched.scheduler.divided import divided
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
+
+_log = logger(__name__)
 
 REFERENCE = "reference"
 """The name of plain onnxruntime among the ways that are compared."""
@@ -260,6 +263,8 @@ class Comparison:
         found = until_settled(trial, take, measured_as, is_over, random.Random(ORDER_SEED))
         for session in found.sessions[n_known:]:
             self.latencies.keep(texts, session, {} if setting is None else {REFERENCE: setting.description})
+            for name, samples_us in session.samples_us.items():
+                _log.info("whole model, %s: %.1f us, %d rounds", name, quantile(samples_us, 0.5), len(samples_us))
         return found
 
 

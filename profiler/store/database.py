@@ -249,9 +249,13 @@ class ProfileDatabase:
         return tuple(sorted(self._found(ComparisonRow, device=device, key=key), key=lambda row: row.measured_at))
 
     def keep_rounds(self, rows: Sequence[ComparisonRow]) -> None:
-        """Keeps what one comparison measured, beside what earlier ones did; every row gets the present time."""
-        now = self._clock()
-        self._keep([msgspec.structs.replace(row, measured_at=now) for row in rows])
+        """Keeps what one comparison measured, beside what earlier ones did."""
+        self._keep(rows)
+
+    @property
+    def now(self) -> datetime:
+        """The present time, by the clock that dates all rows."""
+        return self._clock()
 
     def wholes(self, device: str) -> tuple[WholeRow, ...]:
         """All whole models that were measured on `device`, see `WholeRow`; O(rows of the device)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 
 from iosched.models.model import Model
@@ -64,6 +63,7 @@ class ModelLatencies:
         """
         others, stolen = ([getattr(each, name) for each in session.load] for name in ("others", "stolen"))
         slowness = [each or 0.0 for each in session.slowness]
+        now = self.database.now
         once = {ways[name]: name for name in session.samples_us}
         self.database.keep_rounds(
             [
@@ -71,7 +71,7 @@ class ModelLatencies:
                     device=self.device,
                     key=self._key,
                     candidate=_digest(text),
-                    measured_at=datetime.now(UTC),
+                    measured_at=now,
                     samples_us=session.samples_us[name],
                     rested_us=session.rested_us.get(name, ()),
                     setting=settings.get(name),

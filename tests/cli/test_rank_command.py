@@ -52,7 +52,7 @@ def test_the_table_says_what_latencies_come_from_and_why_there_is_none(
     invoke, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
-    script_models(monkeypatch, LATENCIES_US)
+    script_models(monkeypatch, {**LATENCIES_US, "greedy": 10.0})  # it is the schedule found
     result = invoke("rank", "large.onnx", "broken.onnx", "--device", "cpu,v100", "--threads", 2, "--profile-db", "p.db")
     assert result.exit_code == 0
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
