@@ -249,7 +249,9 @@ class Comparison:
         take = self.here.rounds({name: opened[name] for name in first.values()})
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])
-        least, n_known = self.pace.least_rounds, len(trial.sessions)
+        n_known, least = len(trial.sessions), self.pace.least_rounds
+        if not self.pace.is_hurried:
+            least = max(least, trial.least_rounds)
 
         def is_over(done: int) -> bool:
             nonlocal deadline

@@ -11,6 +11,7 @@ from few_samples import FewSamples
 from hypothesis import settings
 
 from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
+from iosched.jobs import pace
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
@@ -65,9 +66,10 @@ def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside other tests no latency gets any surer by more samples, or by waiting for threads that still run."""
+    """Beside other tests more samples or rounds make no latency surer, nor does waiting for threads that still run."""
     monkeypatch.setattr(cpu_open, "CpuStageCost", FewSamples)
     monkeypatch.setattr(idle, "LONGEST_SECONDS", idle.WINDOW_SECONDS)
+    monkeypatch.setattr(pace, "LEAST_DECIDING_S", 0.1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

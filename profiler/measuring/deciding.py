@@ -88,6 +88,11 @@ class Trial:
     plain: tuple[str, ...]
     beside: tuple[str, ...] = ()
 
+    @property
+    def least_rounds(self) -> int:
+        """How many rounds it takes at least until each of ours can be faster beyond its share of the error."""
+        return least_lasting(ERROR * min(self.ours.values()))
+
     def adding(self, session: Session) -> Trial:
         """The same with more rounds."""
         return replace(self, sessions=(*self.sessions, session))

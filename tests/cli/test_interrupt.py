@@ -162,6 +162,7 @@ def test_anything_else_stops_without_files(session: Session, workdir: Path, keys
     assert b"Interrupted" in session.shown
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Path) -> None:
     session = Session(signals=2)
     session.until_told(b"measuring 4")
@@ -173,6 +174,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Pa
     assert written(workdir) == set()
 
 
+@pytest.mark.slow
 def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
     code, _, shown = interrupted_in_a_pipe(OPTIMIZE)
     assert code == 130

@@ -182,6 +182,7 @@ optimize(fire(), OptimizeSettings(threads=2, profile_db=Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [5])
 def test_a_killed_search_loses_at_most_the_stage_being_measured(
     number: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
