@@ -52,9 +52,13 @@ def iosched(folder: Path, *words: str) -> str:
 
 def made_up(text: str) -> Iterator[str]:
     """The rows of an export with latencies that follow from their keys: quiet, and different enough to decide."""
-    for row in map(json.loads, text.splitlines()):
-        row["measured_at"] = "2026-01-01T00:00:00Z"
-        row.pop("disturbed_by", None)
+    rows = [json.loads(line) for line in text.splitlines()]
+    sessions = sorted({row["measured_at"] for row in rows if row["table"] == "comparison"})
+    for row in rows:
+        session = sessions.index(row["measured_at"]) if row["table"] == "comparison" else 0
+        row["measured_at"] = f"2026-01-01T00:{session:02d}:00Z"
+        for load in ("disturbed_by", "others", "stolen", "slowness"):
+            row.pop(load, None)
         if row["table"] == "stage":
             base = 0.01 + 0.09 * share(row["signature"])
             for turn in ("first", "again"):
