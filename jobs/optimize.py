@@ -163,6 +163,8 @@ class _Job:
         is_reduced = self.opened.baselines.only_way is not None
         if plain is None or is_reduced or not self.opened.is_schedulable or weights_nbytes > MANY_SESSIONS_NBYTES:
             return
+        if self.settings.strict:
+            return  # the search names the operators of a stage that fails, a whole model does not
         if self.pace.has_time_before_the_search:
             self.observer.progress(0, None, "comparing what needs no search")
             comparison.of(None, 0.0)

@@ -93,6 +93,14 @@ def test_a_schedule_that_is_found_later_is_measured_beside_those_that_decided_be
     assert trial(decided, later).chosen == "found"
 
 
+@pytest.mark.parametrize(("greedy", "leader"), [(5.0, "greedy"), (30.0, "found")])
+def test_two_that_share_no_round_are_compared_by_their_ratios_over_a_plain_way(greedy: float, leader: str) -> None:
+    """The machine was three times as slow on the second day."""
+    first = session(20, greedy=greedy, reference=20.0, openvino=40.0)
+    second = session(20, found=30.0, reference=60.0, openvino=120.0)
+    assert (trial(first, second).leader, trial(first, second).chosen) == (leader, leader)
+
+
 def test_without_openvino_one_of_ours_runs_where_it_beats_onnxruntime() -> None:
     rounds = session(LEAST_SAMPLES, found=10.0, greedy=20.0, reference=12.0, openvino=5.0)
     assert trial(rounds).chosen == "openvino"
