@@ -68,7 +68,7 @@ def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
 def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside other tests more samples or rounds make no latency surer, nor does waiting for threads that still run."""
     monkeypatch.setattr(cpu_open, "CpuStageCost", FewSamples)
-    monkeypatch.setattr(idle, "LONGEST_SECONDS", idle.WINDOW_SECONDS)
+    monkeypatch.setattr(idle, "LONGEST_SECONDS", 0.0)
     monkeypatch.setattr(pace, "LEAST_DECIDING_S", 0.1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -120,7 +121,9 @@ def _circle(package: str, imports: Sequence[Import]) -> list[Import]:
         for found in imports
         if (importer := _part(package, found.importer)) != (target := _part(package, found.target))
     ]
-    graph = {importer: {target for other, target, _ in between if other == importer} for importer, _, _ in between}
+    graph = defaultdict[str, set[str]](set)
+    for importer, target, _ in between:
+        graph[importer].add(target)
     try:
         TopologicalSorter({part: parts - {""} for part, parts in graph.items() if part}).prepare()
     except CycleError as error:

@@ -119,6 +119,7 @@ def test_two_gpus_are_not_mixed(report: ModuleType, written: Callable[..., str])
         report.main(paths)
 
 
+@pytest.mark.slow
 def test_the_chart_has_a_bar_for_each_alternative(report: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report.plot(tmp_path / "c.svg", [found("x", sequential=100.0, both=50.0), found("y", sequential=9.0)], "title")

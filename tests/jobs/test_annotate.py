@@ -62,7 +62,7 @@ MERGED = {"light_inception_v1", "light_inception_v2", "light_squeezenet"}
 ZOO = ("inception_v3", "squeezenet", "googlenet", "randwire", "short_nasnet_a", "resnet50", "densenet121")
 
 
-QUICK = ("light_inception_v2", "light_squeezenet")
+QUICK = ("light_squeezenet",)
 
 
 CHAIN = "light_bvlc_alexnet"  # with one schedule, whatever the strategy; VGG-16 has no other kinds of operators

@@ -190,10 +190,10 @@ def assert_written_is_the_model(proto: onnx.ModelProto, one: int, other: int, be
             np.testing.assert_allclose(together[name][image : image + 1], value, rtol=1e-3, atol=1e-4 * scale)
 
 
-SLOW = ("inception_v1", "inception_v2", "densenet121")
+SLOW = ("shufflenet", "inception_v1", "inception_v2", "densenet121")
 
 
-@pytest.mark.parametrize("name", ["shufflenet", "squeezenet", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.mark.parametrize("name", ["squeezenet", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_a_light_model_of_batch_1_is_the_same_with_a_dynamic_batch(name: str) -> None:
     assert_written_is_the_model(light_model(name), 1, 3, 2)
 

@@ -39,7 +39,9 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, marks=pytest.mark.slow if row[3] > 5000 else (), id=row[0]) for row in TABLE]
+)
 @pytest.mark.parametrize("how", ["no-pruning", "r3-s8", "as-printed"])
 def test_table_3_1(row: tuple, how: str) -> None:
     network, d, bound, states, plain, cut, printed = row

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -69,7 +70,8 @@ class Block:
         return self.reason is None and self.test is None
 
 
-def blocks(page: Path) -> list[Block]:
+@cache
+def blocks(page: Path) -> tuple[Block, ...]:
     """The blocks of a page in order; an unmarked block of `text` right below another is what that one prints."""
     found: list[Block] = []
     for block, follows in _all(page):
@@ -77,7 +79,7 @@ def blocks(page: Path) -> list[Block]:
             found[-1] = Block(**{**vars(found[-1]), "shown": block.code})
         else:
             found.append(block)
-    return found
+    return tuple(found)
 
 
 def _all(page: Path) -> Iterator[tuple[Block, bool]]:

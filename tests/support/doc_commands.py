@@ -28,7 +28,7 @@ from small_models import branches
 
 import iosched
 from iosched.cli.main import cli, main
-from iosched.jobs import throughput
+from iosched.jobs import pace, throughput
 from iosched.jobs.doctor import libraries
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
@@ -77,12 +77,13 @@ def _import_below(package: ModuleType) -> None:
 def _quieten() -> None:
     cuda_device.usable_names = lambda: ()  # type: ignore[assignment]
     disturbance.disturbances = lambda *_: ()  # type: ignore[assignment]
+    disturbance.taken = lambda *_: disturbance.Taken()  # type: ignore[assignment]
     disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     squeezenet.build = branches
     _narrow(Network)
     libraries.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
-    idle.LONGEST_SECONDS, rate.TURN_SECONDS = idle.WINDOW_SECONDS, 0.01
+    idle.LONGEST_SECONDS, rate.TURN_SECONDS, pace.LEAST_DECIDING_S = 0.0, 0.01, 0.1
     few = Budget(rounds=LEAST_SAMPLES)
     cpu_open.BUDGET, throughput._COMPARED, stretches.ROUNDS = few, few, LEAST_SAMPLES
     for command, defaults in FEWER.items():

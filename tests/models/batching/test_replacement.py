@@ -53,7 +53,8 @@ def test_a_retrained_chain_takes_the_place_of_the_one_before(batches: bool) -> N
     check(models, loaded(chain(9), "new"), batches=batches)
 
 
-@pytest.mark.parametrize("network", ["squeezenet", pytest.param("shufflenet", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["squeezenet", "shufflenet"])
 def test_retrained_networks(network: str) -> None:
     light = light_model(network)
     models = {name: loaded(retrained(light, seed), name) for seed, name in enumerate("ab")}

@@ -60,7 +60,7 @@ def test_variants_of_small_models(proto: onnx.ModelProto, made_by: list[Mutator]
         check(made)
 
 
-@pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
+@pytest.mark.parametrize("name", ["light_squeezenet", pytest.param("light_shufflenet", marks=pytest.mark.slow)])
 @settings(max_examples=2)
 @given(mutators(), st.integers(0, 99))
 def test_variants_of_light_models(name: str, made_by: list[Mutator], seed: int) -> None:

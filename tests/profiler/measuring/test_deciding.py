@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.profiler.measuring.deciding import LEAST_ROUNDS, NARROWED, Session, Trial, shares
+from iosched.profiler.measuring.deciding import ERROR, LEAST_ROUNDS, NARROWED, Session, Trial, shares
 from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.looks import lasting_interval
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 OURS = {"found": 0.5, "greedy": 0.5}
@@ -54,9 +55,20 @@ def test_a_few_rounds_say_nothing() -> None:
 def test_days_of_different_speed_are_not_mixed_up() -> None:
     """On the second day all takes three times as long, and only one of two was measured often."""
     fast, slow = session(12, found=10.0, reference=11.0), session(40, found=30.0, reference=33.0)
-    found = Trial((fast, slow), {"found": 1.0}, ("reference",)).ratio("reference", "found")
+    found = Trial((fast, slow), {"found": 0.5}, ("reference",)).ratio("reference", "found")
     assert found is not None
     assert (found.low, found.value, found.high) == (1.1, 1.1, 1.1)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=30, max_size=60), st.sampled_from([0.1, 0.25, 0.5]))
+def test_the_ends_of_an_interval_share_the_error(ratios: list[float], share: float) -> None:
+    """What may be called faster has little of it; what is called slower or equal ships nothing of ours."""
+    times = {"found": (1.0,) * len(ratios), "reference": tuple(ratios)}
+    rounds = Session(times, times, (Taken(),) * len(ratios))
+    found = Trial((rounds,), {"found": share}, ("reference",)).ratio("reference", "found")
+    assert found is not None
+    assert found.low == min(found.value, lasting_interval(ratios, ERROR * share)[0])
+    assert found.high == max(found.value, lasting_interval(ratios, ERROR * (1 - share))[1])
 
 
 def test_rounds_in_which_others_had_the_machine_count_for_nothing() -> None:

@@ -53,7 +53,8 @@ def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
     check_everything(model, lanes=(2,), seeds=(0,))
 
 
-@pytest.mark.parametrize("name", ["squeezenet", pytest.param("light_inception_v1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squeezenet", "light_inception_v1"])
 def test_networks_with_branches(name: str) -> None:
     check_everything(zoo_model(name), lanes=(2,), seeds=(0,))
 
@@ -106,7 +107,8 @@ def test_networks_of_large_matrices(name: str) -> None:
         check_schedules(model, backend, drawn(backend.graph, [7]), seeds=(0,))
 
 
-@pytest.mark.parametrize("name", ["light_inception_v2", pytest.param("inception_v3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["light_inception_v2", "inception_v3"])
 def test_a_network_with_all_merged_that_may_be(name: str) -> None:
     """Batch normalizations are folded by onnxruntime; layout changes that it puts behind convolutions stay in place."""
     model = zoo_model(name)

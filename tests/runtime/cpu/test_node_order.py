@@ -22,7 +22,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 from iosched.runtime.cpu.node_order import in_one_order
 
-NETWORKS = ("squeezenet", "inception_v3")
+NETWORKS = ("squeezenet", pytest.param("inception_v3", marks=pytest.mark.slow))
 
 
 @cache

@@ -34,6 +34,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 FP32, FP16 = Precision("fp32"), Precision("fp16")
 BRANCHED = [name for name in NAMES if name not in ("vgg19", "bvlc_alexnet", "zfnet512")]
+LARGE = ("densenet121", "resnet50", "inception_v2")
 LARGE = {"nasnet_a", "vgg16"}
 
 
@@ -69,7 +70,9 @@ def test_every_network_under_random_schedules(name: str) -> None:
             assert relative_error(interpreted(lowering, inputs, seed=number), expected) < 1e-4
 
 
-@pytest.mark.parametrize("name", BRANCHED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in BRANCHED]
+)
 def test_light_models(name: str) -> None:
     model, inputs, expected = light(name)
     network = Network(model, FP32)
