@@ -141,13 +141,16 @@ class Trial:
     def ratio(self, plain: str, ours: str) -> Interval | None:
         """How many times as fast `ours` is as `plain`, with an interval that holds at every look.
 
+        Its low end has the share of the error of one of ours, as what may be called faster, and its high end the rest.
         It is the quotient of medians; the interval is that of the median ratio, and extends to the quotient where that
         lies outside, as it may on a drifting machine.
         None where the two have too few rounds for one.
         """
         pairs = [*self._pairs(plain, ours)]
-        low, high = lasting_interval([first / second for first, second in pairs], ERROR * self.ours.get(ours, 1.0))
-        if math.isinf(low):
+        ratios, share = [first / second for first, second in pairs], self.ours.get(ours)
+        low, _ = lasting_interval(ratios, ERROR if share is None else ERROR * share)
+        _, high = lasting_interval(ratios, ERROR if share is None else ERROR * (1 - share))
+        if math.isinf(low) or math.isinf(high):
             return None
         before, after = zip(*pairs, strict=True)
         value = quantile(before, 0.5) / quantile(after, 0.5)

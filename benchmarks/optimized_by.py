@@ -1,0 +1,144 @@
+"""What `optimize` of several versions takes and decides, one after another, on a machine that is quiet or is not.
+
+    python benchmarks/optimized_by.py MODEL... --version NAME=COMMAND [--version ...] [--load none,core,half]
+                                      [--repeats 1] [-o results/F.json]
+
+COMMAND is an `iosched`, such as that in the environment of another checkout; a MODEL is named as in `cpu_models.py`.
+Each call of `optimize` has an empty profile database and an empty cache. Versions take turns within a model and a load.
+`core` is a process that keeps a core busy, `half` one for each core that is busy half of the time, in turns of up to a
+second. Calls are added to those that the file has, and what is there is not called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cpu_models import cpu_model, short_name
+from testbed import print_table, write_results
+
+from iosched.models.export import write_model
+from iosched.profiler.measuring.background_load import background_load
+
+HEADERS = (
+    *("model", "load", "version", "seconds", "measurements", "ships", "verdict", "measured", "best of ours"),
+    *("predicted over measured", "repeat"),
+)
+_HALF = """
+import random, time
+draws = random.Random(0)
+while True:
+    share_s = draws.uniform(0.1, 1.0)
+    until = time.monotonic() + share_s
+    while time.monotonic() < until:
+        pass
+    time.sleep(share_s)
+"""
+KEPT = ("latency_us", "shipped", "reason", "verdict", "candidate", "optimal", "search", "check")
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    calls: list[dict[str, Any]] = []
+    if options.output is not None and options.output.exists():
+        calls += json.loads(options.output.read_text(encoding="utf-8"))["calls"]
+    done = {_key(each) for each in calls}
+    commands = dict(each.split("=", 1) for each in options.version)
+    for source, load, repeat in _asked(options):
+        for version in list(commands)[:: 1 if repeat % 2 == 0 else -1]:
+            asked = {"model": short_name(source), "load": load, "repeat": repeat, "version": version}
+            if _key(asked) in done:
+                continue
+            calls.append({**asked, **called(commands[version], source, load)})
+            print_table(HEADERS, [row(calls[-1])])
+            write_results(options, Path(__file__).stem, words, {"calls": calls}, rivals=("openvino",), goes_on=True)
+    print_table(HEADERS, [row(each) for each in calls])
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--version", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--load", default="none", help="of `none`, `core` and `half`, comma-separated")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
+    return parser.parse_args(words)
+
+
+def _asked(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    for source in options.models:
+        for load in options.load.split(","):
+            for repeat in range(options.repeats):
+                yield source, load, repeat
+
+
+def _key(call: Mapping[str, Any]) -> tuple[object, ...]:
+    return call["model"], call["load"], call["repeat"], call["version"]
+
+
+def called(command: str, source: str, load: str) -> dict[str, Any]:
+    """What one call of `optimize` printed as JSON, and its seconds from beginning to end."""
+    with TemporaryDirectory() as name, loaded(load):
+        folder = Path(name)
+        model = cpu_model(source)
+        write_model(model.proto, model.weights, folder / "model.onnx")
+        environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        environment |= {"IOSCHED_PROFILE_DB": str(folder / "profile.db")}
+        started = time.monotonic()
+        done = subprocess.run(
+            [command, "optimize", "model.onnx", "--json", "-q"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seconds = round(time.monotonic() - started, 1)
+    if done.returncode:
+        raise SystemExit(f"{command} optimize {source}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    printed = json.loads(done.stdout)
+    return {"seconds": seconds, **{key: printed[key] for key in KEPT if key in printed}}
+
+
+@contextmanager
+def loaded(load: str) -> Iterator[None]:
+    """The processes of a load, while the context is open."""
+    if load not in ("none", "core", "half"):
+        raise SystemExit(f"no load {load!r}: none, core and half are known")
+    with ExitStack() as stack:
+        if load == "core":
+            stack.enter_context(background_load(1))
+        elif load == "half":
+            for _ in os.sched_getaffinity(0):
+                process = stack.enter_context(subprocess.Popen([sys.executable, "-I", "-S", "-c", _HALF]))
+                stack.callback(process.kill)
+        yield
+
+
+def row(call: Mapping[str, Any]) -> list[str]:
+    """A call in the table; `measured` and `best of ours` are how many times as fast as the faster of the runtimes."""
+    latency_us = call["latency_us"]
+    runtime_us = min(us for us in (latency_us["reference"], latency_us["openvino"]) if us is not None)
+    found_us = latency_us["measured"]
+    ratio = latency_us["ratio"]
+    return [
+        *(call["model"], call["load"], call["version"], f"{call['seconds']:.0f}"),
+        *(str(call["search"]["measurements"]), call["shipped"], call.get("verdict") or ""),
+        f"{runtime_us / found_us:.3f}" if found_us else "",
+        "" if not ratio else f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}) {ratio['of']}",
+        f"{latency_us['predicted'] / found_us:.3f}" if found_us and call.get("candidate") in (None, "iosched") else "",
+        str(call["repeat"]),
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
