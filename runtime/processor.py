@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from iosched.runtime.cores import allowed_cpus, numbers_in
@@ -61,15 +62,20 @@ class Processor:
         return "; ".join(part for part in (", ".join(numbers), self.caches) if part)
 
 
-def read_processor(machine: Path = Path("/"), cpu: int | None = None) -> Processor:
-    """The CPU of this machine, read from /proc and /sys.
+@cache
+def read_processor() -> Processor:
+    """The CPU of this machine, whose caches are those of the first processor that this process may use; read once."""
+    return processor_of(Path("/"), allowed_cpus()[0])
+
+
+def processor_of(machine: Path, cpu: int) -> Processor:
+    """The CPU of a machine, read from /proc and /sys.
 
     Args:
         machine: the folder that stands for the root of the file system.
-        cpu: the number of the processor whose caches count; by default the first that this process may use.
+        cpu: the number of the processor whose caches count.
     """
     processors = _processors(_text(machine / "proc/cpuinfo"))
-    first = allowed_cpus()[0] if cpu is None else cpu
     return Processor(
         name=next((each["model name"] for each in processors if each.get("model name")), "")
         or platform.processor()
@@ -79,7 +85,7 @@ def read_processor(machine: Path = Path("/"), cpu: int | None = None) -> Process
         model=_all(processors, "model", "CPU part"),
         stepping=_all(processors, "stepping") or _all(processors, "CPU variant", "CPU revision", joined="."),
         instructions=_instructions(processors),
-        caches=_caches(machine / f"sys/devices/system/cpu/cpu{first}/cache"),
+        caches=_caches(machine / f"sys/devices/system/cpu/cpu{cpu}/cache"),
     )
 
 

@@ -78,7 +78,7 @@ class Trial:
 
     Attributes:
         sessions: the rounds, those of the earliest session first.
-        ours: the share of `ERROR` of each of ours, in the order of preference.
+        ours: the share of `ERROR` of each of ours, less than one, in the order of preference.
         plain: the names of the plain ways, the usual one first.
         beside: the names of others, which are shown and decide nothing.
     """

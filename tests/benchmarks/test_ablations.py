@@ -217,6 +217,7 @@ def test_no_block_is_slower_than_one_after_another(script, tmp_path: Path) -> No
         assert row["operators"] > 1
 
 
+@pytest.mark.slow
 def test_blocks_and_chains_add_up_to_the_network(script, tmp_path: Path) -> None:
     blocks, testbed = script("ablation_blocks"), script("testbed")
     rows = ran(blocks, tmp_path, "--networks", "googlenet")["rows"]

@@ -63,6 +63,7 @@ def test_parts_are_those_that_the_lowering_makes(cores: ModuleType) -> None:
         assert cores.unit_nbytes(backend, "b") >= 4 * (64 * 16 * 9 + (16 + 64) * 32 * 32)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=2, max_size=3), st.integers(2, 4))
 def test_a_stage_takes_as_long_as_its_busiest_core(cores: ModuleType, work: list[tuple[int, int]], lanes: int) -> None:
     """As enumerated for a division that is given, and never longer than the guess where several are tried."""

@@ -403,6 +403,7 @@ def test_both_layouts_of_images_are_compared_with_each_other(on_host: OnHost) ->
     assert "sequential, nchw" in found["times_as_fast"]
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_come_back_is_ended(
     on_host: OnHost, cases: ModuleType, script: Callable[[str], ModuleType]
 ) -> None:

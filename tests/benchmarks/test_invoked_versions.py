@@ -49,6 +49,7 @@ def test_an_onnxruntime_that_invokes_nothing_runs_everything_in_sessions(
     assert found["same_bits"]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_slower_is_told_from_one_that_computes_something_else(
     versions: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

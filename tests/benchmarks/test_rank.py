@@ -61,6 +61,7 @@ def test_an_interval_of_tau_is_the_same_at_each_call_and_narrower_with_more_netw
     assert rank.interval(rank.tau, values, truth) == (low, high)
 
 
+@pytest.mark.slow
 def test_a_table_has_the_order_of_the_truth_and_the_other_way_round(rank: ModuleType) -> None:
     headers, rows = rank.orders_table([variant(number) for number in range(10)])
     found = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}

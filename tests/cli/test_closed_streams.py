@@ -21,7 +21,11 @@ def ended(number: int, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)],
+    ids=["stdin", "stdout", "stderr"],
+)
 def test_a_closed_stream_stops_nothing(model: Path, number: int) -> None:
     found = ended(
         number, "optimize", str(model), "--threads", "2", "--budget", "0.01", "--profile-db", "p.sqlite", "--json"

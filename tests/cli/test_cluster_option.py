@@ -90,6 +90,7 @@ def test_optimize_writes_the_model_and_says_who_worked(invoke, workdir: Path, cl
     assert "cluster" not in again
 
 
+@pytest.mark.slow
 def test_optimize_for_several_batch_sizes_measures_each_on_the_cluster(invoke, workdir: Path, cluster) -> None:
     asked = cluster(2)
     onnx.save(fire_proto(), "fire.onnx")

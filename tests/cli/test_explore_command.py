@@ -77,6 +77,7 @@ def test_it_writes_the_best_with_their_schedules_and_says_what_they_are(explore:
         assert {"io.iosched.schedule", "io.iosched.mutation"} <= keys
 
 
+@pytest.mark.slow
 def test_json_says_what_scripts_rely_on_and_show_says_the_same(explore: Invoke, invoke: Invoke, workdir: Path) -> None:
     found = _object(explore("--trials", 8, "--top", 1, "--json", "-o", "out", "--storage", "kept.db"))
     assert found.keys() >= KEYS

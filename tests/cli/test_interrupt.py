@@ -119,6 +119,7 @@ def written(workdir: Path) -> set[str]:
     return {path.name for path in workdir.iterdir()} - {"branches.onnx"}
 
 
+@pytest.mark.slow
 def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -> None:
     say_yes(session)
     assert written(workdir) == {"branches.iosched.onnx", "branches.schedule.json"}

@@ -47,7 +47,7 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("device", [(), ("--device", "cpu")], ids=" ".join)
+@pytest.mark.parametrize("device", [(), pytest.param(("--device", "cpu"), marks=pytest.mark.slow)], ids=" ".join)
 def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path, device: tuple[str, ...]) -> None:
     onnx.save(light_model("squeezenet"), tmp_path / "m.onnx")
     (tmp_path / "s.json").write_text(document(load_model(tmp_path / "m.onnx")).to_json())
@@ -182,7 +182,9 @@ def test_names_cannot_send_escape_codes_to_the_terminal(failing) -> None:
     assert "\x07" not in failing(errors.UsageError("\x07")).stderr
 
 
-@pytest.mark.parametrize("arguments", [["devices", "--json"], ["devices"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(["devices", "--json"], marks=pytest.mark.slow), ["devices"], ["--help"]], ids=" ".join
+)
 def test_a_full_disk_behind_stdout_is_an_error(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run([sys.executable, "-m", "iosched", *arguments], stdout=full, stderr=-1, text=True)
@@ -192,7 +194,9 @@ def test_a_full_disk_behind_stdout_is_an_error(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["all at once", "write by write"])
-@pytest.mark.parametrize("arguments", [["devices", "--json"], ["devices"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(["devices", "--json"], marks=pytest.mark.slow), ["devices"], ["--help"]], ids=" ".join
+)
 def test_a_closed_pipe_is_no_error_to_speak_of(arguments: list[str], unbuffered: str) -> None:
     """Whether stdout fails at the first write or at a later flush, which whoever writes last may be first to see."""
     process = subprocess.Popen(

@@ -58,6 +58,7 @@ def test_explain_speaks_of_the_new_models_operators(invoke, planned: Path, other
     assert name in {each for group in found["present"]["groups"] for each in group}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["branches.schedule.json", "branches.iosched.onnx"])
 def test_optimize_writes_the_new_model_with_it(invoke, planned: Path, other: Path, source: str) -> None:
     result = invoke("optimize", other, "--schedule-from", source, "--json")

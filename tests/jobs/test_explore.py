@@ -65,6 +65,7 @@ def test_variants_are_costed_as_they_would_ship_and_the_best_have_schedules(base
     assert first.document.structure == first.model.structure
 
 
+@pytest.mark.slow
 def test_the_models_of_the_best_are_those_that_were_costed_and_run(
     base: Model, settings: Settings, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_the_models_of_the_best_are_those_that_were_costed_and_run(
         assert chosen.model.digest == individual.feedback.key
 
 
+@pytest.mark.slow
 def test_variants_that_were_seen_before_count_and_are_not_evaluated_again(base: Model, settings: Settings) -> None:
     result = explore(base, SPACE, settings(trials=14))
     keys = [each.feedback.key for each in result.found.individuals]
@@ -102,6 +104,7 @@ def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model,
         explore(base, Space("other", SPACE.mutators), settings(trials=7))
 
 
+@pytest.mark.slow
 def test_a_score_command_is_given_the_model_and_its_choices(base: Model, settings: Settings) -> None:
     code = (
         "import json, os, sys; model = open(sys.argv[1], 'rb').read(); choices = json.loads(sys.argv[2]);"
@@ -276,6 +279,7 @@ def test_a_command_that_takes_no_several_models_is_not_given_them_again(
     assert (result.found.count("failed") > 0) is is_given_several_again
 
 
+@pytest.mark.slow
 def test_a_call_that_finds_nothing_left_to_try_says_so(base: Model, settings: Settings) -> None:
     assert explore(base, SPACE, settings(trials=2, top=0)).notes == ()
     (note,) = explore(base, SPACE, settings(trials=2, top=0)).notes
@@ -307,6 +311,7 @@ class _Pressed:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_ctrl_c_between_trials_asks_whether_to_write_what_is_known(base: Model, settings: Settings) -> None:
     path = settings().storage
     pressed = _Pressed(lambda: path.exists() and len(study_in(path).finished) == 2, answer=True)
@@ -316,6 +321,7 @@ def test_ctrl_c_between_trials_asks_whether_to_write_what_is_known(base: Model, 
     assert not explore(base, SPACE, settings()).was_interrupted
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_score_command_and_its_trial_is_evaluated_again(
     base: Model, settings: Settings, tmp_path: Path
 ) -> None:

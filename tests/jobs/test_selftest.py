@@ -138,6 +138,7 @@ def test_an_interrupt_is_no_failed_check(tried) -> None:
         tried(failing(KeyboardInterrupt()), works)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_cpu_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = selftest("cpu")
     titles = ["executor: compiled", "model: light_squeezenet", "openvino: light_squeezenet"]

@@ -74,7 +74,7 @@ def n_pieces(teams: Teams, batch: int) -> int:
     return sum(map(len, teams.pieces(batch)))
 
 
-@pytest.mark.parametrize("best", range(4))
+@pytest.mark.parametrize("best", [0, 1, *(pytest.param(best, marks=pytest.mark.slow) for best in (2, 3))])
 def test_the_fastest_teams_ship_and_run_as_the_file_says(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, best)
     model = small(5)
@@ -244,6 +244,7 @@ def test_what_is_left_idle_is_said_of_one_team(monkeypatch: pytest.MonkeyPatch, 
     assert found.idle[found.explanation.present] != 0.0
 
 
+@pytest.mark.slow
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 2)
     document = optimized(small(5), strategy="sequential").document

@@ -108,6 +108,7 @@ def test_every_placement_is_free_of_hazards(graph: tuple[tuple[tuple[Task, ...],
     assert [buffer.name for buffer in placed] == [buffer.name for buffer in buffers]
 
 
+@pytest.mark.slow
 def test_a_large_plan_is_placed_quickly_and_small() -> None:
     lanes, buffers = chain([64 * (1 + i % 7) for i in range(2500)])
     placed, nbytes = place(lanes, buffers)

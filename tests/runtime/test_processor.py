@@ -24,7 +24,7 @@ from iosched.profiler.store.transfer import export_lines
 from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
-from iosched.runtime.processor import Processor, read_processor
+from iosched.runtime.processor import Processor, processor_of
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Stage, Strategy
@@ -65,7 +65,7 @@ def x86(number: int, **changed: str) -> str:
 
 
 def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> None:
-    found = read_processor(machine(tmp_path, x86(0) + x86(1), CACHES), cpu=0)
+    found = processor_of(machine(tmp_path, x86(0) + x86(1), CACHES), cpu=0)
     assert found == Processor(
         name="AMD EPYC",
         vendor="AuthenticAMD",
@@ -76,7 +76,7 @@ def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> Non
         caches="L1d 32K for 2, L1i 32K for 2, L2 1024K for 2, L3 32768K for 16, L4 1G",
     )
     assert found.text.startswith("family 25, model 17, stepping 1; L1d 32K for 2")
-    assert read_processor(machine(tmp_path, x86(0), CACHES, cpu=3), cpu=3).caches == found.caches
+    assert processor_of(machine(tmp_path, x86(0), CACHES, cpu=3), cpu=3).caches == found.caches
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> Non
     ],
 )
 def test_what_a_processor_has_of_its_second_level_cache_to_itself(tmp_path: Path, caches: str, wanted: int) -> None:
-    found = read_processor(machine(tmp_path, x86(0)), cpu=0)
+    found = processor_of(machine(tmp_path, x86(0)), cpu=0)
     assert replace(found, caches=caches).own_cache_nbytes == wanted
 
 
 def test_a_machine_of_different_processors_has_what_all_of_them_have(tmp_path: Path) -> None:
-    found = read_processor(machine(tmp_path, x86(0) + x86(1, model="18", flags="avx fma")), cpu=0)
+    found = processor_of(machine(tmp_path, x86(0) + x86(1, model="18", flags="avx fma")), cpu=0)
     assert (found.model, found.instructions, found.caches) == ("17+18", "avx fma", "")
 
 
@@ -113,7 +113,7 @@ Hardware\t: Something
 
 
 def test_arm_names_the_part_and_no_product(tmp_path: Path) -> None:
-    found = read_processor(machine(tmp_path, ARM), cpu=0)
+    found = processor_of(machine(tmp_path, ARM), cpu=0)
     assert found == Processor(
         name=platform.processor() or platform.machine(),
         vendor="0x41",
@@ -127,10 +127,10 @@ def test_arm_names_the_part_and_no_product(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cpuinfo", ["", "\n\n", "no colon\n", "processor\n", "processor: 0\n", "flags: avx\n"])
 def test_what_linux_does_not_say_is_empty(tmp_path: Path, cpuinfo: str) -> None:
-    found = read_processor(machine(tmp_path, cpuinfo, {"index0": {"level": "1"}}), cpu=0)
+    found = processor_of(machine(tmp_path, cpuinfo, {"index0": {"level": "1"}}), cpu=0)
     assert found.name == (platform.processor() or platform.machine())
     assert (set(found.design.values()), found.text) == ({""}, "")
-    assert set(read_processor(tmp_path / "nothing", cpu=0).design.values()) == {""}
+    assert set(processor_of(tmp_path / "nothing", cpu=0).design.values()) == {""}
 
 
 WORDS = st.text("abz019_", min_size=1, max_size=4)
@@ -150,7 +150,7 @@ def test_whatever_tells_two_processors_apart_is_in_the_key(
 
     def key(fields: Mapping[str, str], flags: set[str], caches: Mapping[str, Mapping[str, str]]) -> str:
         text = "".join(f"{name}\t: {value}\n" for name, value in (fields | {"flags": " ".join(flags)}).items())
-        found = read_processor(machine(top, f"processor\t: 0\nmodel name\t: X\n{text}", caches), cpu=0)
+        found = processor_of(machine(top, f"processor\t: 0\nmodel name\t: X\n{text}", caches), cpu=0)
         return device_key("cpu", found.name, precision="mixed", threads=2, versions={}, design=found.design)
 
     before = key(fields, vectors | others, CACHES)

@@ -47,6 +47,7 @@ graphs = st.one_of(dags(8), models(9).map(of_models), st.sampled_from([cells(1),
 costs = st.sampled_from([FixedLanes, CurtailedLanes])
 
 
+@pytest.mark.slow
 @given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
 def test_the_same_is_asked_and_found(
     graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int

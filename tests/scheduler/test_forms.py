@@ -80,6 +80,7 @@ def test_the_order_of_inputs_and_outputs_counts() -> None:
     assert one == same != crossed
 
 
+@pytest.mark.slow
 def test_many_groups_are_numbered_soon() -> None:
     rng = random.Random(0)
     edges = sorted({(rng.randrange(after), after) for after in range(1, 20) for _ in range(2)})

@@ -209,6 +209,7 @@ def test_classes_are_the_largest_mergeable_sets() -> None:
     assert merge_classes(graph, ["o0", "o1", "o2", "o3"]) == (("o0", "o2"),)
 
 
+@pytest.mark.slow
 def test_the_branches_of_an_inception_block_merge() -> None:
     """Of the 1x1 convolutions of one input, those with 64 channels and those with 48 make one class."""
     graph = load_model(zoo.build("inception_v3").SerializeToString()).graph

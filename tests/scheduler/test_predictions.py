@@ -73,6 +73,7 @@ def test_what_is_found_loses_at_most_the_error_of_predictions_and_the_gap(
     assert best * (1 - 1e-9) <= found <= best * max(1 + noise, 1.01) / 0.98 * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_on_average_little_is_lost_with_half_the_measurements() -> None:
     """Every stage takes up to 12 % more than predicted, so bounds rule out little."""
     losses, measured = [], {0: 0, 2: 0}

@@ -134,6 +134,7 @@ def test_a_limit_ends_what_would_take_long() -> None:
     assert (limited.schedule.predicted_us or 0) < 1.1 * (free.schedule.predicted_us or 0)
 
 
+@pytest.mark.slow
 def test_a_long_search_may_leave_a_gap_and_a_shorter_one_ends_with_a_proof() -> None:
     graph = graph_of(11, [(0, index) for index in range(1, 10)] + [(index, 10) for index in range(1, 10)])
     free, shorter, long, rough = (

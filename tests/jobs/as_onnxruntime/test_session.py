@@ -78,7 +78,7 @@ def test_all_types_and_shapes_have_onnxruntimes_names(tmp_path: Path) -> None:
     assert described(iosched.InferenceSession(file)) == described(onnxruntime.InferenceSession(file))
 
 
-@pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
+@pytest.mark.parametrize("name", ["light_squeezenet", pytest.param("light_shufflenet", marks=pytest.mark.slow)])
 def test_light_models_compute_the_same(tmp_path: Path, name: str) -> None:
     proto = light_model(name)
     file = optimized_file(tmp_path / f"{name}.onnx", proto)

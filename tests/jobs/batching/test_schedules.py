@@ -44,7 +44,7 @@ def on_paper(model: Model, tmp_path: Path) -> Iterator[OpenModel]:
         yield found
 
 
-@pytest.mark.parametrize("count", [2, 6])
+@pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_the_best_schedule_comes_first_and_others_differ(count: int, tmp_path: Path) -> None:
     whole = compose({f"m{seed}": chain(seed) for seed in range(count)})
     last = f"t{LENGTH - 1}"

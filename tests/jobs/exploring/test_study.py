@@ -115,6 +115,7 @@ def _wait_for_choices(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_second_call_with_more_trials_goes_on_and_one_with_as_many_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     assert len(go_on(path, "random", 3).history()) == 3

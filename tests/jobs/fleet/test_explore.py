@@ -125,6 +125,7 @@ def test_several_devices_are_asked_side_by_side(base: Model, settings: Settings)
     assert {errand.device for errand in fleet.errands} == {"cpu", "v100"}
 
 
+@pytest.mark.slow
 def test_a_score_is_what_the_command_says_on_a_worker(base: Model, settings: Settings) -> None:
     code = "import sys, json; print(len(json.loads(sys.argv[2])) + (sys.argv[1].count('trial-') == 1))"
     asked = settings(objectives=("latency:cpu", "max:score"), score_command=scoring(code))

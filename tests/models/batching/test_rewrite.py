@@ -63,6 +63,7 @@ def test_light_models_of_different_weights(name: str, batch_size: int, operators
     assert operators is None or len(found.model.graph.operators) == operators
 
 
+@pytest.mark.slow
 def test_unlike_networks_share_what_is_alike() -> None:
     found = batch([light_model("squeezenet"), retrained(light_model("squeezenet"), 5), light_model("shufflenet")])
     assert found.types["Split"] < 10

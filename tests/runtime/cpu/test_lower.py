@@ -179,5 +179,6 @@ def test_lowering_is_the_same_each_time() -> None:
             assert first.arena_nbytes == second.arena_nbytes
 
 
+@pytest.mark.slow
 def test_branches_on_many_lanes() -> None:
     check_everything(loaded(branches()), lanes=(1, 2, 3, 4), seeds=range(4))

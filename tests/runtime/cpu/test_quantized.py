@@ -60,6 +60,7 @@ def test_on_several_lanes(name: str, batch: int, lanes: int) -> None:
         check_bits(model, backend, seeds=(lanes,))
 
 
+@pytest.mark.slow
 def test_both_cores_have_work_under_the_sequential_schedule() -> None:
     """Each of the 26 convolutions and 8 Concats is cut between rows."""
     with CpuBackend(network("squeezenet"), lanes=2) as backend:

@@ -31,6 +31,7 @@ def test_too_many_local_workers_are_refused_before_anything_is_started() -> None
         RayTransport(LocalCluster(1024))
 
 
+@pytest.mark.slow
 def test_no_cluster_is_an_event_to_those_who_wait_for_events() -> None:
     there = RayTransport(NOWHERE)
     (event,) = there.receive(60)

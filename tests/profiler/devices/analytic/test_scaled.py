@@ -72,6 +72,7 @@ def on_cpu(folder: Path) -> Iterator[OpenModelHere]:
         yield opened
 
 
+@pytest.mark.slow
 def test_schedules_measured_on_a_cpu_take_what_they_took_there(tmp_path: Path) -> None:
     stages = [*sequential(fire().graph).stages, *greedy(fire().graph).stages]
     with on_cpu(tmp_path) as there:

@@ -50,7 +50,7 @@ def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     time_by_size(monkeypatch)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_a_schedule_is_found_written_and_run(
     tmp_path: Path, attached: list[object], by_size: None, precision: str
 ) -> None:

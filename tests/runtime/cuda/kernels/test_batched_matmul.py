@@ -265,7 +265,7 @@ def test_attention_needs_no_session(batch: int, precision: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_attention_is_one_captured_graph(batch: int) -> None:
     model, driver = attention(batch, 3, 9, 8), HostDriver()
     lowering = lower(Network(model, FP32), greedy(model.graph))

@@ -86,6 +86,7 @@ def test_a_barrier_left_out_is_reported(name: str) -> None:
     assert f"{case.call.entry}.cu" in report.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sanitizer")
 def test_an_exchange_within_a_warp_is_no_barrier() -> None:
     source = """
