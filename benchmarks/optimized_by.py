@@ -3,10 +3,10 @@
     python benchmarks/optimized_by.py MODEL... --version NAME=COMMAND [--version ...] [--load none,core,half]
                                       [--repeats 1] [-o results/F.json]
 
-COMMAND is an `iosched`, such as that in the environment of another checkout; a MODEL is named as in `cpu_models.py`.
-Each call of `optimize` has an empty profile database and an empty cache. Versions take turns within a model and a load.
-`core` is a process that keeps a core busy, `half` one for each core that is busy half of the time, in turns of up to a
-second. Calls are added to those that the file has, and what is there is not called again.
+COMMAND is the path of an `iosched`, such as that in the environment of another checkout. A MODEL is named as in
+`cpu_models.py`. Each call of `optimize` has an empty profile database and an empty cache. Versions take turns within a
+model and a load. `core` is a process that keeps a core busy, `half` one for each core that is busy half of the time, in
+turns of up to a second. Calls are added to those that the file has, and what is there is not called again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
     if options.output is not None and options.output.exists():
         calls += json.loads(options.output.read_text(encoding="utf-8"))["calls"]
     done = {_key(each) for each in calls}
-    commands = dict(each.split("=", 1) for each in options.version)
+    commands = {name: str(Path(command).absolute()) for name, command in (v.split("=", 1) for v in options.version)}
     for source, load, repeat in _asked(options):
         for version in list(commands)[:: 1 if repeat % 2 == 0 else -1]:
             asked = {"model": short_name(source), "load": load, "repeat": repeat, "version": version}

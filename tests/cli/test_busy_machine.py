@@ -68,7 +68,6 @@ def test_all_commands_count_the_same_stages(
     assert f"{first['signatures']} stages" in table
 
 
-@pytest.mark.slow
 def test_a_later_quiet_run_repeats_what_was_disturbed_and_then_nothing(
     invoke, fire_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,6 @@ def test_where_no_plan_of_ours_ships_the_estimate_stays(
         assert found.notes == ()
 
 
-@pytest.mark.slow
 @needs_compiler
 def test_a_gpu_takes_what_its_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)

@@ -147,7 +147,6 @@ def turns(now_us: float, others_us: float) -> Callable[..., dict[str, Measuremen
     return in_turn
 
 
-@pytest.mark.slow
 def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called_so(
     optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,6 @@ def test_the_models_of_the_best_are_those_that_were_costed_and_run(
         assert chosen.model.digest == individual.feedback.key
 
 
-@pytest.mark.slow
 def test_variants_that_were_seen_before_count_and_are_not_evaluated_again(base: Model, settings: Settings) -> None:
     result = explore(base, SPACE, settings(trials=14))
     keys = [each.feedback.key for each in result.found.individuals]
@@ -104,7 +103,6 @@ def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model,
         explore(base, Space("other", SPACE.mutators), settings(trials=7))
 
 
-@pytest.mark.slow
 def test_a_score_command_is_given_the_model_and_its_choices(base: Model, settings: Settings) -> None:
     code = (
         "import json, os, sys; model = open(sys.argv[1], 'rb').read(); choices = json.loads(sys.argv[2]);"

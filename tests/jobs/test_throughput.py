@@ -244,7 +244,6 @@ def test_what_is_left_idle_is_said_of_one_team(monkeypatch: pytest.MonkeyPatch, 
     assert found.idle[found.explanation.present] != 0.0
 
 
-@pytest.mark.slow
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 2)
     document = optimized(small(5), strategy="sequential").document

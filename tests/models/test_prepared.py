@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 _PROGRAM = """
 import gc, sys, threading, types
 import msgspec
@@ -36,7 +34,6 @@ for number in range(100):
 """
 
 
-@pytest.mark.slow
 def test_classes_are_prepared_by_one_thread_at_a_time() -> None:
     """Without it, the process ends with signal 11."""
     assert subprocess.run([sys.executable, "-c", _PROGRAM]).returncode == 0

@@ -106,7 +106,6 @@ def _open(path: Path) -> None:
         profile.keep_stage(multiprocessing.current_process().name, CPU, FOUND)
 
 
-@pytest.mark.slow
 def test_several_processes_set_one_file_aside_once(tmp_path: Path) -> None:
     for number in range(5):
         path = tmp_path / str(number) / "p.sqlite"

@@ -174,7 +174,6 @@ def test_results_of_one_run_are_not_written_by_the_next() -> None:
     assert all(np.array_equal(first[name], kept[name]) for name in kept)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(len(allowed_cpus()) < 2, reason="needs two processors")
 def test_no_thread_is_pinned_so_that_processes_do_not_choose_the_same_core() -> None:
     model = fire()

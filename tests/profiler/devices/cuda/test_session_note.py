@@ -52,7 +52,6 @@ def test_run_says_so_and_reads_arrays_where_they_lie() -> None:
     np.testing.assert_allclose(on_host(found["t"]), expected_outputs(model, inputs)["t"], rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_bench_says_so(tmp_path: Path) -> None:
     found = bench(sliced(), None, names=["sequential"], device="cuda", rounds=2, profile_db=tmp_path / "p.db")
     assert SENTENCE in found.notes

@@ -125,7 +125,6 @@ def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
     assert len(driver.streams) == 2 * len(broken)
 
 
-@pytest.mark.slow
 def test_an_executor_that_was_dropped_is_not_destroyed_inside_the_capture_of_another() -> None:
     """Not even where Python collects garbage there: nothing that it has made refers to it."""
     model, driver = fire(batch=2), HostDriver(collects=True)
