@@ -15,16 +15,14 @@
 #include "onnxruntime_session.hpp"
 #include "runtime.hpp"
 #include "threads.hpp"
-#include "cache_lines.hpp"
 
 using namespace iosched;
 
 namespace {
 
 // Raise with every change of the interface; native.py refuses a library of another version.
-constexpr int kAbiVersion = 8;
+constexpr int kAbiVersion = 7;
 constexpr uint32_t kAborted = INT32_MAX;
-constexpr size_t kFlushWeights = SIZE_MAX;  // instead of a number of bytes to sweep
 
 // The flat list of integers in which native.py passes a plan.
 struct Words {
@@ -57,13 +55,15 @@ struct Task {
   bool spans_lanes() const { return kernel != nullptr && kernel->spans_lanes(); }
 };
 
-enum class Access { kRead, kWrite, kFlush };
+struct Bytes {
+  char* data;
+  size_t nbytes;
+};
 
-// Reads or rewrites equal shares of memory on the cores of all lanes, which brings them into these cores' caches, or
-// flushes them from all caches.
+// Brings equal shares of memory into the caches of all lanes' cores, to be read or as if just written there.
 struct Sweep final : Job {
-  Sweep(const std::vector<int>& cpus, bool shares, std::vector<Bytes> swept, Access access)
-      : cpus(cpus), shares(shares), swept(std::move(swept)), access(access) {}
+  Sweep(const std::vector<int>& cpus, bool shares, std::vector<Bytes> swept, bool writes)
+      : cpus(cpus), shares(shares), swept(std::move(swept)), writes(writes) {}
 
   int cpu(size_t lane) const override { return cpus[lane]; }
   bool parks_after(size_t) const override { return shares; }
@@ -73,22 +73,17 @@ struct Sweep final : Job {
       volatile char* const data = bytes.data;
       const size_t stop = bytes.nbytes * (lane + 1) / cpus.size();
       for (size_t at = bytes.nbytes * lane / cpus.size(); at < stop; at += kCacheLine) {
-        if (access == Access::kFlush) {
-          flush_line(bytes.data + at);
-          continue;
-        }
         const char value = data[at];
-        if (access == Access::kWrite) data[at] = value;
+        if (writes) data[at] = value;
       }
     }
-    if (access == Access::kFlush) end_flush();
   }
 
   static constexpr size_t kCacheLine = 64;
   const std::vector<int>& cpus;
   const bool shares;
   const std::vector<Bytes> swept;
-  const Access access;
+  const bool writes;
 };
 
 struct Executor final : Job {
@@ -315,22 +310,9 @@ struct Executor final : Job {
   std::vector<Sweep> swept(size_t nbytes, void* const* inputs, const int64_t* written, size_t n_written) {
     std::vector<Sweep> found;
     if (nbytes == 0) return found;
-    if (nbytes == kFlushWeights) {
-      found.emplace_back(cpus, shares_cores(), weights(), Access::kFlush);
-    } else {
-      found.emplace_back(cpus, shares_cores(), std::vector<Bytes>{{runtime->ballast_of(nbytes), nbytes}}, Access::kRead);
-    }
-    found.emplace_back(cpus, shares_cores(), written_bytes(inputs, written, n_written), Access::kWrite);
-    return found;
-  }
-
-  std::vector<Bytes> weights() const {
-    std::vector<Bytes> found;
-    for (const std::vector<Task>& lane : lanes) {
-      for (const Task& task : lane) {
-        if (task.kernel != nullptr) found.insert(found.end(), task.kernel->weights.begin(), task.kernel->weights.end());
-      }
-    }
+    const std::vector<Bytes> others{{runtime->ballast_of(nbytes), nbytes}};
+    found.emplace_back(cpus, shares_cores(), others, /*writes*/ false);
+    found.emplace_back(cpus, shares_cores(), written_bytes(inputs, written, n_written), /*writes*/ true);
     return found;
   }
 

@@ -39,11 +39,6 @@ struct Call {
   virtual void run(OrtKernelContext* context) = 0;
 };
 
-struct Bytes {
-  char* data;
-  size_t nbytes;
-};
-
 struct Kernel {
   virtual ~Kernel() = default;
   // The views are as many as `n_inputs` and `n_outputs` say, and outlive the call; so does the kernel.
@@ -54,8 +49,6 @@ struct Kernel {
   virtual bool spans_lanes() const = 0;
   // Whether its calls need the context of an outer run.
   virtual bool needs_context() const { return false; }
-
-  std::vector<Bytes> weights;  // constants that it was lent
 };
 
 // Copies the bytes of one view to another.

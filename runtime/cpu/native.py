@@ -225,9 +225,6 @@ def _content(program: Program) -> object:
 
 
 _FORKED = "this executor was made before the process forked; make a new one in the child"
-FLUSH_WEIGHTS = -1
-"""Instead of a number of bytes to read: the weights that the plan reads are flushed from all caches."""
-
 _ALL_FRESH: Mapping[str, Spans] = MappingProxyType({})
 
 
@@ -325,7 +322,7 @@ class NativeExecutor:
         """
         with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
-            if sweep_nbytes != 0 and not all(array.flags.writeable for array in arrays):
+            if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
                 raise ValueError("inputs that may not be written cannot be swept")
             times_us = self._run(arrays, results, repeats, sweep_nbytes, fresh)
             self._release_dynamic()
@@ -384,7 +381,7 @@ class NativeExecutor:
             self._sources[index] = address(array)
         for index, view in enumerate(self._outputs):  # dynamic ones have no array yet
             self._targets[index] = address(results[view.buffer]) if view.buffer in results else None
-        words = self._fresh_words(arrays, fresh) if sweep_nbytes != 0 else []
+        words = self._fresh_words(arrays, fresh) if sweep_nbytes > 0 else []
         times_us = (ctypes.c_double * repeats)()
         try:
             call_telling(

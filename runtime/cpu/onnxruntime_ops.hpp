@@ -180,7 +180,6 @@ struct InvokedOperator final : Kernel {
         const Weight& each = given.constants[i];
         constants.push_back(environment().tensor(each.data, each.nbytes, each.shape, each.rank,
                                                  static_cast<int>(each.type)));
-        weights.push_back({static_cast<char*>(each.data), static_cast<size_t>(each.nbytes)});
       }
       create(given);
     } catch (...) {

@@ -81,7 +81,6 @@ struct Session final : Kernel {
       values.push_back(
           environment->tensor(weight.data, weight.nbytes, weight.shape, weight.rank, static_cast<int>(weight.type)));
       names.push_back(weight.name);
-      this->weights.push_back({static_cast<char*>(weight.data), static_cast<size_t>(weight.nbytes)});
       // This shares memory, and lets packed copies of the weight (Gemm, MatMul) be shared between sessions as well.
       api.check(api.AddInitializer(options.options, weight.name, values.back()));
     }
