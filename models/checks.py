@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import onnx
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.node_attributes import subgraphs
-from iosched.models.wiring import is_standard, reads, standard_opset, writes
+from iosched.models.wiring import is_standard, reads, writes
 
 _KNOWN_PREFIXES = ("ai.onnx.", "com.microsoft", "com.ms.")
 # Operators of onnxruntime that it also accepts in ONNX's domain, whatever the opset.
 _RUNTIME_EXTRAS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
-def check_structure(proto: onnx.ModelProto, weights: set[str]) -> None:
+def check_structure(graph: EditableGraph) -> None:
     """Check names, operators and attributes of a graph whose nodes stand in topological order.
 
     Raises:
         InvalidModelError: a tensor is read that nothing computes, a name is used twice, an operator or its domain is
             unknown, or a node does not fit its operator's definition.
     """
-    _check_names(proto.graph, weights)
-    standard = standard_opset(proto)
-    for node in proto.graph.node:
-        _check_operator(node, standard)
-    _check_definitions(proto, weights)
+    _check_names(graph)
+    for node in graph.nodes:
+        _check_operator(node, graph.opset)
+    _check_definitions(graph)
 
 
-def _check_names(graph: onnx.GraphProto, weights: set[str]) -> None:
-    inputs = [value.name for value in graph.input]
-    if twice := _first_repeated(inputs):
-        raise InvalidModelError(f"graph input {twice!r} is declared twice.")
-    if twice := _first_repeated([value.name for value in graph.output]):
-        raise InvalidModelError(f"graph output {twice!r} is declared twice.")
-    if not graph.output:
+def _check_names(graph: EditableGraph) -> None:
+    if not graph.outputs:
         raise InvalidModelError("the graph has no output: there is nothing to compute.")
-    known = weights.union(inputs)
-    for node in graph.node:
+    known = {*graph.weights, *graph.inputs}
+    for node in graph.nodes:
         for name in reads(node):
             if name not in known:
                 raise InvalidModelError(_undefined(node, name))
         if twice := next((name for name in writes(node) if name in known), ""):
             raise InvalidModelError(f"tensor {twice!r} is defined twice; names of tensors must be unique.")
         known.update(writes(node))
-    for value in graph.output:
-        if value.name not in known:
-            raise InvalidModelError(f"graph output {value.name!r} is computed by no node.")
+    for name in graph.outputs:
+        if name not in known:
+            raise InvalidModelError(f"graph output {name!r} is computed by no node.")
 
 
 def _undefined(node: onnx.NodeProto, name: str) -> str:
@@ -56,10 +50,6 @@ def _undefined(node: onnx.NodeProto, name: str) -> str:
         f"{node.op_type} node {next(iter(writes(node)), node.name)!r} reads {name!r}, which is no graph input, "
         "no initializer and no node's output.\nA weight may have been lost on export; export the model again."
     )
-
-
-def _first_repeated(names: list[str]) -> str:
-    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def _check_operator(node: onnx.NodeProto, opset: int) -> None:
@@ -79,18 +69,17 @@ def _check_operator(node: onnx.NodeProto, opset: int) -> None:
             _check_operator(inner, opset)
 
 
-def _check_definitions(proto: onnx.ModelProto, weights: set[str]) -> None:
+def _check_definitions(graph: EditableGraph) -> None:
     """Let onnx check each node against its operator's definition, in a model that has no weights."""
-    skeleton = onnx.ModelProto(ir_version=min(proto.ir_version, onnx.IR_VERSION))
+    skeleton = onnx.ModelProto(ir_version=min(graph.frame.ir_version, onnx.IR_VERSION))
     skeleton.ir_version = max(skeleton.ir_version, 8)
-    skeleton.opset_import.extend(proto.opset_import)
+    skeleton.opset_import.extend(graph.frame.opset_import)
     skeleton.graph.name = "skeleton"
-    skeleton.graph.node.extend(node for node in proto.graph.node if not _is_extra(node))
+    extras = {name for node in graph.nodes if _is_extra(node) for name in writes(node)}
+    skeleton.graph.node.extend(node for node in graph.nodes if not _is_extra(node))
     shown = {name for node in skeleton.graph.node for name in writes(node)}
-    inputs = dict.fromkeys([*(value.name for value in proto.graph.input), *sorted(weights)])
-    inputs.update(dict.fromkeys(name for node in proto.graph.node if _is_extra(node) for name in writes(node)))
-    skeleton.graph.input.extend(_scalar(name) for name in inputs)
-    skeleton.graph.output.extend(_scalar(value.name) for value in proto.graph.output if value.name in shown)
+    skeleton.graph.input.extend(map(_scalar, dict.fromkeys([*graph.inputs, *sorted(graph.weights), *sorted(extras)])))
+    skeleton.graph.output.extend(_scalar(name) for name in graph.outputs if name in shown)
     if not skeleton.graph.output:
         return
     try:

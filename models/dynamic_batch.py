@@ -18,6 +18,7 @@ from iosched.models.binding import (
     symbols_of,
     write_dims,
 )
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import UnboundModel
 from iosched.models.model import Model
@@ -208,11 +209,14 @@ def _freed(unbound: UnboundModel, shapes: Mapping[str, BatchShape]) -> DynamicBa
         what = "no input has a first dimension" if not leading else "the inputs' first dimensions are fixed, and differ"
         raise UsageError(f"the model has no batch: {what}.\nExport it with a dynamic batch dimension.")
     old = int(next(iter(leading)))
-    proto, weights = onnx.ModelProto(), dict(unbound.weights)
+    proto = onnx.ModelProto()
     proto.CopyFrom(unbound.proto)
     forget_inferred(proto, {}, keep_shapes=True)
-    free_batch(proto, weights, old)
+    graph = EditableGraph.of(proto, unbound.weights)
+    free_batch(graph, old)
+    proto = graph.to_proto()
     inputs = {name: (_BATCH, *shape[1:]) if len(shape) >= 2 else shape for name, shape in shapes.items()}
     write_dims(proto.graph, inputs)
     forget_inferred(proto, {}, keep_shapes=False)
-    return DynamicBatchModel(replace(unbound, proto=proto, weights=MappingProxyType(weights)), MappingProxyType(inputs))
+    freed = replace(unbound, proto=proto, weights=MappingProxyType(graph.weights))
+    return DynamicBatchModel(freed, MappingProxyType(inputs))

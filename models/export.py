@@ -13,13 +13,14 @@ from google.protobuf.message import Message
 from onnx import TensorProto, numpy_helper
 
 from iosched.models.dynamic_batch import DynamicBatchModel
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
 from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, Model
 from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
-from iosched.models.wiring import dependencies_first, reads, replace_nodes
+from iosched.models.wiring import dependencies_first, reads
 
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
@@ -78,19 +79,20 @@ def annotate(
         ValueError: a merge is not exact.
         KeyError: `order` or `merges` names an operator that the model does not have.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    proto.ir_version = max(proto.ir_version, _METADATA_IR_VERSION)
-    weights = dict(model.weights)
+    graph = EditableGraph.of(model.proto, model.weights)
     owner = {node: name for name in order for node in model.graph.by_name[name].nodes}
     found: list[Merge] = []
     operators = [[model.graph.by_name[name] for name in names] for names in merges]
-    for names, (merge, nodes) in zip(merges, merge_operators(proto, weights, operators), strict=True):
+    for names, (merge, nodes) in zip(merges, merge_operators(graph, operators), strict=True):
         owner.update((node.output[0], names[0]) for node in nodes)
         found.append(merge)
-    _sort(proto.graph, owner, {name: index for index, name in enumerate(order)})
+    _sort(graph, owner, {name: index for index, name in enumerate(order)})
+    proto = graph.to_proto()
+    proto.ir_version = max(proto.ir_version, _METADATA_IR_VERSION)
     _write_notes(proto.graph, owner, notes)
-    _refresh_initializers(proto.graph, weights)
+    for tensor in proto.graph.initializer:
+        if tensor.name not in model.weights:
+            tensor.CopyFrom(numpy_helper.from_array(graph.weights[tensor.name], tensor.name))
     merged = {MERGED_KEY: to_json(found)} if found else {}
     _write_metadata(proto, {SCHEDULE_KEY: schedule_json, VERSION_KEY: version, **merged})
     return proto
@@ -158,17 +160,17 @@ def source_of(model: Model) -> Path | bytes:
     return model.original or write_model(model.proto, model.weights, None) or b""
 
 
-def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, int]) -> None:
+def _sort(graph: EditableGraph, owner: Mapping[str, str], rank: Mapping[str, int]) -> None:
     """Sort the nodes by the order of their operators; those of no operator, which `rank` does not have, come last.
 
     A node that another one reads comes before that one, whatever their operators' order. O(nodes + edges).
     """
-    nodes = list(graph.node)
+    nodes, last = graph.nodes, len(rank)
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    last = len(rank)
     wanted = sorted(range(len(nodes)), key=lambda i: (rank.get(owner.get(nodes[i].name, ""), last), i))
-    placed = dependencies_first(wanted, lambda i: (producer[name] for name in reads(nodes[i]) if name in producer))
-    replace_nodes(graph, [nodes[index] for index in placed])
+    graph.reorder(
+        dependencies_first(wanted, lambda i: (producer[name] for name in reads(nodes[i]) if name in producer))
+    )
 
 
 def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mapping[str, NodeNote]) -> None:
@@ -179,16 +181,6 @@ def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mappin
         del node.metadata_props[:]
         for key, value in (*kept, *ours):
             node.metadata_props.add(key=key, value=value)
-
-
-def _refresh_initializers(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Give the graph an initializer for each of `weights`; those that it has already are not changed."""
-    kept = [tensor for tensor in graph.initializer if tensor.name in weights]
-    known = {tensor.name for tensor in kept}
-    fresh = [numpy_helper.from_array(array, name) for name, array in weights.items() if name not in known]
-    copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del graph.initializer[:]
-    graph.initializer.extend([*copies, *fresh])
 
 
 def _write_metadata(proto: onnx.ModelProto, ours: Mapping[str, str]) -> None:

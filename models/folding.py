@@ -13,11 +13,11 @@ from math import prod
 import numpy as np
 import onnx
 
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer, integers, tensor
-from iosched.models.normalize import add_weight, keep_weights
-from iosched.models.shapes import infer_shapes, tensor_specs
-from iosched.models.wiring import captures, is_standard, replace_nodes, standard_opset, writes
+from iosched.models.shapes import infer
+from iosched.models.wiring import captures, is_standard, writes
 
 MAX_FOLDED_NBYTES = 64 * 2**20
 _MAX_FILLED_NBYTES = 2**31
@@ -34,8 +34,8 @@ _EVALUATED = frozenset({
 _FAILURES = (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, AssertionError)
 
 
-def fold_constants(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """Fold until nothing changes; return `proto` with inferred shapes. The results are added to `weights`.
+def fold_constants(graph: EditableGraph) -> None:
+    """Fold until nothing changes, and infer the types of tensors.
 
     Complexity: one pass over the nodes and one shape inference for each round; a chain of Shape nodes over computed
     values takes several rounds, everything else one or two.
@@ -43,38 +43,29 @@ def fold_constants(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> on
     Raises:
         InvalidModelError: shapes or types contradict each other.
     """
-    inferred = infer_shapes(proto)
+    infer(graph)
     for _ in range(_MAX_ROUNDS):
-        if not _fold_once(inferred, weights):
-            break
-        inferred = infer_shapes(inferred)
-    keep_weights(inferred.graph, weights)
-    return inferred
+        if not _fold_once(graph):
+            return
+        infer(graph)
 
 
-def _fold_once(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> bool:
-    graph = proto.graph
-    specs = tensor_specs(graph)
-    pinned = {value.name for value in graph.output}
-    opset = standard_opset(proto)
-    kept: list[onnx.NodeProto] = []
-    for node in graph.node:
-        results = None if pinned.intersection(writes(node)) else _fold(node, weights, specs, opset)
+def _fold_once(graph: EditableGraph) -> bool:
+    """Whether any node was folded."""
+    count = len(graph.nodes)
+    for node in graph.nodes:
+        results = None if graph.outputs.keys() & writes(node) else _fold(graph, node)
         if results is None:
-            kept.append(node)
             continue
+        graph.remove(node_name(node))
         for name, value in zip(node.output, results, strict=True):
             if name:
-                add_weight(graph, weights, name, value)
-    if len(kept) == len(graph.node):
-        return False
-    replace_nodes(graph, kept)
-    return True
+                graph.add_weight(name, value)
+    return len(graph.nodes) < count
 
 
-def _fold(
-    node: onnx.NodeProto, weights: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec], opset: int
-) -> list[np.ndarray] | None:
+def _fold(graph: EditableGraph, node: onnx.NodeProto) -> list[np.ndarray] | None:
+    weights, specs = graph.weights, graph.tensors
     if not is_standard(node) or captures(node):
         return None
     if node.op_type in ("Shape", "Size"):
@@ -86,7 +77,7 @@ def _fold(
         return result
     if node.op_type not in _EVALUATED or not _is_bounded(node, specs):
         return None
-    return _attempt(lambda: _evaluate(node, weights, specs, opset))
+    return _attempt(lambda: _evaluate(node, weights, specs, graph.opset))
 
 
 def _attempt(compute: Callable[[], list[np.ndarray] | None]) -> list[np.ndarray] | None:

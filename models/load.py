@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,10 @@ import onnx
 
 from iosched.models.binding import Binding, bind_inputs
 from iosched.models.checks import check_structure
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
-from iosched.models.flatten import flatten_concats
 from iosched.models.folding import fold_constants
-from iosched.models.initializers import store_weights, take_weights
+from iosched.models.initializers import take_weights
 from iosched.models.log import logger
 from iosched.models.merging import unmerge
 from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY, Model, metadata_of
@@ -24,21 +24,28 @@ from iosched.models.normalize import (
     compute_weight_outputs,
     constants_to_weights,
     drop_copies,
-    drop_dead_nodes,
     drop_weight_inputs,
+    flatten_concats,
     inline_functions,
-    keep_weights,
-    name_nodes,
-    sort_nodes,
     squeeze_range_operands,
 )
 from iosched.models.operators import computation_graph
 from iosched.models.reshapes import check_reshapes, rebatch
 from iosched.models.shapes import forget_inferred, infer_shapes, leaves_doubt, tensor_specs
 from iosched.models.source import MIN_IR_VERSION, Source, describe, located, read_proto
-from iosched.models.wiring import standard_opset
 
 _log = logger(__name__)
+
+_Rewrite = Callable[[EditableGraph], None]
+_NORMALIZATIONS: tuple[_Rewrite, ...] = (
+    constants_to_weights, EditableGraph.sort, check_structure, unmerge, EditableGraph.sort, compute_weight_outputs,
+    EditableGraph.drop_unread, drop_copies, EditableGraph.drop_unread,
+)  # fmt: skip
+"""What brings a graph into one form, in this order."""
+_FOLDINGS: tuple[_Rewrite, ...] = (
+    fold_constants, flatten_concats, squeeze_range_operands, EditableGraph.drop_unread, check_reshapes,
+)  # fmt: skip
+"""What follows once the shapes of inputs are known, in this order."""
 
 
 def load_model(
@@ -77,9 +84,8 @@ def read_unbound(source: Source, *, name: str | None = None) -> UnboundModel:
     proto = read_proto(source)
     called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
     with _telling_where(source):
-        weights = take_weights(proto, source if isinstance(source, Path) else None)
-        _normalize(proto, weights)
-    return UnboundModel(called, proto, MappingProxyType(weights), source)
+        graph = _normalized(proto, take_weights(proto, source if isinstance(source, Path) else None))
+    return UnboundModel(called, graph.to_proto(), MappingProxyType(graph.weights), source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +118,10 @@ class UnboundModel:
             InvalidModelError: a dynamic dimension stays unbound, or shapes contradict each other.
             UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
         """
-        proto, weights = onnx.ModelProto(), dict(self.weights)
+        proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
         with _telling_where(self.original):
-            binding = bind_inputs(proto.graph, batch_size, input_shapes)
-            model = _model(self.name, _infer(proto, weights, binding), weights, binding, self.original)
+            model = _bound(self.name, proto, self.weights, self.original, batch_size, input_shapes)
         shapes = ", ".join(f"{spec.name} {spec.dtype} {spec.shape}" for spec in model.graph.inputs)
         counts = len(model.graph.operators), len(model.proto.graph.node)
         _log.info(
@@ -133,80 +138,76 @@ def _telling_where(source: Path | bytes) -> Iterator[None]:
         raise InvalidModelError(f"{describe(source)}: {error}") from error
 
 
-def assembled_model(name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> Model:
+def assembled_model(name: str, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Model:
     """The model of a graph that was made here, not read from a file: what loading the written file would give.
 
     Args:
         name: the model's name.
-        proto: the graph, all of whose inputs have static shapes; it is changed in place, and belongs to the model.
-        weights: every initializer by name; likewise. Those of the graph itself are not looked at.
+        proto: the graph, all of whose inputs have static shapes; it is changed.
+        weights: every initializer by name. Those of the graph itself are not looked at.
 
     Raises:
         InvalidModelError: the graph is not one that can be run.
     """
-    _normalize(proto, weights)
-    binding = bind_inputs(proto.graph, None, None)
-    return _model(name, _infer(proto, weights, binding), weights, binding, None)
+    graph = _normalized(proto, weights)
+    return _bound(name, graph.to_proto(), graph.weights, None)
 
 
-def _model(
-    name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Binding, original: Path | bytes | None
+def _bound(
+    name: str,
+    proto: onnx.ModelProto,
+    weights: Mapping[str, np.ndarray],
+    original: Path | bytes | None,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Model:
-    graph = computation_graph(name, proto.graph, weights)
+    binding = bind_inputs(proto.graph, batch_size, input_shapes)
+    graph = _inferred(proto, weights, binding)
+    proto = graph.to_proto()
     return Model(
         name=name,
         proto=proto,
-        weights=MappingProxyType(weights),
-        graph=graph,
+        weights=MappingProxyType(graph.weights),
+        graph=computation_graph(name, proto.graph, graph.weights),
         original=original,
         bindings=MappingProxyType(dict(binding.shapes)),
         schedule_json=metadata_of(proto, SCHEDULES_KEY) or metadata_of(proto, SCHEDULE_KEY),
     )
 
 
-def _normalize(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
-    """Bring the graph into one form, in place, whatever tool wrote it.
+def _normalized(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> EditableGraph:
+    """The graph in one form, whatever tool wrote it; `proto` is changed.
 
-    Afterwards it has no functions, no Constant nodes, no weights among its inputs and no merged operators, its nodes
-    stand in topological order, and it has passed the checks.
+    It has no functions, no Constant nodes, no weights among its inputs and no merged operators, its nodes stand in
+    topological order, and it has passed the checks.
     """
-    graph = proto.graph
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
-    graph.name = graph.name or "graph"
-    drop_weight_inputs(graph, weights)
-    constants_to_weights(graph, weights)
+    proto.graph.name = proto.graph.name or "graph"
+    drop_weight_inputs(proto.graph, weights)
     inline_functions(proto)
-    constants_to_weights(graph, weights)
-    sort_nodes(graph)
-    check_structure(proto, set(weights))
-    unmerge(proto, weights)
-    store_weights(graph, weights)
-    sort_nodes(graph)
-    compute_weight_outputs(graph, weights)
-    drop_dead_nodes(graph)
-    if not graph.node:
+    graph = EditableGraph.of(proto, weights)
+    for rewrite in _NORMALIZATIONS:
+        rewrite(graph)
+    if not graph.nodes:
         raise InvalidModelError("no node leads to an output: there is nothing to run.")
-    drop_copies(graph, weights, standard_opset(proto))
-    keep_weights(graph, weights)
+    return graph
 
 
-def _infer(proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Binding) -> onnx.ModelProto:
-    """Infer all shapes from those of the inputs, fold constants and flatten Concats; return the changed model."""
+def _inferred(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], binding: Binding) -> EditableGraph:
+    """The graph with all shapes inferred from those of the inputs and constants folded; `proto` is changed."""
     old = binding.replaced_batch
     forget_inferred(proto, binding.symbols, keep_shapes=old is None)
+    graph = EditableGraph.of(proto, weights)
     if old is not None:
         new = next(shape[0] for shape in binding.shapes.values() if len(shape) >= 2)
-        rebatch(proto, weights, old, new)
-    proto = fold_constants(proto, weights)
-    ranks = {spec.name: len(spec.shape) for spec in tensor_specs(proto.graph).values() if spec.shape is not None}
-    flatten_concats(proto.graph, ranks)
-    squeeze_range_operands(proto.graph, ranks)
-    drop_dead_nodes(proto.graph)
-    keep_weights(proto.graph, weights)
-    name_nodes(proto.graph)
-    check_reshapes(proto.graph, weights)
+        rebatch(graph, old, new)
+    for rewrite in _FOLDINGS:
+        rewrite(graph)
+    for node in graph.nodes:
+        node.name = node_name(node)
+    proto = graph.to_proto()
     forget_inferred(proto, {}, keep_shapes=True)
     inferred = infer_shapes(proto)
-    if leaves_doubt(inferred.graph, weights):
+    if leaves_doubt(inferred.graph, graph.weights):
         infer_shapes(proto, strict=True)
-    return inferred
+    return EditableGraph.of(inferred, graph.weights, tensor_specs(inferred.graph))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -17,140 +16,83 @@ import onnx
 
 from iosched.models.chain import Chain, chain_of
 from iosched.models.checks import is_well_formed
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
 from iosched.models.merge_record import Merge, UnmergedOperator, from_metadata
 from iosched.models.merge_rule import merged_size, refusal
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.stacking import Origin, Stacked, margins, stacked
-from iosched.models.wiring import reads, replace_nodes, standard_opset, use_counts, writes
 
 
 def merge_operators(
-    proto: onnx.ModelProto, weights: dict[str, np.ndarray], merges: Sequence[Sequence[Operator]]
-) -> list[tuple[Merge, list[onnx.NodeProto]]]:
-    """For each of `merges`, replace the nodes of its operators in `proto` by those of one merged operator.
+    graph: EditableGraph, merges: Sequence[Sequence[Operator]]
+) -> list[tuple[Merge, tuple[onnx.NodeProto, ...]]]:
+    """For each of `merges`, replace the nodes of its operators by those of one merged operator.
 
     Args:
-        proto: its nodes are changed in place; its initializers are left to the caller.
-        weights: every initializer by name. The merged ones are added, and those that no node reads any more removed.
+        graph: is changed.
         merges: each of two or more operators that `merge_rule` allows to be merged; none in two of them.
 
     Returns:
         For each the record that undoes it, and the new nodes.
 
-    Complexity: O(nodes + edges), and for each merge O(weights).
+    Complexity: for each merge O(nodes + weights).
 
     Raises:
-        ValueError: merging would not be exact, or is not possible; `proto` was not changed.
+        ValueError: merging would not be exact, or is not possible.
     """
-    draft = _Draft.of(proto.graph)
-    found = [_merge(draft, weights, operators, standard_opset(proto)) for operators in merges]
-    if found:
-        draft.write(proto.graph)
-    return found
+    return [_merge(graph, operators) for operators in merges]
 
 
-def unmerge(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
+def unmerge(graph: EditableGraph) -> None:
     """Restore, bit for bit, the operators that `merge_operators` replaced, as the model's metadata describes them.
 
-    The nodes of `proto` and `weights` are changed in place; the initializers of `proto` are left to the caller. The
-    operators that the metadata describes are merged once more, and the result is compared with the graph. Where the two
-    differ, because another tool edited the graph or wrote the metadata, the merged operator stays: the model computes
-    the same with it.
+    The operators that the metadata describes are merged once more, and the result is compared with the graph. Where the
+    two differ, because another tool edited the graph or wrote the metadata, the merged operator stays: the model
+    computes the same with it.
     """
-    merges = from_metadata(proto)
-    if not merges:
-        return
-    draft = _Draft.of(proto.graph)
-    anchors: dict[str, onnx.NodeProto] = {}
-    for node in proto.graph.node:
-        for weight in node.input[1:2]:
-            anchors.setdefault(weight, node)
-    undone = [_undo(proto, draft, weights, merge, anchors.get(f"{merge.base}/weight")) for merge in merges]
-    if any(undone):
-        draft.write(proto.graph)
+    for merge in from_metadata(graph.frame):
+        weight = f"{merge.base}/weight"
+        _undo(graph, merge, next((node for node in graph.consumers(weight) if node.input[1:2] == [weight]), None))
 
 
-@dataclass(eq=False)
-class _Draft:
-    """The nodes of a graph while some are replaced, without a pass over all of them for each."""
-
-    slots: list[list[onnx.NodeProto]]  # for each node of the graph what is now in its place
-    slot_of: dict[str, int]  # by the first outputs of nodes
-    producer: dict[str, onnx.NodeProto]
-    uses: Counter[str]
-    inputs: frozenset[str]
-
-    @classmethod
-    def of(cls, graph: onnx.GraphProto) -> _Draft:
-        return cls(
-            [[node] for node in graph.node],
-            {node.output[0]: index for index, node in enumerate(graph.node) if node.output},
-            {name: node for node in graph.node for name in writes(node)},
-            use_counts(graph),
-            frozenset(item.name for item in graph.input),
-        )
-
-    def replace(self, gone: set[str], new: Sequence[onnx.NodeProto]) -> None:
-        """Remove the nodes that write the tensors `gone`, and put the nodes `new` where the first of those stood."""
-        places = sorted({self.slot_of[name] for name in gone})
-        first = self.slots[places[0]]
-        at = next(index for index, node in enumerate(first) if node.output[0] in gone)
-        for place in places:
-            for node in [node for node in self.slots[place] if node.output[0] in gone]:
-                self.slots[place].remove(node)
-                self.uses.subtract(reads(node))
-                for name in writes(node):
-                    del self.producer[name]
-        first[at:at] = new
-        for node in new:
-            self.uses.update(reads(node))
-            self.slot_of[node.output[0]] = places[0]
-            self.producer.update(dict.fromkeys(writes(node), node))
-
-    def drop_unread(self, weights: dict[str, np.ndarray], names: set[str]) -> None:
-        """Remove those of the weights `names` that no node reads any more."""
-        for name in names:
-            if not self.uses[name]:
-                weights.pop(name, None)
-
-    def write(self, graph: onnx.GraphProto) -> None:
-        """Make the nodes those of `graph`, whose types of tensors that are gone are dropped."""
-        replace_nodes(graph, [node for slot in self.slots for node in slot])
-        infos = [info for info in graph.value_info if info.name in self.producer]
-        del graph.value_info[:]
-        graph.value_info.extend(infos)
-
-
-def _merge(
-    draft: _Draft, weights: dict[str, np.ndarray], operators: Sequence[Operator], opset: int
-) -> tuple[Merge, list[onnx.NodeProto]]:
+def _merge(graph: EditableGraph, operators: Sequence[Operator]) -> tuple[Merge, tuple[onnx.NodeProto, ...]]:
     if reason := refusal(operators):
         raise ValueError(reason)
-    parts = [_chain(operator, draft.producer, weights) for operator in operators]
+    parts = [_chain(operator, graph) for operator in operators]
     pads = merged_size(operators)[1] if parts[0].is_convolution else ()
-    base = _fresh(f"{parts[0].output}/merged", (draft.producer, weights))
-    found = stacked(parts, pads, base, opset)
+    base = _fresh(f"{parts[0].output}/merged", graph.names)
+    found = stacked(parts, pads, base, graph.opset)
     record = tuple(
         UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in zip(parts, found.origins, strict=True)
     )
-    draft.replace({node.output[0] for part in parts for node in part.nodes}, found.nodes)
-    weights.update(found.constants)
-    draft.drop_unread(weights, {name for origins in found.origins for name in origins})
-    return Merge(base, record), list(found.nodes)
+    _put(graph, [node.output[0] for part in parts for node in part.nodes], found.nodes, found.constants)
+    return Merge(base, record), found.nodes
 
 
-def _chain(operator: Operator, producer: Mapping[str, onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> Chain:
-    nodes = [producer[name] for name in operator.nodes if name in producer]
-    found = chain_of(nodes, weights) if len(nodes) == len(operator.nodes) else None
+def _put(
+    graph: EditableGraph, gone: Sequence[str], nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
+) -> None:
+    """Replace nodes, and the weights that they alone read."""
+    read = {name for each in gone for node in [graph.producer(each)] if node is not None for name in node.input}
+    graph.replace(gone, *nodes)
+    graph.weights.update(weights)
+    for name in read:
+        if not graph.uses(name):
+            graph.weights.pop(name, None)
+
+
+def _chain(operator: Operator, graph: EditableGraph) -> Chain:
+    nodes = [node for name in operator.nodes if (node := graph.producer(name)) is not None]
+    found = chain_of(nodes, graph.weights) if len(nodes) == len(operator.nodes) else None
     if found is None:
         raise ValueError(f"{operator.name!r} is not in the graph as it was loaded")
     return found
 
 
-def _fresh(name: str, taken: Sequence[Iterable[str]]) -> str:
+def _fresh(name: str, taken: Iterable[str]) -> str:
     """`name`, with a number behind it where that is needed for no tensor to have this name or one that begins so."""
-    begin = [other for names in taken for other in names if other.startswith(name)]
+    begin = [other for other in taken if other.startswith(name)]
     candidate, count = name, 1
     while any(other == candidate or other.startswith(f"{candidate}/") for other in begin):
         count += 1
@@ -158,30 +100,23 @@ def _fresh(name: str, taken: Sequence[Iterable[str]]) -> str:
     return candidate
 
 
-def _undo(
-    proto: onnx.ModelProto,
-    draft: _Draft,
-    weights: dict[str, np.ndarray],
-    merge: Merge,
-    anchor: onnx.NodeProto | None,
-) -> bool:
-    """Whether the operators of one merge were restored; `anchor` is the node that reads its weights."""
+def _undo(graph: EditableGraph, merge: Merge, anchor: onnx.NodeProto | None) -> None:
+    """Restore the operators of one merge; `anchor` is the node that reads its weights."""
     nodes = [part.protos() for part in merge.parts]
-    own = [found for found in nodes if found and all(is_well_formed(node, proto) for node in found)]
+    own = [found for found in nodes if found and all(is_well_formed(node, graph.frame) for node in found)]
     if anchor is None or len(own) < len(nodes):
-        return False
-    constants = ChainMap(weights, _cut_back(merge, weights))
+        return
+    constants = ChainMap(graph.weights, _cut_back(merge, graph.weights))
     parts = [chain for found in own if (chain := chain_of(found, constants)) is not None]
     if len(parts) < len(own) or not _fit(parts, anchor):
-        return False
-    found = stacked(parts, integers(anchor, "pads"), merge.base, standard_opset(proto))
-    if not _stands_in(draft, weights, found) or not _names_are_free(draft, parts, found, weights):
-        return False
-    draft.replace({node.output[0] for node in found.nodes}, [node for part in parts for node in part.nodes])
-    read = {name for part in parts for node in part.nodes for name in node.input}
-    weights.update({name: constants[name] for name in read if name in constants and name not in weights})
-    draft.drop_unread(weights, set(found.constants))
-    return True
+        return
+    found = stacked(parts, integers(anchor, "pads"), merge.base, graph.opset)
+    if not _stands_in(graph, found) or not _names_are_free(graph, parts, found):
+        return
+    restored = [node for part in parts for node in part.nodes]
+    read = {name for node in restored for name in node.input if name in constants}
+    weights = {name: constants[name] for name in read if name not in graph.weights}
+    _put(graph, [node.output[0] for node in found.nodes], restored, weights)
 
 
 def _cut_back(merge: Merge, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -261,16 +196,16 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
     return list(pads) == [pad + more for pad, more in zip(before, shift * 2, strict=True)]
 
 
-def _stands_in(draft: _Draft, weights: Mapping[str, np.ndarray], found: Stacked) -> bool:
+def _stands_in(graph: EditableGraph, found: Stacked) -> bool:
     """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
     for node in found.nodes:
-        present = draft.producer.get(node.output[0])
+        present = graph.producer(node.output[0])
         if present is None or _written(present) != _written(node):
             return False
-    inner = [node.output[0] for node in found.nodes[:-1]]
-    inside = use_counts(onnx.GraphProto(node=found.nodes))
-    if any(draft.uses[name] != inside[name] for name in inner):
+    inside = Counter(name for node in found.nodes for name in node.input)
+    if any(graph.uses(node.output[0]) != inside[node.output[0]] for node in found.nodes[:-1]):
         return False
+    weights = graph.weights
     return all(
         name in weights and _identity(weights[name]) == _identity(array) for name, array in found.constants.items()
     )
@@ -284,12 +219,12 @@ def _identity(array: np.ndarray) -> object:
     return array.dtype.name, array.shape, array.tobytes()
 
 
-def _names_are_free(draft: _Draft, parts: Sequence[Chain], found: Stacked, weights: Mapping[str, np.ndarray]) -> bool:
+def _names_are_free(graph: EditableGraph, parts: Sequence[Chain], found: Stacked) -> bool:
     """Whether restoring the parts gives no two tensors of the graph the same name."""
     merged = {name for node in found.nodes for name in node.output}
     written = [str(node.output[0]) for part in parts for node in part.nodes]
     read = {name for part in parts for node in part.nodes for name in node.input if name in part.weights}
     is_known = all(part.output in found.nodes[-1].output for part in parts)
-    computed = {name for name in (*written, *read) if name in draft.producer or name in draft.inputs}
-    is_taken = any((name in computed and name not in merged) or name in weights for name in written)
+    computed = {name for name in (*written, *read) if graph.has(name) and name not in graph.weights}
+    is_taken = any((name in computed and name not in merged) or name in graph.weights for name in written)
     return is_known and len(set(written)) == len(written) and not is_taken and computed.isdisjoint(read)

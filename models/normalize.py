@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
@@ -11,26 +10,18 @@ import onnx
 import onnx.inliner
 from onnx import TensorProto
 
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
-from iosched.models.initializers import describe_weight, read_tensor
+from iosched.models.initializers import read_tensor
 from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.models.node_attributes import integer, values
-from iosched.models.wiring import (
-    captures,
-    is_standard,
-    nodes_within,
-    reads,
-    replace_nodes,
-    topological_order,
-    use_counts,
-    writes,
-)
+from iosched.models.wiring import is_standard, nodes_within
 
 MAX_WRITTEN_OUT = 200_000
 """Nodes of a model whose functions are inlined; each takes a fraction of a millisecond to read."""
 
 
-def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+def drop_weight_inputs(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
     """Remove the initializers from the graph's inputs, where models of IR version 3 list them."""
     fed = [value for value in graph.input if value.name not in weights]
     del graph.input[:]
@@ -83,140 +74,98 @@ def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
     return (node.domain, node.op_type, node.overload)
 
 
-def constants_to_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+def constants_to_weights(graph: EditableGraph) -> None:
     """Turn the Constant nodes of the graph, but not of the graphs inside its nodes, into initializers."""
-    kept = []
-    for node in graph.node:
+    for node in graph.nodes:
         value = _constant_value(node)
-        if value is None:
-            kept.append(node)
-            continue
-        add_weight(graph, weights, node.output[0], value)
-    if len(kept) < len(graph.node):
-        replace_nodes(graph, kept)
+        if value is not None:
+            graph.remove(node_name(node))
+            graph.add_weight(node.output[0], value)
 
 
-def add_weight(graph: onnx.GraphProto, weights: dict[str, np.ndarray], name: str, value: np.ndarray) -> None:
-    """Add an initializer to the graph and to `weights`.
-
-    Raises:
-        InvalidModelError: there is an initializer of that name already.
-    """
-    if name in weights:
-        raise InvalidModelError(f"tensor {name!r} is defined twice; names of tensors must be unique.")
-    value.flags.writeable = False
-    weights[name] = value
-    graph.initializer.append(describe_weight(name, value))
-
-
-def keep_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
-    """Remove the initializers that nothing reads any more from the graph and from `weights`."""
-    used = use_counts(graph)
-    for name in [name for name in weights if name not in used]:
-        del weights[name]
-    kept = [tensor for tensor in graph.initializer if tensor.name in weights]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-
-
-def sort_nodes(graph: onnx.GraphProto) -> None:
-    """Bring the nodes into topological order."""
-    nodes = list(graph.node)
-    order = topological_order(nodes)
-    if order != list(range(len(nodes))):
-        replace_nodes(graph, [nodes[index] for index in order])
-
-
-def compute_weight_outputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+def compute_weight_outputs(graph: EditableGraph) -> None:
     """Let an Identity node compute each graph output that is an initializer, so that an operator produces it."""
-    for value in graph.output:
-        if value.name not in weights:
-            continue
-        stored = f"{value.name}/weight"
-        while stored in weights:
-            stored += "_"
-        add_weight(graph, weights, stored, weights.pop(value.name))
-        kept = [tensor for tensor in graph.initializer if tensor.name != value.name]
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
-        graph.node.insert(0, onnx.helper.make_node("Identity", [stored], [value.name]))
+    for output in [name for name in graph.outputs if name in graph.weights]:
+        stored = graph.add_weight(graph.fresh(f"{output}/weight"), graph.weights.pop(output))
+        graph.prepend(onnx.helper.make_node("Identity", [stored], [output]))
 
 
-def drop_dead_nodes(graph: onnx.GraphProto) -> None:
-    """Drop nodes from which no path leads to an output. The nodes must stand in topological order."""
-    needed = {value.name for value in graph.output}
-    kept = []
-    for node in reversed(graph.node):
-        if needed.isdisjoint(writes(node)):
-            continue
-        kept.append(node)
-        needed.update(reads(node))
-    if len(kept) < len(graph.node):
-        replace_nodes(graph, reversed(kept))
-
-
-def drop_copies(graph: onnx.GraphProto, weights: dict[str, np.ndarray], opset: int) -> None:
+def drop_copies(graph: EditableGraph) -> None:
     """Remove Identity nodes and Dropout nodes that do nothing, by renaming tensors, where that is possible."""
-    fixed = {name for node in graph.node for name in captures(node)}
-    outputs = {value.name for value in graph.output}
-    counts = use_counts(graph)
-    sources = weights.keys() | {value.name for value in graph.input}
-    for node in [node for node in graph.node if _is_copy(node, weights, counts, opset)]:
+    for node in [node for node in graph.nodes if _is_copy(graph, node)]:
         before, after = node.input[0], node.output[0]
-        if after not in outputs and after not in fixed:
-            _rename(graph, after, before)
-        elif {before, after}.isdisjoint(fixed) and before not in outputs and before not in sources:
-            _rename(graph, before, after)
-        else:
-            continue
-        graph.node.remove(node)
+        if after not in graph.outputs and not graph.is_captured(after):
+            graph.remove(node_name(node))
+            graph.replace_all_uses(after, before)
+        elif not (graph.is_captured(before) or graph.is_captured(after)) and _is_inside(graph, before):
+            graph.remove(node_name(node))
+            graph.rename(before, after)
 
 
-def squeeze_range_operands(graph: onnx.GraphProto, ranks: Mapping[str, int]) -> None:
+def _is_inside(graph: EditableGraph, tensor: str) -> bool:
+    return graph.producer(tensor) is not None and tensor not in graph.outputs
+
+
+def squeeze_range_operands(graph: EditableGraph) -> None:
     """Make scalars of the operands of Range, which onnxruntime also runs if they have one element and an axis.
 
     Its shape inference refuses them as soon as one becomes a constant, as when it inlines an If.
     """
-    known = {value.name for value in graph.input} | {name for node in graph.node for name in writes(node)}
-    known |= set(use_counts(graph))
-    for place, node in reversed([*enumerate(graph.node)]):
+    for node in graph.nodes:
         if node.op_type != "Range" or not is_standard(node):
             continue
-        for index, name in enumerate(node.input):
-            if ranks.get(name):
-                scalar = f"{node.output[0]}/{index}"
-                while scalar in known:
-                    scalar += "_"
-                known.add(scalar)
-                graph.node.insert(place, onnx.helper.make_node("Squeeze", [name], [scalar]))
-                node.input[index] = scalar
+        inputs = [*node.input]
+        for place, name in enumerate(inputs):
+            if name in graph.tensors and graph.tensors[name].shape:
+                inputs[place] = graph.fresh(f"{node.output[0]}/{place}")
+                graph.insert_before(node_name(node), onnx.helper.make_node("Squeeze", [name], [inputs[place]]))
+        graph.set_inputs(node_name(node), inputs)
 
 
-def name_nodes(graph: onnx.GraphProto) -> None:
-    """Name every node by its first output."""
-    for node in graph.node:
-        node.name = next(iter(writes(node)))
+def flatten_concats(graph: EditableGraph) -> None:
+    """Make nested Concat nodes flat: Concat(a, Concat(b, c)) along one axis is Concat(a, b, c); O(nodes + edges).
+
+    The inner one must be read nowhere else. A Concat of one input is a copy that somebody put there on purpose, and
+    stays.
+    """
+    for node in graph.nodes:
+        if not _is_concat(node):
+            continue
+        inner = {name: other for name in node.input if (other := _inner(graph, name, _axis(graph, node))) is not None}
+        if inner:
+            terms = [term for name in node.input for term in (inner[name].input if name in inner else (name,))]
+            graph.set_inputs(node_name(node), terms)
+            graph.remove(*inner)
 
 
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                if name == old:
-                    names[index] = new
+def _inner(graph: EditableGraph, name: str, axis: int) -> onnx.NodeProto | None:
+    """The Concat along `axis` that computes a tensor of which there is one use."""
+    node = graph.producer(name)
+    if node is None or not _is_concat(node) or len(node.input) < 2 or graph.uses(name) > 1:
+        return None
+    return node if _axis(graph, node) == axis else None
 
 
-def _is_copy(node: onnx.NodeProto, weights: dict[str, np.ndarray], counts: Counter[str], opset: int) -> bool:
+def _is_concat(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Concat" and is_standard(node)
+
+
+def _axis(graph: EditableGraph, node: onnx.NodeProto) -> int:
+    axis = integer(node, "axis", 1)
+    return axis + len(graph.shape(node.output[0])) if axis < 0 else axis
+
+
+def _is_copy(graph: EditableGraph, node: onnx.NodeProto) -> bool:
     if not is_standard(node) or not node.input or not node.input[0]:
         return False
     if node.op_type == "Identity":
         return True
-    if node.op_type != "Dropout" or not node.output[0] or any(counts[mask] for mask in node.output[1:]):
+    if node.op_type != "Dropout" or not node.output[0] or any(graph.uses(mask) for mask in node.output[1:]):
         return False
-    if opset < 7:
+    if graph.opset < 7:
         return integer(node, "is_test") != 0
     training = node.input[2] if len(node.input) > 2 else ""
-    return not training or (training in weights and not bool(np.any(weights[training])))
+    return not training or (training in graph.weights and not bool(np.any(graph.weights[training])))
 
 
 def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:

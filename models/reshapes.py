@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import onnx
 
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
-from iosched.models.initializers import describe_weight
 from iosched.models.node_attributes import integer
 from iosched.models.shapes import infer_shapes, tensor_specs
-from iosched.models.wiring import is_standard, reads, use_counts, writes
+from iosched.models.wiring import is_standard, reads, writes
 
 
-def rebatch(proto: onnx.ModelProto, weights: dict[str, np.ndarray], old: int, new: int) -> None:
-    """Change the batch size from `old` to `new` in place, in each Reshape of computed values that fixes it.
+def rebatch(graph: EditableGraph, old: int, new: int) -> None:
+    """Change the batch size from `old` to `new` in each Reshape of computed values that fixes it.
 
     A Reshape fixes the batch size where its target is a constant that begins with `old`.
 
     Raises:
         InvalidModelError: shapes contradict each other at the new batch size; the message names the node.
     """
-    _change_targets(proto, weights, old, lambda _, target: np.concatenate([np.array([new], target.dtype), target[1:]]))
+    _change_targets(graph, old, lambda _, target: np.concatenate([np.array([new], target.dtype), target[1:]]))
     try:
-        infer_shapes(proto, strict=True)
+        infer_shapes(graph.to_proto(), strict=True)
     except InvalidModelError as error:
         raise InvalidModelError(
             f"the model cannot run at batch size {new}: a node fixes the batch at {old}.\n{error}\n"
@@ -32,34 +32,33 @@ def rebatch(proto: onnx.ModelProto, weights: dict[str, np.ndarray], old: int, ne
         ) from error
 
 
-def free_batch(proto: onnx.ModelProto, weights: dict[str, np.ndarray], old: int) -> None:
-    """Let each Reshape of computed values that fixes the batch at `old` take it from what it reads instead, in place.
+def free_batch(graph: EditableGraph, old: int) -> None:
+    """Let each Reshape of computed values that fixes the batch at `old` take it from what it reads instead.
 
-    All other sizes of its target become numbers, as they are at `old`: no more than one can be left open. `proto` is
+    All other sizes of its target become numbers, as they are at `old`: no more than one can be left open. The graph is
     bound to that batch size.
 
     Raises:
         InvalidModelError: shapes contradict each other.
     """
-    specs = tensor_specs(infer_shapes(proto).graph)
+    specs = tensor_specs(infer_shapes(graph.to_proto()).graph)
 
     def open_first(node: onnx.NodeProto, target: np.ndarray) -> np.ndarray | None:
         spec = specs.get(node.output[0])
         shape = None if spec is None else spec.shape
         return None if shape is None or 0 in shape[1:] else np.array([-1, *shape[1:]], target.dtype)
 
-    _change_targets(proto, weights, old, open_first)
+    _change_targets(graph, old, open_first)
 
 
-def check_reshapes(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Check that every Reshape keeps the number of elements. `graph` carries inferred shapes.
+def check_reshapes(graph: EditableGraph) -> None:
+    """Check that every Reshape keeps the number of elements. `graph` has inferred shapes.
 
     Raises:
         InvalidModelError: one does not, for instance because it fixes the batch size; the message names the node.
     """
-    specs = tensor_specs(graph)
     for node in _computed_reshapes(graph):
-        target, data = weights.get(node.input[1]), specs.get(node.input[0])
+        target, data = graph.weights.get(node.input[1]), graph.tensors.get(node.input[0])
         if target is None or data is None or data.shape is None or keeps_size(data.shape, target.tolist(), node):
             continue
         raise InvalidModelError(
@@ -80,49 +79,36 @@ def keeps_size(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) 
 
 
 def _change_targets(
-    proto: onnx.ModelProto,
-    weights: dict[str, np.ndarray],
-    old: int,
-    change: Callable[[onnx.NodeProto, np.ndarray], np.ndarray | None],
+    graph: EditableGraph, old: int, change: Callable[[onnx.NodeProto, np.ndarray], np.ndarray | None]
 ) -> None:
-    """Change the constant target of each Reshape of computed values that begins with `old`, in place.
+    """Change the constant target of each Reshape of computed values that begins with `old`.
 
     Args:
         change: makes the new target of a node of the old one; None leaves it.
     """
-    counts = use_counts(proto.graph)
-    for node in _computed_reshapes(proto.graph):
-        target = weights.get(node.input[1])
+    for node in _computed_reshapes(graph):
+        data, name = node.input
+        target = graph.weights.get(name)
         if target is None or target.ndim != 1 or not target.size or target[0] != old:
             continue
         changed = change(node, target)
         if changed is None:
             continue
-        name = node.input[1]
-        if counts[name] > 1:
-            counts[name] -= 1
-            name = node.input[1] = _fresh(f"{name}/batch{changed[0]}/{node.output[0]}", weights)
-            proto.graph.initializer.append(describe_weight(name, changed))
-        else:
-            next(t for t in proto.graph.initializer if t.name == name).CopyFrom(describe_weight(name, changed))
+        if graph.uses(name) > 1:
+            name = graph.fresh(f"{name}/batch{changed[0]}/{node.output[0]}")
+            graph.set_inputs(node_name(node), (data, name))
         changed.flags.writeable = False
-        weights[name] = changed
+        graph.weights[name] = changed
 
 
-def _computed_reshapes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+def _computed_reshapes(graph: EditableGraph) -> list[onnx.NodeProto]:
     """The Reshape nodes whose data depends on a graph input. The graph's nodes must stand in topological order."""
-    computed = {value.name for value in graph.input}
+    computed = set(graph.inputs)
     found = []
-    for node in graph.node:
+    for node in graph.nodes:
         if computed.isdisjoint(reads(node)):
             continue
         computed.update(writes(node))
         if node.op_type == "Reshape" and is_standard(node) and len(node.input) == 2:
             found.append(node)
     return [node for node in found if node.input[0] in computed]
-
-
-def _fresh(name: str, taken: Mapping[str, np.ndarray]) -> str:
-    while name in taken:
-        name += "_"
-    return name

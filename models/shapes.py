@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, TypeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.kernel_shapes import inferred_as_run
@@ -21,6 +22,14 @@ MAX_FOLLOWED = 2**20
 """Elements of vectors whose values are followed when shapes are inferred; each takes 70 bytes. Shapes have a few."""
 
 _OPERATOR = re.compile(r"op_type:\s*(\w+)")
+
+
+def infer(graph: EditableGraph) -> None:
+    """Infer types and shapes of the graph's tensors as `infer_shapes` does. Raises as that does."""
+    inferred = infer_shapes(graph.to_proto()).graph
+    graph.outputs = {value.name: value for value in inferred.output}
+    graph.declared = {value.name: value for value in inferred.value_info}
+    graph.tensors = tensor_specs(inferred)
 
 
 def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:

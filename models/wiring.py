@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
@@ -72,7 +72,7 @@ def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
     return found
 
 
-def topological_order(nodes: list[onnx.NodeProto]) -> list[int]:
+def topological_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     """The indices of `nodes`, sorted so that each node comes after those that it reads, and else in their own order.
 
     Complexity: O((nodes + edges) log nodes).
@@ -141,7 +141,7 @@ def _free_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (value.name for value in graph.output if value.name not in bound)
 
 
-def _cycle_message(nodes: list[onnx.NodeProto], stuck: set[int]) -> str:
+def _cycle_message(nodes: Sequence[onnx.NodeProto], stuck: set[int]) -> str:
     names = [next(iter(writes(nodes[index])), nodes[index].name) for index in sorted(stuck)]
     shown = ", ".join(repr(name) for name in names[:4]) + (", ..." if len(names) > 4 else "")
     return (

@@ -11,6 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from iosched.models import export, zoo
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
 from iosched.models.initializers import store_weights
@@ -154,9 +155,9 @@ def test_merges_survive_a_tool_that_drops_what_nodes_carry(squeezenet: Model) ->
     for node in proto.graph.node:
         del node.metadata_props[:]
         node.name = ""
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
-    unmerge(proto, weights)
-    assert {name: array.tobytes() for name, array in weights.items()} == {
+    graph = EditableGraph.of(proto, {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer})
+    unmerge(graph)
+    assert {name: array.tobytes() for name, array in graph.weights.items()} == {
         name: array.tobytes() for name, array in squeezenet.weights.items()
     }
 

@@ -119,7 +119,7 @@ def test_operands_of_range_become_scalars_under_names_that_are_free():
     proto.graph.output.append(helper.make_tensor_value_info("steps/1", TensorProto.INT64, [1]))
     model = load_model(data(proto))
     (squeeze,) = (each for each in model.proto.graph.node if each.op_type == "Squeeze")
-    assert (list(squeeze.input), list(squeeze.output)) == (["limit"], ["steps/1__"])
+    assert (list(squeeze.input), list(squeeze.output)) == (["limit"], ["steps/1'"])
 
 
 def test_random_and_quantising_nodes_are_not_folded():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
 from iosched.models.merge_record import MERGED_KEY, to_json
@@ -57,9 +58,9 @@ def _merged(model: Model, names: tuple[str, ...]) -> bytes:
 
 def _restored(payload: bytes) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     proto = onnx.ModelProto.FromString(payload)
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
-    unmerge(proto, weights)
-    return proto, weights
+    graph = EditableGraph.of(proto, {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer})
+    unmerge(graph)
+    return graph.to_proto(), graph.weights
 
 
 def test_several_merges_are_applied_at_once_and_undone_together() -> None:
@@ -163,11 +164,11 @@ def test_one_convolution_is_no_merge() -> None:
 
 def test_a_refused_merge_changes_nothing() -> None:
     model = load_model(_network([_PLAIN, {"kernel": [3, 3]}]).SerializeToString())
-    proto, weights = onnx.ModelProto.FromString(model.proto.SerializeToString()), dict(model.weights)
+    graph = EditableGraph.of(model.proto, model.weights)
     with pytest.raises(ValueError, match="centred"):
-        merge_operators(proto, weights, [model.graph.operators])
-    assert proto == model.proto
-    assert weights.keys() == model.weights.keys()
+        merge_operators(graph, [model.graph.operators])
+    assert graph.to_proto() == model.proto
+    assert graph.weights.keys() == model.weights.keys()
 
 
 def _with_metadata(text: str) -> tuple[onnx.ModelProto, bytes]:
@@ -236,8 +237,9 @@ def test_a_weight_edited_by_another_tool_keeps_the_merged_form() -> None:
     proto, payload = _with_metadata("")
     weights = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in proto.graph.initializer}
     weights["o0/merged/weight"][0, 0, 0, 0] = 1.0  # outside the 1x1 kernel, where the zeros stood
-    unmerge(proto, weights)
-    assert proto == onnx.ModelProto.FromString(payload)
+    graph = EditableGraph.of(proto, weights)
+    unmerge(graph)
+    assert list(graph.nodes) == list(onnx.ModelProto.FromString(payload).graph.node)
 
 
 @pytest.mark.parametrize("inner", ["o0/merged", "o0/merged/linear"])

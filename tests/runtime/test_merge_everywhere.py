@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from side_by_side import Conv, Product, products_side_by_side, side_by_side
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
 from iosched.models.merging import unmerge
@@ -140,9 +141,11 @@ def _written(model: Model, names: Sequence[str], inputs: Arrays) -> dict[str, np
     anchors = [node for node in proto.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
     assert len(anchors) == 1
     restored = onnx.ModelProto.FromString(payload)
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in restored.graph.initializer}
-    unmerge(restored, weights)
-    assert {name: array.tobytes() for name, array in weights.items()} == {
+    graph = EditableGraph.of(
+        restored, {tensor.name: numpy_helper.to_array(tensor) for tensor in restored.graph.initializer}
+    )
+    unmerge(graph)
+    assert {name: array.tobytes() for name, array in graph.weights.items()} == {
         name: array.tobytes() for name, array in model.weights.items()
     }
     assert load_model(payload).digest == model.digest

@@ -1,0 +1,327 @@
+"""The one graph that rewrites edit: ONNX nodes in order, weights, types, and the uses of every tensor.
+
+A pass is a function that changes an `EditableGraph` in place. The names of its methods are those of onnx-ir (ADR 0044).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
+
+import numpy as np
+import onnx
+
+from iosched.models.errors import InvalidModelError
+from iosched.models.graph import TensorSpec
+from iosched.models.initializers import describe_weight
+from iosched.models.wiring import captures, reads, standard_opset, topological_order, writes
+
+_END = ""
+"""Stands before the first node and behind the last one in the order of nodes."""
+_CONTENT = ("node", "initializer", "value_info", "input", "output")
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """The name by which a graph has a node: its first output that is not left out."""
+    return next(iter(writes(node)))
+
+
+class EditableGraph:
+    """A graph that is edited node by node; every edit is O(edges of the node).
+
+    Its nodes are its own. Their attributes may be changed in place, their inputs and outputs only by these methods.
+
+    Attributes:
+        frame: the model without nodes, weights, inputs, outputs and types: versions, opsets and metadata.
+        inputs: declarations of what is fed, by name.
+        outputs: declarations of what the graph returns, by name.
+        declared: declarations of computed tensors, by name; not of all.
+        weights: all constants by name.
+        tensors: types and shapes of inputs and computed tensors, where they are known.
+    """
+
+    def __init__(self, frame: onnx.ModelProto, nodes: Iterable[onnx.NodeProto] = ()) -> None:
+        """A graph of `nodes`, in this order; those without outputs are left out.
+
+        Raises:
+            InvalidModelError: two nodes compute a tensor of one name.
+        """
+        self.frame = frame
+        self.inputs: dict[str, onnx.ValueInfoProto] = {}
+        self.outputs: dict[str, onnx.ValueInfoProto] = {}
+        self.declared: dict[str, onnx.ValueInfoProto] = {}
+        self.weights: dict[str, np.ndarray] = {}
+        self.tensors: dict[str, TensorSpec] = {}
+        self._nodes: dict[str, onnx.NodeProto] = {}
+        self._next, self._previous = {_END: _END}, {_END: _END}
+        self._producers: dict[str, str] = {}
+        self._uses: dict[str, dict[str, int]] = {}
+        self._initializers: dict[str, tuple[np.ndarray, onnx.TensorProto]] = {}
+        for node in nodes:
+            if any(node.output):
+                self.append(node)
+
+    @classmethod
+    def of(
+        cls, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], tensors: Mapping[str, TensorSpec] | None = None
+    ) -> EditableGraph:
+        """The graph of a model, which is copied; its initializers are not looked at.
+
+        Raises:
+            InvalidModelError: two nodes compute a tensor of one name, or an input or output is declared twice.
+        """
+        own = onnx.ModelProto()
+        own.CopyFrom(proto)
+        frame = onnx.ModelProto()
+        frame.CopyFrom(proto)
+        for field in _CONTENT:
+            frame.graph.ClearField(field)
+        graph = cls(frame, own.graph.node)
+        graph.inputs = _by_name("input", own.graph.input)
+        graph.outputs = _by_name("output", own.graph.output)
+        graph.declared = {value.name: value for value in own.graph.value_info}
+        graph.weights = dict(weights)
+        graph.tensors = dict(tensors or {})
+        return graph
+
+    def copy(self) -> EditableGraph:
+        """A graph that can be edited apart from this one, with the same nodes in it."""
+        made = EditableGraph(self.frame)
+        made.__dict__.update({key: dict(value) for key, value in self.__dict__.items() if isinstance(value, dict)})
+        made._uses = {name: dict(readers) for name, readers in self._uses.items()}
+        return made
+
+    def to_proto(self) -> onnx.ModelProto:
+        """The model, with initializers as `describe_weight` makes them."""
+        made = onnx.ModelProto()
+        made.CopyFrom(self.frame)
+        made.graph.node.extend(self.nodes)
+        made.graph.input.extend(self.inputs.values())
+        made.graph.output.extend(self.outputs.values())
+        made.graph.value_info.extend(value for name, value in self.declared.items() if name in self._producers)
+        made.graph.initializer.extend(map(self._initializer, self.weights))
+        return made
+
+    def _initializer(self, name: str) -> onnx.TensorProto:
+        array = self.weights[name]
+        if name not in self._initializers or self._initializers[name][0] is not array:
+            self._initializers[name] = array, describe_weight(name, array)
+        return self._initializers[name][1]
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> tuple[onnx.NodeProto, ...]:
+        """All nodes in order, as they are now."""
+        return tuple(self._nodes[name] for name in self._order())
+
+    def _order(self) -> list[str]:
+        found, name = [], self._next[_END]
+        while name != _END:
+            found.append(name)
+            name = self._next[name]
+        return found
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return standard_opset(self.frame)
+
+    def node(self, name: str) -> onnx.NodeProto | None:
+        """The node of this name, if there is one."""
+        return self._nodes.get(name)
+
+    def producer(self, tensor: str) -> onnx.NodeProto | None:
+        """The node that computes a tensor; None for inputs, weights and names of no tensor."""
+        return self._nodes.get(self._producers.get(tensor, _END))
+
+    def consumers(self, tensor: str) -> tuple[onnx.NodeProto, ...]:
+        """The nodes that read a tensor, each once, those with inner graphs that capture it included."""
+        return tuple(self._nodes[name] for name in self._uses.get(tensor, ()))
+
+    def uses(self, tensor: str) -> int:
+        """How often a tensor is read; being an output of the graph counts as one."""
+        return sum(self._uses.get(tensor, {}).values()) + (tensor in self.outputs)
+
+    def is_captured(self, tensor: str) -> bool:
+        """Whether a graph inside a node reads a tensor, which then cannot be renamed."""
+        return any(tensor in captures(node) for node in self.consumers(tensor))
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of all tensors."""
+        return chain(self.inputs, self.weights, self._producers)
+
+    def has(self, tensor: str) -> bool:
+        """Whether a tensor is fed, constant or computed."""
+        return tensor in self.weights or tensor in self._producers or tensor in self.inputs
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Shape of a weight or of a tensor of known size; () where it is not known."""
+        return self.weights[tensor].shape if tensor in self.weights else self.tensors[tensor].shape or ()
+
+    def fresh(self, name: str) -> str:
+        """The name, or one like it that no tensor has."""
+        while self.has(name) or name in self.tensors or name in self.outputs:
+            name += "'"
+        return name
+
+    # --- edits ----------------------------------------------------------------------------------------------------
+
+    def append(self, node: onnx.NodeProto) -> None:
+        """Add a node behind all others. Raises as `insert_before`."""
+        self._insert(_END, node)
+
+    def prepend(self, node: onnx.NodeProto) -> None:
+        """Add a node before all others. Raises as `insert_before`."""
+        self._insert(self._next[_END], node)
+
+    def insert_before(self, name: str, *nodes: onnx.NodeProto) -> None:
+        """Add nodes before the node `name`.
+
+        Raises:
+            InvalidModelError: another node computes a tensor of the same name.
+        """
+        for node in nodes:
+            self._insert(name, node)
+
+    def insert_after(self, name: str, *nodes: onnx.NodeProto) -> None:
+        """Add nodes behind the node `name`. Raises as `insert_before`."""
+        following = self._next[name]
+        for node in nodes:
+            self._insert(following, node)
+
+    def replace(self, gone: str | Collection[str], *nodes: onnx.NodeProto) -> None:
+        """Put nodes in the place of the first of the nodes `gone`; types of what they do not compute are dropped.
+
+        Complexity: O(edges of the nodes), of several that are replaced O(all nodes).
+        """
+        names = {gone} if isinstance(gone, str) else {*gone}
+        first = gone if isinstance(gone, str) else next(name for name in self._order() if name in names)
+        following = self._next[first]
+        while following in names:
+            following = self._next[following]
+        removed = [self._take_out(name) for name in names]
+        for node in nodes:
+            self._insert(following, node)
+        for node in removed:
+            self._forget(node)
+
+    def remove(self, *names: str) -> None:
+        """Take nodes out, with the types of what they compute; what reads that has to be changed by the caller."""
+        for name in names:
+            self._forget(self._take_out(name))
+
+    def set_inputs(self, name: str, inputs: Iterable[str]) -> None:
+        """Let the node `name` read other tensors."""
+        node = self._nodes[name]
+        self._leave(name, node)
+        node.input[:] = inputs
+        self._enter(name, node)
+
+    def replace_all_uses(self, old: str, new: str) -> None:
+        """Let all nodes that read `old` read `new`; outputs of the graph and inner graphs are left as they are."""
+        for name in [*self._uses.get(old, ())]:
+            self.set_inputs(name, [new if each == old else each for each in self._nodes[name].input])
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a computed tensor another name; outputs of the graph and inner graphs are left as they are."""
+        name = self._producers[old]
+        following, node = self._next[name], self._take_out(name)
+        node.output[:] = [new if each == old else each for each in node.output]
+        self._insert(following, node)
+        self.replace_all_uses(old, new)
+        if old in self.tensors:
+            self.tensors[new] = replace(self.tensors.pop(old), name=new)
+
+    def add_weight(self, name: str, value: np.ndarray) -> str:
+        """Add a constant; returns its name.
+
+        Raises:
+            InvalidModelError: there is one of that name.
+        """
+        if name in self.weights:
+            raise InvalidModelError(f"tensor {name!r} is defined twice; names of tensors must be unique.")
+        value.flags.writeable = False
+        self.weights[name] = value
+        return name
+
+    def add_tensor(self, name: str, like: str, shape: Sequence[int] | None = None) -> str:
+        """Note the type of a new tensor, which is that of `like`, or has another shape; returns a fresh name for it."""
+        name, spec = self.fresh(name), self.tensors[like]
+        self.tensors[name] = replace(spec, name=name, shape=spec.shape if shape is None else tuple(shape))
+        return name
+
+    def drop_unread(self, may_go: Callable[[onnx.NodeProto], bool] = lambda node: True) -> None:
+        """Take out nodes from which no path leads to an output, and then the weights that nothing reads; O(nodes).
+
+        The nodes must stand in topological order.
+        """
+        for name in reversed(self._order()):
+            node = self._nodes[name]
+            if not any(self.uses(tensor) for tensor in writes(node)) and may_go(node):
+                self.remove(name)
+        self.weights = {name: array for name, array in self.weights.items() if self.uses(name)}
+
+    def sort(self) -> None:
+        """Bring the nodes into topological order, and else leave their order.
+
+        Raises:
+            InvalidModelError: they form a cycle.
+        """
+        self.reorder(topological_order(self.nodes))
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Bring the nodes into another order, in which each is named by its place in the present one."""
+        names = self._order()
+        placed = [_END, *(names[index] for index in order), _END]
+        self._next = dict(pairwise(placed))
+        self._previous = {following: name for name, following in self._next.items()}
+
+    # --- the tables -----------------------------------------------------------------------------------------------
+
+    def _insert(self, following: str, node: onnx.NodeProto) -> None:
+        name = node_name(node)
+        self._enter(name, node)
+        self._nodes[name] = node
+        previous = self._previous[following]
+        self._next[previous] = self._previous[following] = name
+        self._next[name], self._previous[name] = following, previous
+
+    def _take_out(self, name: str) -> onnx.NodeProto:
+        previous, following = self._previous.pop(name), self._next.pop(name)
+        self._next[previous], self._previous[following] = following, previous
+        node = self._nodes.pop(name)
+        self._leave(name, node)
+        return node
+
+    def _enter(self, name: str, node: onnx.NodeProto) -> None:
+        for tensor in writes(node):
+            if tensor in self._producers:
+                raise InvalidModelError(f"tensor {tensor!r} is computed twice; names of tensors must be unique.")
+            self._producers[tensor] = name
+        for tensor in reads(node):
+            readers = self._uses.setdefault(tensor, {})
+            readers[name] = readers.get(name, 0) + 1
+
+    def _leave(self, name: str, node: onnx.NodeProto) -> None:
+        for tensor in writes(node):
+            del self._producers[tensor]
+        for tensor in set(reads(node)):
+            del self._uses[tensor][name]
+
+    def _forget(self, gone: onnx.NodeProto) -> None:
+        for tensor in writes(gone):
+            if tensor not in self._producers:
+                self.tensors.pop(tensor, None)
+                self.declared.pop(tensor, None)
+
+
+def _by_name(kind: str, values: Iterable[onnx.ValueInfoProto]) -> dict[str, onnx.ValueInfoProto]:
+    found: dict[str, onnx.ValueInfoProto] = {}
+    for value in values:
+        if value.name in found:
+            raise InvalidModelError(f"graph {kind} {value.name!r} is declared twice.")
+        found[value.name] = value
+    return found

@@ -1,0 +1,137 @@
+"""The one graph that rewrites edit: after any edits, its tables say of its nodes what a fresh look at them says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.errors import InvalidModelError
+from iosched.models.graph import TensorSpec
+from iosched.models.wiring import reads, writes
+
+
+def _proto(nodes: list[onnx.NodeProto], outputs: tuple[str, ...] = ()) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", *outputs)]
+    return helper.make_model(helper.make_graph(nodes, "graph", values[:1], values[1:]))
+
+
+def _graph(*nodes: tuple[str, str], outputs: tuple[str, ...] = ("c",), weights: tuple[str, ...] = ()) -> EditableGraph:
+    """Nodes as (inputs, outputs), each a letter a tensor, of which x is fed."""
+    protos = [helper.make_node("Sum", [*read], [*made]) for read, made in nodes]
+    graph = EditableGraph.of(_proto(protos, outputs), {name: np.ones(2, np.float32) for name in weights})
+    made = ["x", *(name for node in protos for name in node.output)]
+    graph.tensors = {name: TensorSpec(name, "float32", (2,)) for name in made}
+    return graph
+
+
+def _wiring(graph: EditableGraph) -> list[tuple[str, str]]:
+    return [("".join(node.input), "".join(node.output)) for node in graph.nodes]
+
+
+def _check_tables(graph: EditableGraph) -> None:
+    nodes = graph.nodes
+    uses = Counter(name for node in nodes for name in reads(node)) + Counter(graph.outputs)
+    made = {name: node for node in nodes for name in writes(node)}
+    for name in {*uses, *made, "nobody"}:
+        assert graph.uses(name) == uses[name]
+        assert graph.producer(name) is made.get(name)
+        assert {node_name(node) for node in graph.consumers(name)} == {
+            node_name(node) for node in nodes if name in reads(node)
+        }
+    assert all(graph.node(node_name(node)) is node for node in nodes)
+
+
+@given(st.integers(0, 10_000))
+def test_tables_follow_every_edit(seed: int) -> None:
+    random = Random(seed)
+    graph = EditableGraph.of(_proto([helper.make_node("Sum", ["x"], ["t0"])]), {})
+    for number in range(1, 25):
+        names = [node_name(node) for node in graph.nodes]
+        read = random.choices(["x", *(name for node in graph.nodes for name in node.output)], k=2)
+        new = helper.make_node("Sum", read, [f"t{number}", f"s{number}"][: random.randint(1, 2)])
+        name = random.choice(names) if names else ""
+        match random.randint(0, 7) if names else 0:
+            case 0 | 1:
+                graph.append(new)
+            case 2:
+                graph.insert_before(name, new)
+            case 3:
+                graph.insert_after(name, new)
+            case 4:
+                graph.replace(random.sample(names, min(len(names), random.randint(1, 3))), new)
+            case 5:
+                graph.set_inputs(name, read)
+            case 6:
+                graph.replace_all_uses(name, read[0])
+            case 7:
+                graph.rename(name, f"r{number}")
+        _check_tables(graph)
+    copied = graph.copy()
+    copied.remove(*(node_name(node) for node in copied.nodes))
+    assert copied.nodes == ()
+    _check_tables(graph)
+
+
+def test_nodes_stand_where_they_are_put() -> None:
+    graph = _graph(("x", "a"), ("a", "b"), ("b", "c"))
+    graph.insert_before("b", helper.make_node("Sum", ["x"], ["d"]))
+    graph.insert_after("b", helper.make_node("Sum", ["d"], ["e"]))
+    graph.replace({"b", "e"}, helper.make_node("Sum", ["a"], ["b"]), helper.make_node("Sum", ["d"], ["f"]))
+    assert _wiring(graph) == [("x", "a"), ("x", "d"), ("a", "b"), ("d", "f"), ("b", "c")]
+
+
+def test_what_no_output_needs_is_dropped_with_its_weights() -> None:
+    graph = _graph(("xv", "a"), ("xw", "d"), ("d", "e"), ("a", "c"), weights=("v", "w"))
+    graph.drop_unread()
+    assert _wiring(graph) == [("xv", "a"), ("a", "c")]
+    assert [*graph.weights] == ["v"]
+    assert {*graph.tensors} == {"x", "a", "c"}
+
+
+def test_a_condition_spares_nodes_that_nobody_reads() -> None:
+    graph = _graph(("x", "a"), ("a", "b"), ("x", "d"), ("x", "c"))
+    graph.drop_unread(lambda node: node.output[0] == "d")
+    assert _wiring(graph) == [("x", "a"), ("a", "b"), ("x", "c")]
+
+
+def test_sorting_keeps_the_order_where_it_can() -> None:
+    graph = _graph(("b", "c"), ("x", "a"), ("a", "b"))
+    graph.sort()
+    assert _wiring(graph) == [("x", "a"), ("a", "b"), ("b", "c")]
+    cyclic = _graph(("c", "a"), ("a", "c"))
+    with pytest.raises(InvalidModelError, match="cycle"):
+        cyclic.sort()
+
+
+def test_one_tensor_has_one_producer_and_one_declaration() -> None:
+    with pytest.raises(InvalidModelError, match="'a' is computed twice"):
+        _graph(("x", "a"), ("x", "a"))
+    with pytest.raises(InvalidModelError, match="output 'c' is declared twice"):
+        EditableGraph.of(_proto([helper.make_node("Sum", ["x"], ["c"])], ("c", "c")), {})
+
+
+def test_new_names_are_free() -> None:
+    graph = _graph(("x", "a"), ("a", "c"), weights=("w",))
+    assert [graph.fresh(name) for name in "xacwd"] == ["x'", "a'", "c'", "w'", "d"]
+    assert graph.add_tensor("a", like="c", shape=[3]) == "a'"
+    assert graph.tensors["a'"] == TensorSpec("a'", "float32", (3,))
+
+
+def test_the_model_it_was_made_of_is_not_changed_and_comes_back() -> None:
+    proto = _proto([helper.make_node("Sum", ["x", "w"], ["c"])], ("c",))
+    proto.metadata_props.add(key="author", value="somebody")
+    graph = EditableGraph.of(proto, {"w": np.ones(2, np.float32)})
+    again = graph.to_proto()
+    assert [tensor.name for tensor in again.graph.initializer] == ["w"]
+    again.graph.ClearField("initializer")
+    assert again == proto
+    graph.set_inputs("c", ["x"])
+    assert list(proto.graph.node[0].input) == ["x", "w"]
