@@ -8,7 +8,8 @@ import onnx
 
 from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.export import NodeNote, annotate, with_schedules
-from iosched.models.model import METADATA_PREFIX, Model
+from iosched.models.metadata import METADATA_PREFIX
+from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument

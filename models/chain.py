@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from iosched.models.affine import affine_of
-from iosched.models.fusion.view import ACTIVATIONS
+from iosched.models.fusion.queries import ACTIVATIONS
 from iosched.models.merge_rule import is_row
 from iosched.models.node_attributes import integer, names
 from iosched.models.wiring import is_standard

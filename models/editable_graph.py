@@ -64,15 +64,25 @@ class EditableGraph:
 
     @classmethod
     def of(
-        cls, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], tensors: Mapping[str, TensorSpec] | None = None
+        cls,
+        proto: onnx.ModelProto,
+        weights: Mapping[str, np.ndarray],
+        tensors: Mapping[str, TensorSpec] | None = None,
+        *,
+        is_own: bool = False,
     ) -> EditableGraph:
-        """The graph of a model, which is copied; its initializers are not looked at.
+        """The graph of a model, of which it has its own copy; the model's initializers are not looked at.
+
+        Args:
+            is_own: the model is not used any more, and needs no copy.
 
         Raises:
             InvalidModelError: two nodes compute a tensor of one name, or an input or output is declared twice.
         """
-        own = onnx.ModelProto()
-        own.CopyFrom(proto)
+        own = proto
+        if not is_own:
+            own = onnx.ModelProto()
+            own.CopyFrom(proto)
         frame = onnx.ModelProto()
         frame.CopyFrom(proto)
         for field in _CONTENT:
@@ -91,6 +101,10 @@ class EditableGraph:
         made.__dict__.update({key: dict(value) for key, value in self.__dict__.items() if isinstance(value, dict)})
         made._uses = {name: dict(readers) for name, readers in self._uses.items()}
         return made
+
+    def become(self, other: EditableGraph) -> None:
+        """Take over all of another graph, which must not be used any more."""
+        self.__dict__ = other.__dict__
 
     def to_proto(self) -> onnx.ModelProto:
         """The model, with initializers as `describe_weight` makes them."""
@@ -128,9 +142,9 @@ class EditableGraph:
         """The version of ONNX's own operators."""
         return standard_opset(self.frame)
 
-    def node(self, name: str) -> onnx.NodeProto | None:
-        """The node of this name, if there is one."""
-        return self._nodes.get(name)
+    def node(self, name: str) -> onnx.NodeProto:
+        """The node of this name; `producer` finds it where there may be none."""
+        return self._nodes[name]
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """The node that computes a tensor; None for inputs, weights and names of no tensor."""
@@ -247,11 +261,21 @@ class EditableGraph:
         self.weights[name] = value
         return name
 
+    def add_fresh_weight(self, name: str, value: np.ndarray) -> str:
+        """Add a constant under this name, or one like it; returns the name."""
+        return self.add_weight(self.fresh(name), value)
+
     def add_tensor(self, name: str, like: str, shape: Sequence[int] | None = None) -> str:
         """Note the type of a new tensor, which is that of `like`, or has another shape; returns a fresh name for it."""
         name, spec = self.fresh(name), self.tensors[like]
         self.tensors[name] = replace(spec, name=name, shape=spec.shape if shape is None else tuple(shape))
         return name
+
+    def set_shape(self, tensor: str, shape: Sequence[int]) -> None:
+        """Note the shape of a computed tensor; a declaration that says otherwise is dropped."""
+        if self.tensors[tensor].shape != tuple(shape):
+            self.tensors[tensor] = replace(self.tensors[tensor], shape=tuple(shape))
+            self.declared.pop(tensor, None)
 
     def drop_unread(self, may_go: Callable[[onnx.NodeProto], bool] = lambda node: True) -> None:
         """Take out nodes from which no path leads to an output, and then the weights that nothing reads; O(nodes).
@@ -262,6 +286,10 @@ class EditableGraph:
             node = self._nodes[name]
             if not any(self.uses(tensor) for tensor in writes(node)) and may_go(node):
                 self.remove(name)
+        self.drop_unread_weights()
+
+    def drop_unread_weights(self) -> None:
+        """Take out the weights that nothing reads."""
         self.weights = {name: array for name, array in self.weights.items() if self.uses(name)}
 
     def sort(self) -> None:

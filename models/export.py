@@ -17,7 +17,8 @@ from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
-from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, Model
+from iosched.models.metadata import METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, is_ours, write_metadata
+from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.models.wiring import dependencies_first, reads
@@ -25,6 +26,7 @@ from iosched.models.wiring import dependencies_first, reads
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
 
+_OF_OPTIMIZATION = frozenset({SCHEDULE_KEY, SCHEDULES_KEY, VERSION_KEY, MERGED_KEY})  # renewed by another one
 _METADATA_IR_VERSION = 10  # nodes have metadata since this version
 _INLINE_LIMIT_NBYTES = 1_900_000_000  # a protobuf message cannot have more than 2 GiB
 _ALIGNMENT = 4096  # bytes of a memory page, so that runtimes can map single tensors
@@ -94,7 +96,8 @@ def annotate(
         if tensor.name not in model.weights:
             tensor.CopyFrom(numpy_helper.from_array(graph.weights[tensor.name], tensor.name))
     merged = {MERGED_KEY: to_json(found)} if found else {}
-    _write_metadata(proto, {SCHEDULE_KEY: schedule_json, VERSION_KEY: version, **merged})
+    ours = {SCHEDULE_KEY: schedule_json, VERSION_KEY: version, **merged}
+    write_metadata(proto, ours, drops=_OF_OPTIMIZATION.__contains__)
     return proto
 
 
@@ -118,7 +121,7 @@ def with_schedules(
     """
     proto = model.proto(batch_sizes)
     _write_notes(proto.graph, {}, {})
-    _write_metadata(proto, {SCHEDULES_KEY: schedules_json, VERSION_KEY: version})
+    write_metadata(proto, {SCHEDULES_KEY: schedules_json, VERSION_KEY: version}, drops=_OF_OPTIMIZATION.__contains__)
     return proto
 
 
@@ -175,21 +178,9 @@ def _sort(graph: EditableGraph, owner: Mapping[str, str], rank: Mapping[str, int
 
 def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mapping[str, NodeNote]) -> None:
     for node in graph.node:
-        kept = [(item.key, item.value) for item in node.metadata_props if not item.key.startswith(METADATA_PREFIX)]
         note = notes.get(owner.get(node.name, ""))
-        ours = [(METADATA_PREFIX + key, value) for key, value in note.items()] if note is not None else []
-        del node.metadata_props[:]
-        for key, value in (*kept, *ours):
-            node.metadata_props.add(key=key, value=value)
-
-
-def _write_metadata(proto: onnx.ModelProto, ours: Mapping[str, str]) -> None:
-    """Puts `ours` in place of all that earlier optimizations wrote there."""
-    renewed = (SCHEDULE_KEY, SCHEDULES_KEY, VERSION_KEY, MERGED_KEY)
-    kept = [(item.key, item.value) for item in proto.metadata_props if item.key not in renewed]
-    del proto.metadata_props[:]
-    for key, value in (*kept, *ours.items()):
-        proto.metadata_props.add(key=key, value=value)
+        ours = {METADATA_PREFIX + key: value for key, value in note.items()} if note is not None else {}
+        write_metadata(node, ours, drops=is_ours)
 
 
 def _outside(tensor: TensorProto) -> bool:

@@ -19,7 +19,8 @@ from iosched.models.folding import fold_constants
 from iosched.models.initializers import take_weights
 from iosched.models.log import logger
 from iosched.models.merging import unmerge
-from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY, Model, metadata_of
+from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY, metadata_of
+from iosched.models.model import Model
 from iosched.models.normalize import (
     compute_weight_outputs,
     constants_to_weights,
@@ -162,13 +163,13 @@ def _bound(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Model:
     binding = bind_inputs(proto.graph, batch_size, input_shapes)
-    graph = _inferred(proto, weights, binding)
-    proto = graph.to_proto()
+    proto, weights = _inferred(proto, weights, binding)
+    graph = EditableGraph.of(proto, weights, tensor_specs(proto.graph), is_own=True)
     return Model(
         name=name,
         proto=proto,
-        weights=MappingProxyType(graph.weights),
-        graph=computation_graph(name, proto.graph, graph.weights),
+        weights=MappingProxyType(weights),
+        graph=computation_graph(name, graph),
         original=original,
         bindings=MappingProxyType(dict(binding.shapes)),
         schedule_json=metadata_of(proto, SCHEDULES_KEY) or metadata_of(proto, SCHEDULE_KEY),
@@ -185,7 +186,7 @@ def _normalized(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Ed
     proto.graph.name = proto.graph.name or "graph"
     drop_weight_inputs(proto.graph, weights)
     inline_functions(proto)
-    graph = EditableGraph.of(proto, weights)
+    graph = EditableGraph.of(proto, weights, is_own=True)
     for rewrite in _NORMALIZATIONS:
         rewrite(graph)
     if not graph.nodes:
@@ -193,11 +194,16 @@ def _normalized(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Ed
     return graph
 
 
-def _inferred(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], binding: Binding) -> EditableGraph:
-    """The graph with all shapes inferred from those of the inputs and constants folded; `proto` is changed."""
+def _inferred(
+    proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], binding: Binding
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The model with all shapes inferred from those of the inputs and constants folded, and its weights.
+
+    `proto` is changed.
+    """
     old = binding.replaced_batch
     forget_inferred(proto, binding.symbols, keep_shapes=old is None)
-    graph = EditableGraph.of(proto, weights)
+    graph = EditableGraph.of(proto, weights, is_own=True)
     if old is not None:
         new = next(shape[0] for shape in binding.shapes.values() if len(shape) >= 2)
         rebatch(graph, old, new)
@@ -210,4 +216,4 @@ def _inferred(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], binding
     inferred = infer_shapes(proto)
     if leaves_doubt(inferred.graph, graph.weights):
         infer_shapes(proto, strict=True)
-    return EditableGraph.of(inferred, graph.weights, tensor_specs(inferred.graph))
+    return inferred, graph.weights

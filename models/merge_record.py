@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from msgspec import Meta
 
+from iosched.models.metadata import metadata_of
 from iosched.models.prepared import prepare
 from iosched.models.stacking import Origin, Size
 
@@ -69,7 +70,7 @@ def to_json(merges: Sequence[Merge]) -> str:
 
 def from_metadata(proto: onnx.ModelProto) -> list[Merge]:
     """The merges that a model's metadata describes; entries that are not in the form of `to_json` are left out."""
-    text = next((item.value for item in proto.metadata_props if item.key == MERGED_KEY), "[]")
+    text = metadata_of(proto, MERGED_KEY) or "[]"
     try:
         entries = msgspec.json.decode(text, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):

@@ -21,20 +21,6 @@ WEIGHTS_LOCATION = "weights"
 INLINE_NBYTES = 1024
 """Initializers up to this size keep their payload in the proto, where shape inference reads them."""
 
-METADATA_PREFIX = "io.iosched."
-"""The keys of all metadata that iosched writes begin with this."""
-
-SCHEDULE_KEY = "io.iosched.schedule"
-"""Model metadata under which an optimized model carries its schedule."""
-
-SCHEDULES_KEY = "io.iosched.schedules"
-"""Model metadata under which a model whose batch is dynamic carries its schedules for several batch sizes."""
-
-
-def metadata_of(proto: onnx.ModelProto, key: str) -> str | None:
-    """What the metadata of a model has under `key`, or None."""
-    return next((item.value for item in proto.metadata_props if item.key == key), None)
-
 
 @dataclass(frozen=True, eq=False)
 class Model:

@@ -86,7 +86,7 @@ def constants_to_weights(graph: EditableGraph) -> None:
 def compute_weight_outputs(graph: EditableGraph) -> None:
     """Let an Identity node compute each graph output that is an initializer, so that an operator produces it."""
     for output in [name for name in graph.outputs if name in graph.weights]:
-        stored = graph.add_weight(graph.fresh(f"{output}/weight"), graph.weights.pop(output))
+        stored = graph.add_fresh_weight(f"{output}/weight", graph.weights.pop(output))
         graph.prepend(onnx.helper.make_node("Identity", [stored], [output]))
 
 

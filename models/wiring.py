@@ -17,9 +17,9 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 Key = TypeVar("Key", bound=Hashable)
 
 
-def is_standard(node: onnx.NodeProto) -> bool:
-    """Whether the node's operator is one of ONNX's own domain."""
-    return node.domain in STANDARD_DOMAINS
+def is_standard(node: onnx.NodeProto, *types: str) -> bool:
+    """Whether the node's operator is one of ONNX's own domain; where `types` are given, one of these."""
+    return node.domain in STANDARD_DOMAINS and (not types or node.op_type in types)
 
 
 def standard_opset(proto: onnx.ModelProto) -> int:

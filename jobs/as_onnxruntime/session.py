@@ -12,7 +12,7 @@ from iosched.jobs.as_onnxruntime.settings import Provider, asked
 from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg
 from iosched.jobs.loaded_batches import load_any
 from iosched.models.errors import InvalidModelError
-from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY
+from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY
 from iosched.models.source import Source, read_proto
 from iosched.runtime.session import load_onnxruntime
 

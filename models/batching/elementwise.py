@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iosched.models.batching.draft import Draft, spread, varies
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, same
-from iosched.models.fusion.view import ACTIVATIONS
+from iosched.models.fusion.queries import ACTIVATIONS
 
 UNARY = ACTIVATIONS | {
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Cos", "Cosh", "Erf", "Exp",

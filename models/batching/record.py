@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.initializers import read_tensor
+from iosched.models.metadata import metadata_of, write_metadata
 from iosched.models.prepared import prepare
 
 RECORD_KEY = "io.iosched.batched"
@@ -56,10 +57,7 @@ def note_record(
     """Writes into the metadata of `proto` that it was made of `composed` by batching these groups; see `Record`."""
     packed = base64.b64encode(zlib.compress(composed.SerializeToString(), 9)).decode()
     entry = {"model": packed, "groups": [list(group) for group in groups], "digests": dict(digests)}
-    kept = [(item.key, item.value) for item in proto.metadata_props if item.key != RECORD_KEY]
-    del proto.metadata_props[:]
-    for key, value in (*kept, (RECORD_KEY, json.dumps(entry, sort_keys=True))):
-        proto.metadata_props.add(key=key, value=value)
+    write_metadata(proto, {RECORD_KEY: json.dumps(entry, sort_keys=True)})
 
 
 class _Entry(msgspec.Struct):
@@ -73,7 +71,7 @@ prepare(_Entry)
 
 def record_of(proto: onnx.ModelProto) -> Record | None:
     """The record in the metadata; None where there is none that can be read."""
-    text = next((item.value for item in proto.metadata_props if item.key == RECORD_KEY), None)
+    text = metadata_of(proto, RECORD_KEY)
     if text is None:
         return None
     try:

@@ -11,6 +11,7 @@ import onnx
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
+from iosched.models.metadata import metadata_of, write_metadata
 from iosched.models.model import Model
 from iosched.models.prepared import prepare
 
@@ -67,7 +68,7 @@ def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
 
     An entry is passed over where the graph has not the inputs and outputs that it tells of.
     """
-    text = next((item.value for item in proto.metadata_props if item.key == MEMBERS_KEY), "[]")
+    text = metadata_of(proto, MEMBERS_KEY) or "[]"
     try:
         found = msgspec.json.decode(text, type=tuple[Member, ...])
     except (msgspec.DecodeError, RecursionError):
@@ -102,10 +103,7 @@ def note_owners(proto: onnx.ModelProto, several: Mapping[str, int]) -> None:
 
     Behind an operator that is one for several models, outputs do not tell any more whose an operator is.
     """
-    kept = [(item.key, item.value) for item in proto.metadata_props if item.key != OWNERS_KEY]
-    del proto.metadata_props[:]
-    for key, value in (*kept, (OWNERS_KEY, json.dumps(several, sort_keys=True))):
-        proto.metadata_props.add(key=key, value=value)
+    write_metadata(proto, {OWNERS_KEY: json.dumps(several, sort_keys=True)})
 
 
 def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
@@ -129,7 +127,7 @@ def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
 
 
 def _noted(proto: onnx.ModelProto) -> dict[str, int]:
-    text = next((item.value for item in proto.metadata_props if item.key == OWNERS_KEY), "{}")
+    text = metadata_of(proto, OWNERS_KEY) or "{}"
     try:
         return msgspec.json.decode(text, type=dict[str, int])
     except (msgspec.DecodeError, RecursionError):

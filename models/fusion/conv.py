@@ -6,72 +6,85 @@ All but the convolution may be missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import onnx
 
 from iosched.models.affine import is_per_channel
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import (
+    Found,
+    Unit,
+    constant_from,
+    is_op,
+    name_of,
+    names_of,
+    next_activation,
+    next_batch_norm,
+    next_gate,
+    only_reader,
+    same_shape,
+)
 from iosched.models.fusion.relu_conv import leading_relu
-from iosched.models.fusion.view import GraphView, Unit
 from iosched.models.wiring import writes
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit that begins with the convolution `index`."""
-    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
+    """The unit that begins with the convolution `node`."""
+    if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return None
-    nodes = [index]
-    while (norm := _next_affine(view, nodes[-1])) is not None:
+    nodes = [node]
+    while (norm := _next_affine(graph, nodes[-1])) is not None:
         nodes.append(norm)
     # A convolution that a ReLU leads becomes a Relu-Conv, and such a unit has no residual.
-    residual = None if leading_relu(view, index, units) is not None else _residual(view, nodes[-1])
+    residual = None if leading_relu(graph, node, found) is not None else _residual(graph, nodes[-1], found)
     if residual is not None:
         nodes.append(residual)
-    if (gate := view.next_gate(nodes[-1])) is not None:
-        return Unit("Conv", (*nodes, *gate), index, gate[1], residual)
+    gate = next_gate(graph, nodes[-1])
+    activation = gate[1] if gate else next_activation(graph, nodes[-1])
     # An activation may belong to another unit already: a ReLU that leads a Relu-SepConv does.
-    if (activation := view.next_activation(nodes[-1])) in units:
+    if gate is None and found.unit(activation):
         activation = None
-    if activation is not None:
-        nodes.append(activation)
-    return Unit("Conv", tuple(nodes), index, activation, residual)
+    nodes += gate or ([activation] if activation is not None else [])
+    return Unit("Conv", names_of(nodes), node_name(node), name_of(activation), name_of(residual))
 
 
-def _residual(view: GraphView, index: int) -> int | None:
-    reader = view.only_reader(index)
-    if reader is None or not view.is_op(reader, ("Add", "Sum")) or len(view.nodes[reader].input) != 2:
+def _residual(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
+    reader = only_reader(graph, node)
+    if reader is None or not is_op(reader, "Add", "Sum") or len(reader.input) != 2:
         return None
-    mine = view.nodes[index].output[0]
-    other = next(name for name in view.nodes[reader].input if name != mine)
-    if other in view.weights or not view.same_shape((mine, other)):
+    mine = node.output[0]
+    other = next(name for name in reader.input if name != mine)
+    if other in graph.weights or not same_shape(graph, (mine, other)):
         return None
-    rival = view.producer.get(other)
-    if rival is None or not _could_take(view, rival):
+    rival = graph.producer(other)
+    if rival is None or not _could_take(graph, rival):
         return reader
     # Of two convolutions whose results are summed, the deeper one probably ends last, and does the sum. Of two that are
     # equally deep, the one that is the second operand does; the order of nodes in the file must not decide.
-    if view.depth[index] != view.depth[rival]:
-        return reader if view.depth[index] > view.depth[rival] else None
-    return reader if view.nodes[reader].input[1] == mine else None
+    depth, others = found.depth[node_name(node)], found.depth[node_name(rival)]
+    if depth != others:
+        return reader if depth > others else None
+    return reader if reader.input[1] == mine else None
 
 
-def _could_take(view: GraphView, index: int) -> bool:
-    """Whether node `index` computes the result of another convolution, which could add the residual as well."""
-    if view.only_reader(index) is None:
+def _could_take(graph: EditableGraph, node: onnx.NodeProto) -> bool:
+    """Whether a node computes the result of another convolution, which could add the residual as well."""
+    if only_reader(graph, node) is None:
         return False
-    if view.is_op(index, ("Conv",)):
-        return view.constant_from(index, 1)
-    before = next((view.producer[name] for name in view.nodes[index].input if name in view.producer), None)
-    return before is not None and _next_affine(view, before) == index and _could_take(view, before)
+    if is_op(node, "Conv"):
+        return constant_from(graph, node, 1)
+    before = next((other for name in node.input if (other := graph.producer(name)) is not None), None)
+    return before is not None and _next_affine(graph, before) is node and _could_take(graph, before)
 
 
-def _next_affine(view: GraphView, index: int) -> int | None:
-    norm = view.next_batch_norm(index)
+def _next_affine(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    norm = next_batch_norm(graph, node)
     if norm is not None:
         return norm
-    reader = view.only_reader(index)
-    if reader is None or not view.is_op(reader, ("Mul", "Add")):
+    reader = only_reader(graph, node)
+    if reader is None or not is_op(reader, "Mul", "Add"):
         return None
-    constants = [view.weights[name] for name in view.nodes[reader].input if name in view.weights]
-    result = writes(view.nodes[reader])[0]
-    if len(constants) != 1 or not view.same_shape((*writes(view.nodes[index]), result)):
+    constants = [graph.weights[name] for name in reader.input if name in graph.weights]
+    result = writes(reader)[0]
+    if len(constants) != 1 or not same_shape(graph, (*writes(node), result)):
         return None
-    return reader if is_per_channel(constants[0].shape, len(view.specs[result].shape or ())) else None
+    return reader if is_per_channel(constants[0].shape, len(graph.shape(result))) else None

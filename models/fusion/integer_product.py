@@ -6,46 +6,58 @@ that of the input times a constant, is computed by a node that counts to the ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import onnx
 
-from iosched.models.fusion.view import GraphView, Unit
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import (
+    Found,
+    Unit,
+    is_op,
+    name_of,
+    names_of,
+    next_activation,
+    only_reader,
+    same_shape,
+)
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit whose product of integers is node `index`."""
-    if not view.is_op(index, ("ConvInteger", "MatMulInteger")):
+def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
+    """The unit whose product of integers is `node`."""
+    if not is_op(node, "ConvInteger", "MatMulInteger"):
         return None
-    cast = _only_reader(view, index, "Cast")
-    scaled = None if cast is None else _only_reader(view, cast, "Mul")
+    cast = _only_reader(graph, node, "Cast")
+    scaled = None if cast is None else _only_reader(graph, cast, "Mul")
     if cast is None or scaled is None:
         return None
-    nodes = [*_scale(view, cast, scaled, units), index, cast, scaled]
-    if (bias := _bias(view, scaled)) is not None:
+    nodes = [*_scale(graph, cast, scaled, found), node, cast, scaled]
+    if (bias := _bias(graph, scaled)) is not None:
         nodes.append(bias)
-    if (activation := view.next_activation(nodes[-1])) in units:
+    activation = next_activation(graph, nodes[-1])
+    if found.unit(activation):
         activation = None
     if activation is not None:
         nodes.append(activation)
-    return Unit(view.nodes[index].op_type, tuple(sorted(nodes)), index, activation, merges=False)
+    return Unit(node.op_type, names_of(nodes), node_name(node), name_of(activation), merges=False)
 
 
-def _only_reader(view: GraphView, index: int, kind: str) -> int | None:
-    reader = view.only_reader(index)
-    return reader if view.is_op(reader, (kind,)) else None
+def _only_reader(graph: EditableGraph, node: onnx.NodeProto, kind: str) -> onnx.NodeProto | None:
+    reader = only_reader(graph, node)
+    return reader if is_op(reader, kind) else None
 
 
-def _scale(view: GraphView, cast: int, scaled: int, units: Mapping[int, Unit]) -> list[int]:
+def _scale(
+    graph: EditableGraph, cast: onnx.NodeProto, scaled: onnx.NodeProto, found: Found
+) -> tuple[onnx.NodeProto, ...]:
     """The node that computes what the sums are multiplied by; none where others read it, or it is no such product."""
-    sums = view.nodes[cast].output[0]
-    factor = next((name for name in view.nodes[scaled].input if name != sums), sums)
-    index = view.producer.get(factor)
-    if index is None or index in units or not view.is_op(index, ("Mul",)) or view.only_reader(index) != scaled:
-        return []
-    return [index] if any(name in view.weights for name in view.nodes[index].input) else []
+    sums = cast.output[0]
+    node = graph.producer(next((name for name in scaled.input if name != sums), sums))
+    if node is None or found.unit(node) or not is_op(node, "Mul") or only_reader(graph, node) is not scaled:
+        return ()
+    return (node,) if any(name in graph.weights for name in node.input) else ()
 
 
-def _bias(view: GraphView, index: int) -> int | None:
-    reader = _only_reader(view, index, "Add")
-    if reader is None or not any(name in view.weights for name in view.nodes[reader].input):
+def _bias(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    reader = _only_reader(graph, node, "Add")
+    if reader is None or not any(name in graph.weights for name in reader.input):
         return None
-    return reader if view.same_shape((view.nodes[index].output[0], view.nodes[reader].output[0])) else None
+    return reader if same_shape(graph, (node.output[0], reader.output[0])) else None

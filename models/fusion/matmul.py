@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import onnx
 
-from iosched.models.fusion.view import GraphView, Unit
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import (
+    Found,
+    Unit,
+    is_op,
+    name_of,
+    names_of,
+    next_activation,
+    only_reader,
+    same_shape,
+)
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit that begins with the product `index`."""
-    if not view.is_op(index, ("MatMul", "Gemm")):
+def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
+    """The unit that begins with the product `node`."""
+    if not is_op(node, "MatMul", "Gemm"):
         return None
-    nodes = [index]
-    if (bias := _bias(view, index)) is not None:
+    nodes = [node]
+    if (bias := _bias(graph, node)) is not None:
         nodes.append(bias)
-    if (activation := view.next_activation(nodes[-1])) in units:
+    activation = next_activation(graph, nodes[-1])
+    if found.unit(activation):
         activation = None
     if activation is not None:
         nodes.append(activation)
-    return Unit(view.nodes[index].op_type, tuple(nodes), index, activation) if len(nodes) > 1 else None
+    return Unit(node.op_type, names_of(nodes), node_name(node), name_of(activation)) if len(nodes) > 1 else None
 
 
-def _bias(view: GraphView, index: int) -> int | None:
-    reader = view.only_reader(index)
-    if reader is None or not view.is_op(reader, ("Add",)):
+def _bias(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    reader = only_reader(graph, node)
+    if reader is None or not is_op(reader, "Add"):
         return None
-    product = view.nodes[index].output[0]
-    other = next(name for name in view.nodes[reader].input if name != product)
-    keeps_shape = view.same_shape((product, view.nodes[reader].output[0]))
-    return reader if other in view.weights and keeps_shape else None
+    product = node.output[0]
+    other = next(name for name in reader.input if name != product)
+    return reader if other in graph.weights and same_shape(graph, (product, reader.output[0])) else None

@@ -7,56 +7,71 @@ the result read it there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from iosched.models.fusion.view import GraphView, Unit
+import onnx
+
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import (
+    Found,
+    Unit,
+    constant_from,
+    is_dequantize,
+    is_quantize,
+    name_of,
+    names_of,
+    only_reader,
+)
 from iosched.models.wiring import reads
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit whose anchor is node `index`, with the nodes around it that quantize and dequantize."""
-    unit = units.get(index) or Unit(view.nodes[index].op_type, (index,), index)
-    if unit.anchor != index or view.constant_from(index, 0):
+def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
+    """The unit whose anchor is `node`, with the nodes around it that quantize and dequantize."""
+    name = node_name(node)
+    unit = found.unit(node) or Unit(node.op_type, (name,), name)
+    if unit.anchor != name or constant_from(graph, node, 0):
         return None
-    before, behind = _before(view, unit, units), _behind(view, unit.nodes[-1])
+    before, behind = _before(graph, unit, found), _behind(graph, graph.node(unit.nodes[-1]))
     if not before and not behind:
         return None
-    nodes = tuple(sorted({*before, *unit.nodes, *behind}))
-    quantizes = next((number for number in (*behind, index) if view.is_quantize(number)), None)
+    quantizes = name_of(next((each for each in (*behind, node) if is_quantize(each)), None))
+    nodes = (*before, *unit.nodes, *(each for each in names_of(behind) if each not in unit.nodes))
     return replace(unit, nodes=nodes, quantizes=quantizes, merges=False)
 
 
-def _behind(view: GraphView, last: int) -> tuple[int, ...]:
+def _behind(graph: EditableGraph, last: onnx.NodeProto) -> tuple[onnx.NodeProto, ...]:
     """The QuantizeLinear that alone reads node `last`, and the DequantizeLinear that alone reads that."""
-    if view.is_quantize(last):
-        return _next(view, last, view.is_dequantize)
-    found = _next(view, last, view.is_quantize)
-    return (*found, *_next(view, found[0], view.is_dequantize)) if found else ()
+    if is_quantize(last):
+        return _next(graph, last, is_dequantize)
+    found = _next(graph, last, is_quantize)
+    return (*found, *_next(graph, found[0], is_dequantize)) if found else ()
 
 
-def _next(view: GraphView, index: int, is_wanted: Callable[[int], bool]) -> tuple[int, ...]:
-    reader = view.only_reader(index)
-    fits = reader is not None and is_wanted(reader) and view.constant_from(reader, 1)
+def _next(
+    graph: EditableGraph, node: onnx.NodeProto, is_wanted: Callable[[onnx.NodeProto], bool]
+) -> tuple[onnx.NodeProto, ...]:
+    reader = only_reader(graph, node)
+    fits = reader is not None and is_wanted(reader) and constant_from(graph, reader, 1)
     return (reader,) if reader is not None and fits else ()
 
 
-def _before(view: GraphView, unit: Unit, units: Mapping[int, Unit]) -> list[int]:
+def _before(graph: EditableGraph, unit: Unit, found: Found) -> list[str]:
     """The DequantizeLinear nodes that nothing but the unit reads, and what makes weights whole numbers before them."""
-    found: list[int] = []
+    names: list[str] = []
     waiting = list(unit.nodes)
     while waiting:
-        for name in reads(view.nodes[waiting.pop()]):
-            index = view.producer.get(name)
-            if index is not None and _belongs(view, index, units, {*unit.nodes, *found}):
-                found.append(index)
-                waiting.append(index)
-    return found
+        for tensor in reads(graph.node(waiting.pop())):
+            node = graph.producer(tensor)
+            if node is not None and _belongs(graph, node, found, (*unit.nodes, *names)):
+                names.append(node_name(node))
+                waiting.append(node_name(node))
+    return names
 
 
-def _belongs(view: GraphView, index: int, units: Mapping[int, Unit], members: set[int]) -> bool:
-    if index in members or index in units or view.only_reader(index) not in members:
+def _belongs(graph: EditableGraph, node: onnx.NodeProto, found: Found, members: Sequence[str]) -> bool:
+    if node_name(node) in members or found.unit(node) or name_of(only_reader(graph, node)) not in members:
         return False
-    if not view.constant_from(index, 1):
+    if not constant_from(graph, node, 1):
         return False
-    return view.is_dequantize(index) or (view.is_quantize(index) and view.constant_from(index, 0))
+    return is_dequantize(node) or (is_quantize(node) and constant_from(graph, node, 0))

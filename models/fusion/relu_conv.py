@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from iosched.models.fusion.view import GraphView, Unit
+import onnx
+
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import Found, Unit, constant_from, is_op, kernel, only_reader
 from iosched.models.node_attributes import integer
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit whose leading ReLU is node `index`, unless that is the activation of an earlier unit."""
-    reader = view.only_reader(index)
-    unit = None if reader is None else units.get(reader)
-    if reader is None or unit is None or unit.type != "Conv" or leading_relu(view, reader, units) != index:
+def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
+    """The unit whose leading ReLU is `node`, unless that is the activation of an earlier unit."""
+    reader = only_reader(graph, node)
+    unit = found.unit(reader)
+    if reader is None or unit is None or unit.type != "Conv" or leading_relu(graph, reader, found) is not node:
         return None
-    return replace(unit, type="ReluConv", nodes=(index, *unit.nodes))
+    return replace(unit, type="ReluConv", nodes=(node_name(node), *unit.nodes))
 
 
-def leading_relu(view: GraphView, index: int, units: Mapping[int, Unit]) -> int | None:
-    """The ReLU of no unit that nothing but the convolution `index` reads, if that is dense and 1x1."""
-    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+def leading_relu(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
+    """The ReLU of no unit that nothing but the convolution `node` reads, if that is dense and 1x1."""
+    if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return None
-    relu = view.producer.get(view.nodes[index].input[0])
-    if relu is None or relu in units or not view.is_op(relu, ("Relu",)) or view.only_reader(relu) != index:
+    relu = graph.producer(node.input[0])
+    if relu is None or found.unit(relu) or not is_op(relu, "Relu") or only_reader(graph, relu) is not node:
         return None
-    is_dense = set(view.kernel(index)[2:]) == {1} and integer(view.nodes[index], "group", 1) == 1
-    return relu if is_dense and not _ends_a_sum(view, relu) else None
+    is_dense = set(kernel(graph, node)[2:]) == {1} and integer(node, "group", 1) == 1
+    return relu if is_dense and not _ends_a_sum(graph, relu) else None
 
 
-def _ends_a_sum(view: GraphView, index: int) -> bool:
-    """Whether the ReLU `index` is the only reader of a sum of computed values; then it is counted to the sum."""
-    before = view.producer.get(view.nodes[index].input[0])
-    if before is None or view.only_reader(before) != index:
+def _ends_a_sum(graph: EditableGraph, node: onnx.NodeProto) -> bool:
+    """Whether the ReLU `node` is the only reader of a sum of computed values; then it is counted to the sum."""
+    before = graph.producer(node.input[0])
+    if before is None or only_reader(graph, before) is not node:
         return False
-    if view.is_op(before, ("Concat",)) and len(view.nodes[before].input) == 1:
+    if is_op(before, "Concat") and len(before.input) == 1:
         return True
-    return view.is_op(before, ("Add", "Sum")) and not any(name in view.weights for name in view.nodes[before].input)
+    return is_op(before, "Add", "Sum") and not any(name in graph.weights for name in before.input)

@@ -5,38 +5,47 @@ This is the Relu-SepConv unit of RandWire and NASNet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import onnx
 
-from iosched.models.fusion.view import GraphView, Unit
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import (
+    Found,
+    Unit,
+    constant_from,
+    is_op,
+    kernel,
+    names_of,
+    next_batch_norm,
+    only_reader,
+)
 from iosched.models.node_attributes import integer, integers
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit whose leading ReLU is node `index`."""
-    if not view.is_op(index, ("Relu",)):
+def match(graph: EditableGraph, node: onnx.NodeProto, _: Found) -> Unit | None:
+    """The unit whose leading ReLU is `node`."""
+    if not is_op(node, "Relu"):
         return None
-    depthwise = view.only_reader(index)
-    if depthwise is None or not _is_depthwise(view, depthwise):
+    depthwise = only_reader(graph, node)
+    if depthwise is None or not _is_depthwise(graph, depthwise):
         return None
-    pointwise = view.only_reader(depthwise)
-    if pointwise is None or not _is_pointwise(view, pointwise):
+    pointwise = only_reader(graph, depthwise)
+    if pointwise is None or not _is_pointwise(graph, pointwise):
         return None
-    norm = view.next_batch_norm(pointwise)
-    nodes = (index, depthwise, pointwise) if norm is None else (index, depthwise, pointwise, norm)
-    return Unit("ReluSepConv", nodes, anchor=depthwise, takes_sums=True, merges=False)
+    norm = next_batch_norm(graph, pointwise)
+    nodes = [node, depthwise, pointwise, *([norm] if norm is not None else [])]
+    return Unit("ReluSepConv", names_of(nodes), anchor=node_name(depthwise), takes_sums=True, merges=False)
 
 
-def _is_pointwise(view: GraphView, index: int) -> bool:
+def _is_pointwise(graph: EditableGraph, node: onnx.NodeProto) -> bool:
     """Whether a node is a dense 1x1 convolution of stride 1 without padding, with constant weights."""
-    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+    if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return False
-    node = view.nodes[index]
-    is_dense = set(view.kernel(index)[2:]) <= {1} and integer(node, "group", 1) == 1
+    is_dense = set(kernel(graph, node)[2:]) <= {1} and integer(node, "group", 1) == 1
     return is_dense and not any(integers(node, "pads")) and set(integers(node, "strides")) <= {1}
 
 
-def _is_depthwise(view: GraphView, index: int) -> bool:
-    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+def _is_depthwise(graph: EditableGraph, node: onnx.NodeProto) -> bool:
+    if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return False
-    group, shape = integer(view.nodes[index], "group", 1), view.kernel(index)
+    group, shape = integer(node, "group", 1), kernel(graph, node)
     return group > 1 and shape[:2] == (group, 1)

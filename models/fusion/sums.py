@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from iosched.models.fusion.view import GraphView, Unit
+import onnx
 
-_SUMS = ("Add", "Sum")
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.queries import Found, Unit, is_op, only_reader, same_shape
 
 
-def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
-    """The unit of node `index`, together with the sums that it alone reads (and the sums that those alone read)."""
-    alone = Unit(view.nodes[index].op_type, (index,), index, takes_sums=_takes_sums(view, index))
-    unit = units.get(index, alone)
-    if unit.nodes[0] != index or not unit.takes_sums:
+def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
+    """The unit of `node`, together with the sums that it alone reads (and the sums that those alone read)."""
+    name = node_name(node)
+    takes_sums = is_op(node, "Concat") or _is_sum(graph, node)
+    unit = found.unit(node) or Unit(node.op_type, (name,), name, takes_sums=takes_sums)
+    if unit.nodes[0] != name or not unit.takes_sums:
         return None
-    sums = _foldable(view, index, units)
-    if not sums:
-        return None
-    return replace(unit, nodes=(*sorted(sums), *unit.nodes), sums=tuple(sorted(sums)))
+    sums = _foldable(graph, node, found)
+    return replace(unit, nodes=(*sums, *unit.nodes), sums=tuple(sums)) if sums else None
 
 
-def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[int]:
-    """The sums whose values node `index` alone reads, each with the sums that it has folded into itself."""
-    found: list[int] = []
-    for name in view.nodes[index].input:
-        producer = view.producer.get(name)
-        if producer is None or not _is_sum(view, producer) or view.only_reader(producer) != index:
+def _foldable(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> list[str]:
+    """The sums whose values `node` alone reads, each with the sums that it has folded into itself."""
+    sums: list[str] = []
+    for tensor in node.input:
+        producer = graph.producer(tensor)
+        if producer is None or not _is_sum(graph, producer) or only_reader(graph, producer) is not node:
             continue
-        unit = units.get(producer)
+        unit, name = found.unit(producer), node_name(producer)
         # A sum that is part of a convolution's unit, as its residual, stays there.
-        if unit is None or unit.anchor == producer:
-            found.extend(unit.nodes if unit else (producer,))
-    return found
+        if unit is None or unit.anchor == name:
+            sums.extend(unit.nodes if unit else (name,))
+    return sums
 
 
-def _takes_sums(view: GraphView, index: int) -> bool:
-    return view.is_op(index, ("Concat",)) or _is_sum(view, index)
-
-
-def _is_sum(view: GraphView, index: int) -> bool:
-    names = view.nodes[index].input
-    if not view.is_op(index, _SUMS) or len(names) < 2 or any(name in view.weights for name in names):
+def _is_sum(graph: EditableGraph, node: onnx.NodeProto) -> bool:
+    if not is_op(node, "Add", "Sum") or len(node.input) < 2 or any(name in graph.weights for name in node.input):
         return False
-    return view.same_shape((*names, *view.nodes[index].output))
+    return same_shape(graph, (*node.input, *node.output))

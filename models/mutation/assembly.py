@@ -9,7 +9,8 @@ import onnx
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.load import assembled_model
-from iosched.models.model import METADATA_PREFIX, Model
+from iosched.models.metadata import METADATA_PREFIX
+from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, unused
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.record import MUTATION_KEY, Record

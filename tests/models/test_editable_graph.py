@@ -123,6 +123,17 @@ def test_new_names_are_free() -> None:
     assert [graph.fresh(name) for name in "xacwd"] == ["x'", "a'", "c'", "w'", "d"]
     assert graph.add_tensor("a", like="c", shape=[3]) == "a'"
     assert graph.tensors["a'"] == TensorSpec("a'", "float32", (3,))
+    assert [graph.add_fresh_weight("w", np.ones(2, np.float32)) for _ in range(2)] == ["w'", "w''"]
+
+
+def test_a_declaration_lasts_as_long_as_the_shape() -> None:
+    graph = _graph(("x", "a"), ("a", "c"))
+    graph.declared["a"] = helper.make_tensor_value_info("a", TensorProto.FLOAT, [2])
+    graph.set_shape("a", [2])
+    assert [value.name for value in graph.to_proto().graph.value_info] == ["a"]
+    graph.set_shape("a", [3])
+    assert graph.shape("a") == (3,)
+    assert not graph.to_proto().graph.value_info
 
 
 def test_the_model_it_was_made_of_is_not_changed_and_comes_back() -> None:
