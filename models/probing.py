@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import onnx
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
-from iosched.models.wiring import reads, writes
+from iosched.models.wiring import reads
 
 
 def probed(model: Model, tensors: Collection[str]) -> Model:
@@ -34,14 +35,13 @@ def part_alone(model: Model, operators: Collection[str], outputs: Collection[str
         InvalidModelError: the graph is not one that can be run, for example because a shape is not known.
     """
     wanted = {name for operator in operators for name in model.graph.by_name[operator].nodes}
-    graph = model.proto.graph
-    nodes = [node for node in graph.node if node.name in wanted]
-    written = {name for node in nodes for name in writes(node)}
-    read = {name for node in nodes for name in reads(node)} - written
-    known = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
-    proto.graph.name = model.name
-    proto.graph.node.extend(nodes)
-    proto.graph.input.extend(known[name] for name in sorted(read) if name in known and name not in model.weights)
-    proto.graph.output.extend(known[name] for name in outputs if name in known)
-    return assembled_model(model.name, proto, {name: model.weights[name] for name in read if name in model.weights})
+    graph = EditableGraph.of(model.proto, model.weights)
+    known = {**graph.inputs, **graph.outputs, **graph.declared}
+    graph.frame = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    graph.frame.graph.name = model.name
+    graph.remove(*(node.name for node in graph.nodes if node.name not in wanted))
+    read = {name for node in graph.nodes for name in reads(node) if graph.producer(name) is None}
+    graph.inputs = {name: known[name] for name in sorted(read) if name in known and name not in model.weights}
+    graph.outputs = {name: known[name] for name in outputs if name in known}
+    graph.drop_unread_weights()
+    return assembled_model(model.name, graph.to_proto(), graph.weights)

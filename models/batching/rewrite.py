@@ -7,17 +7,16 @@ from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from operator import or_
 
-import onnx
-
 from iosched.models.batching.axes import chosen_axes
 from iosched.models.batching.draft import Draft
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
 from iosched.models.composition.members import members_of, note_owners, owners
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
-from iosched.models.wiring import reads, replace_nodes, writes
+from iosched.models.wiring import reads
 
 Groups = Sequence[Sequence[str]]
 
@@ -50,18 +49,17 @@ def batched(model: Model, groups: Groups) -> Model:
         writer.write(unit, axis)
         bits = reduce(or_, (owned[name] for name in group))
         several.update((node.output[0], bits) for node in draft.nodes[before:])
-    gone = {node.name for unit in units for row in unit.rows for node in row}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    kept = [node for node in proto.graph.node if node.name not in gone]
+    rewritten = EditableGraph.of(model.proto, model.weights)
+    rewritten.remove(*(node.name for unit in units for row in unit.rows for node in row))
     before = len(draft.nodes)
-    writer.part({*(name for node in (*kept, *draft.nodes) for name in reads(node)), *graph.outputs})
+    read = {name for node in (*rewritten.nodes, *draft.nodes) for name in reads(node)}
+    writer.part(read.union(graph.outputs))
     for node in draft.nodes[before:]:
         several[node.output[0]] = reduce(or_, (owned[graph.producer[name]] for name in node.output))
-    replace_nodes(proto.graph, [*kept, *draft.nodes])
-    _forget_types(proto.graph)
-    note_owners(proto, {node: bits for node, bits in several.items() if bits & (bits - 1)})
-    return assembled_model(model.name, proto, {**model.weights, **draft.constants})
+    for node in draft.nodes:
+        rewritten.append(node)
+    note_owners(rewritten.frame, {node: bits for node, bits in several.items() if bits & (bits - 1)})
+    return assembled_model(model.name, rewritten.to_proto(), {**model.weights, **draft.constants})
 
 
 def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:
@@ -78,11 +76,3 @@ def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:
     except CycleError as error:
         names = [group[0] for group in error.args[1]]
         raise ValueError(f"groups would wait for each other: those of {', '.join(map(repr, names))}") from error
-
-
-def _forget_types(graph: onnx.GraphProto) -> None:
-    """Remove what is said of tensors that nothing computes any more."""
-    written = {name for node in graph.node for name in writes(node)}
-    kept = [value for value in graph.value_info if value.name in written]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)

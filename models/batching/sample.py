@@ -15,7 +15,7 @@ from iosched.models.batching.draft import Draft, scaled
 from iosched.models.batching.layer import Joined, Shape
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
-from iosched.models.composition.copies import beside_itself
+from iosched.models.composition.compose import beside_itself
 from iosched.models.graph import TensorSpec
 from iosched.models.load import assembled_model
 from iosched.models.model import INLINE_NBYTES, Model

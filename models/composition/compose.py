@@ -6,23 +6,25 @@ shared. Of weights the bytes decide.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from iosched.models.composition.copies import Renamed, side_by_side
 from iosched.models.composition.members import MEMBERS_KEY, Member, check_names, note_owners, reached, to_metadata
 from iosched.models.composition.opsets import common_opsets, raised
-from iosched.models.composition.renaming import called, renamed
 from iosched.models.composition.values import value_numbers
+from iosched.models.digest import opsets_of
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import UsageError
-from iosched.models.graph import TensorSpec
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
-from iosched.models.wiring import is_standard, writes
+from iosched.models.node_attributes import subgraphs
+from iosched.models.wiring import writes
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,11 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     check_names(models, shared_inputs)
     _check_shared(models, shared_inputs)
     opsets = common_opsets(list(models.values()))
-    union = _Union(onnx.ModelProto(ir_version=max(model.proto.ir_version for model in models.values())))
-    union.proto.graph.name = name
-    for domain, version in opsets.items():
-        union.proto.opset_import.add(domain="" if domain == "ai.onnx" else domain, version=version)
+    union = _Union.of(name, max(model.proto.ir_version for model in models.values()), opsets)
     for member, model in models.items():
         union.add(member, raised(model, opsets), frozenset(shared_inputs))
-    union.proto.metadata_props.add(key=MEMBERS_KEY, value=to_metadata(union.members))
-    found = union.model(name)
+    union.graph.frame.metadata_props.add(key=MEMBERS_KEY, value=to_metadata(union.members))
+    found = union.model()
     owned = reached(found.graph, union.members)
     several = {node: owned[each.name] for each in found.graph.operators for node in each.nodes}
     note_owners(found.proto, {node: bits for node, bits in several.items() if bits & (bits - 1)})
@@ -85,13 +84,33 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     return Composition(found, tuple(union.members), union.shared, WeightsMemory(alone, _nbytes(found.weights)))
 
 
+def beside_itself(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> Model:
+    """The model that computes what `model` does once for each of `weights`, each time from inputs of its own.
+
+    It is what `compose` makes of as many models. Tensors have the number of their copy and a slash before their names;
+    an array that several copies have is stored once, under the name of the first.
+
+    Args:
+        model: what is copied.
+        weights: for each copy those weights that are others in it, of the same types and shapes, by their names in
+            `model`.
+
+    Complexity: O(copies * (nodes + edges)).
+    """
+    union = _Union.of(model.name, model.proto.ir_version, opsets_of(model.proto))
+    for place, others in enumerate(weights):
+        own = replace(model, weights={name: others.get(name, array) for name, array in model.weights.items()})
+        union.add_values(str(place), own, {name: f"array {id(array)}" for name, array in own.weights.items()}, {})
+    return union.model()
+
+
 @dataclass(eq=False)
 class _Union:
     """The composed model while it is being made.
 
     Attributes:
-        proto: the graph so far.
-        weights: its initializers.
+        name: of the model.
+        graph: what is in it so far.
         names: what the tensor of each value number is called.
         members: the models that are in it.
         shared: how many nodes were left out.
@@ -99,69 +118,149 @@ class _Union:
         renames: whether there are nodes that only give an output another name.
     """
 
-    proto: onnx.ModelProto
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    name: str
+    graph: EditableGraph
     names: dict[str, str] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     shared: int = 0
-    added: list[Renamed] = field(default_factory=list)
+    added: list[_Renamed] = field(default_factory=list)
     renames: bool = False
 
-    def model(self, name: str) -> Model:
-        """What the union is. Where models share no node, they are in it as they are."""
+    @classmethod
+    def of(cls, name: str, ir_version: int, opsets: Mapping[str, int]) -> _Union:
+        """An empty one."""
+        frame = onnx.ModelProto(ir_version=ir_version)
+        frame.graph.name = name
+        for domain, version in opsets.items():
+            frame.opset_import.add(domain="" if domain == "ai.onnx" else domain, version=version)
+        return cls(name, EditableGraph(frame))
+
+    def model(self) -> Model:
+        """What the union is; where models share no node, nothing has to be found out anew of them."""
+        proto = self.graph.to_proto()
         if self.shared or self.renames:
-            return assembled_model(name, self.proto, self.weights)
-        return side_by_side(name, self.proto, self.added, self.weights)
+            return assembled_model(self.name, proto, self.graph.weights)
+        return Model(
+            name=self.name,
+            proto=proto,
+            weights=MappingProxyType(self.graph.weights),
+            graph=_beside(self.name, self.added),
+            original=None,
+            bindings=MappingProxyType(
+                {each.name(own): shape for each in self.added for own, shape in each.model.bindings.items()}
+            ),
+        )
 
     def add(self, name: str, model: Model, shared_inputs: frozenset[str]) -> None:
         """Add a model, whose opsets are those of the union."""
         inputs = {spec.name: _input_name(name, spec.name, shared_inputs) for spec in model.graph.inputs}
-        numbers = value_numbers(model, name, inputs)
-        known = dict(inputs)
-        self._add_inputs(model, inputs)
-        for weight, array in model.weights.items():
-            known[weight] = self.names.setdefault(numbers[weight], f"{name}/{weight}")
-            self.weights.setdefault(known[weight], array)
-        for node in model.proto.graph.node:
-            self._add_node(name, node, numbers, known)
-        self._add_types(model, known)
-        self._add_outputs(name, model, known)
-        self.added.append(Renamed(model, name, known))
+        self.add_values(name, model, value_numbers(model, name, inputs), inputs)
         outputs = {output: f"{name}/{output}" for output in model.graph.outputs}
         self.members.append(Member(name, inputs, outputs))
 
-    def _add_inputs(self, model: Model, inputs: Mapping[str, str]) -> None:
-        present = {value.name for value in self.proto.graph.input}
-        for value in model.proto.graph.input:
-            if inputs[value.name] not in present:
-                self.proto.graph.input.append(called(value, inputs[value.name]))
+    def add_values(self, name: str, model: Model, numbers: Mapping[str, str], inputs: Mapping[str, str]) -> None:
+        """Add a model whose values have these numbers; those without one are equal to no others.
 
-    def _add_node(self, name: str, node: onnx.NodeProto, numbers: Mapping[str, str], known: dict[str, str]) -> None:
-        """Add a node, or find its results among those that are there; `known` learns what they are called."""
-        written = writes(node)
-        is_new = any(numbers[output] not in self.names for output in written)
-        for output in written:
-            known[output] = f"{name}/{output}" if is_new else self.names[numbers[output]]
-            self.names.setdefault(numbers[output], known[output])
+        Args:
+            inputs: what its inputs are called; the name of the model and a slash come before those of others.
+        """
+        known, proto = dict(inputs), model.proto.graph
+        each = _Renamed(model, name, known)
+        for weight, array in model.weights.items():
+            known[weight] = self.names.setdefault(numbers[weight], each.name(weight))
+            self.graph.weights.setdefault(known[weight], array)
+        for node in proto.node:
+            self._add_node(each, node, numbers)
+        for values, table in ((proto.input, self.graph.inputs), (proto.value_info, self.graph.declared)):
+            for value in values:
+                table.setdefault(each.name(value.name), _called(value, each.name(value.name)))
+        for value in proto.output:
+            wanted = f"{name}/{value.name}"
+            self.graph.outputs[wanted] = _called(value, wanted)
+            if each.name(value.name) != wanted:
+                self.graph.append(helper.make_node("Identity", [each.name(value.name)], [wanted]))
+                self.renames = True
+        self.added.append(each)
+
+    def _add_node(self, each: _Renamed, node: onnx.NodeProto, numbers: Mapping[str, str]) -> None:
+        """Add a node, or find its results among those that are there; the names of `each` grow by what it writes."""
+        own = {output: numbers.get(output, each.name(output)) for output in writes(node)}
+        is_new = any(number not in self.names for number in own.values())
+        for output, number in own.items():
+            each.names[output] = f"{each.prefix}/{output}" if is_new else self.names[number]
+            self.names.setdefault(number, each.names[output])
         if is_new:
-            self.proto.graph.node.append(renamed(node, lambda own: known.get(own, f"{name}/{own}")))
+            made = _renamed(node, each.name)
+            made.name = node_name(made)
+            self.graph.append(made)
         else:
             self.shared += 1
 
-    def _add_types(self, model: Model, known: Mapping[str, str]) -> None:
-        """Keep what a file says about results that ONNX cannot infer."""
-        opaque = {output for node in model.proto.graph.node if not is_standard(node) for output in writes(node)}
-        self.proto.graph.value_info.extend(
-            called(value, known[value.name]) for value in model.proto.graph.value_info if value.name in opaque
+
+@dataclass(frozen=True, eq=False)
+class _Renamed:
+    """A model, and what its tensors are called: as `names` says, all others with `prefix` and a slash before them."""
+
+    model: Model
+    prefix: str
+    names: dict[str, str]
+
+    def name(self, name: str) -> str:
+        """What a tensor is called."""
+        return self.names.get(name) or f"{self.prefix}/{name}"
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """A tensor under its new name."""
+        return replace(spec, name=self.name(spec.name))
+
+    def operator(self, operator: Operator) -> Operator:
+        """An operator under its new name."""
+        return replace(
+            operator,
+            name=self.name(operator.name),
+            nodes=tuple(map(self.name, operator.nodes)),
+            inputs=tuple(map(self.name, operator.inputs)),
+            outputs=tuple(map(self.name, operator.outputs)),
+            weights=tuple(map(self.spec, operator.weights)),
         )
 
-    def _add_outputs(self, name: str, model: Model, known: Mapping[str, str]) -> None:
-        for value in model.proto.graph.output:
-            wanted = f"{name}/{value.name}"
-            self.proto.graph.output.append(called(value, wanted))
-            if known[value.name] != wanted:
-                self.proto.graph.node.append(helper.make_node("Identity", [known[value.name]], [wanted]))
-                self.renames = True
+
+def _beside(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
+    inputs = {each.name(spec.name): each.spec(spec) for each in models for spec in each.model.graph.inputs}
+    return ComputationGraph(
+        name=name,
+        inputs=tuple(inputs.values()),
+        outputs=tuple(each.name(own) for each in models for own in each.model.graph.outputs),
+        operators=tuple(each.operator(operator) for each in models for operator in each.model.graph.operators),
+        tensors=tuple(each.spec(spec) for each in models for spec in each.model.graph.tensors),
+    )
+
+
+def _renamed(node: onnx.NodeProto, rename: Callable[[str], str]) -> onnx.NodeProto:
+    """A copy of `node` in which every tensor, also of the graphs inside it, has the name that `rename` gives it."""
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    _rename_node(copied, rename)
+    return copied
+
+
+def _rename_node(node: onnx.NodeProto, rename: Callable[[str], str]) -> None:
+    for names in (node.input, node.output):
+        names[:] = [rename(name) if name else "" for name in names]
+    for graph in subgraphs(node):
+        for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            value.name = rename(value.name)
+        for sparse in graph.sparse_initializer:
+            sparse.values.name = rename(sparse.values.name)
+        for inner in graph.node:
+            _rename_node(inner, rename)
+
+
+def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    copied = onnx.ValueInfoProto()
+    copied.CopyFrom(value)
+    copied.name = name
+    return copied
 
 
 def _input_name(model: str, name: str, shared_inputs: frozenset[str]) -> str:

@@ -8,8 +8,7 @@ from hypothesis import given
 from import_helpers import data
 from random_models import models
 
-from iosched.models.composition.compose import compose
-from iosched.models.composition.copies import beside_itself
+from iosched.models.composition.compose import beside_itself, compose
 from iosched.models.light import light_model
 from iosched.models.load import assembled_model, load_model
 
