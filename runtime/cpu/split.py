@@ -39,7 +39,8 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 _BATCH_PARALLEL = frozenset({
     "Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput",
-    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", *split_quantized.TYPES,
+    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm",
+    *(kind for _, kind in split_quantized.AT_BATCH_ONE),
 })  # fmt: skip
 _OPERANDS_WITH_IMAGES = {"Conv": (0, 3), "FusedConv": (0, 3), "Gemm": (0, 2), "FusedGemm": (0, 2)}
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
@@ -58,7 +59,11 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
     if leading := split_leading(kernels, node, shares):
         return leading
     rule = _CHANNEL_RULES.get((node.domain, node.op_type))
-    if shape[0] > 1 and rule is not _split_elementwise:
+    if (
+        shape[0] > 1
+        and rule is not _split_elementwise
+        and (node.domain, node.op_type) not in split_quantized.AT_ANY_BATCH
+    ):
         return _split_batch(kernels, node, shares)
     return rule(kernels, node, shares) if rule else ()
 
@@ -106,15 +111,11 @@ def _operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
 
     What the other operands are, as filters, does not follow from their sizes: there may be as many as images.
     """
-    if node.op_type in split_quantized.TYPES:
-        return split_quantized.operands_with_images(node)
     return range(len(node.input)) if node.op_type == "Concat" else _OPERANDS_WITH_IMAGES.get(node.op_type, (0,))
 
 
 def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     """Whether image i of the result depends on image i of its operands with images alone."""
-    if node.op_type in split_quantized.TYPES:
-        return split_quantized.keeps_images_apart(kernels, node)
     if node.op_type in ("Gemm", "FusedGemm"):
         return not integer(node, "transA")
     return node.op_type != "Concat" or integer(node, "axis") % len(shape_of(kernels, node.output[0])) != 0
@@ -274,7 +275,8 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     ("", "Gemm"): _split_gemm,
     ("com.microsoft", "FusedGemm"): _split_gemm,
     ("", "BatchNormalization"): _split_channels,
-    **split_quantized.RULES,
+    **split_quantized.AT_BATCH_ONE,
+    **split_quantized.AT_ANY_BATCH,
     **{(domain, pool): _split_channels for domain in ("", _NCHWC) for pool in _POOLS},
     **{(domain, name): _split_elementwise for domain in ("", "com.microsoft") for name in _ELEMENTWISE},
 }
