@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import DeviceError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.ways import Way
-from iosched.runtime.cpu.align import align_channels
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Program
 from iosched.runtime.cpu.python_executor import open_program
-from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.cpu.rewrite.align import align_channels
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import ReferenceSettings, bound_source
@@ -82,13 +82,16 @@ def _plain_by_default(model: Model, inputs: Arrays) -> Candidate:
 
 def _plain_on_aligned(model: Model, block: int, threads: int, inputs: Arrays) -> Candidate:
     """Plain onnxruntime on the model with channels that fill whole blocks."""
-    aligned = align_channels(WorkingGraph(model.proto, model.weights, model.graph.tensor), block)
+    graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    align_channels(graph, block)
+    graph.drop_unread()
+    proto = graph.to_proto()
     options = _quiet_options()
     options.intra_op_num_threads = threads
-    names, values, arrays = lent_weights(replace(model, proto=aligned.proto, weights=aligned.weights))
+    names, values, arrays = lent_weights(replace(model, proto=proto, weights=graph.weights))
     if names:
         options.add_external_initializers(names, values)
-    return _bound(open_session(aligned.proto.SerializeToString(), options), inputs, arrays)
+    return _bound(open_session(proto.SerializeToString(), options), inputs, arrays)
 
 
 def _plain_on_rewritten(kernels: KernelGraph, threads: int, inputs: Arrays) -> Candidate:

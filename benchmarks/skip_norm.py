@@ -2,8 +2,8 @@
 
     python benchmarks/skip_norm.py       # a minute; writes results/skip_norm.json
 
-onnxruntime makes one node of both where it loads a transformer; `runtime/cpu/skip_norm.py` takes it apart. Both run on
-one thread, in turn, round by round; a sample is the median of the calls of a round.
+onnxruntime makes one node of both where it loads a transformer; `runtime/cpu/rewrite/skip_norm.py` takes it apart. Both
+run on one thread, in turn, round by round; a sample is the median of the calls of a round.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, Self
 
@@ -12,25 +12,23 @@ import numpy as np
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.cpu.blocked import keep_blocked
 from iosched.runtime.cpu.calls import own_lanes, stage_calls
-from iosched.runtime.cpu.dequantized_weights import dequantize_weights
 from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
-from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
+from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.origins import task_origins
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen, tensor_owners
-from iosched.runtime.cpu.partial_sums import with_partial_sums
+from iosched.runtime.cpu.partial_sums import partial_sums
 from iosched.runtime.cpu.placement import place_tensors
-from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
+from iosched.runtime.cpu.rewrite import kernel_rewrites
 from iosched.runtime.cpu.sessions import session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
-from iosched.runtime.cpu.skip_norm import spell_out_skip_norms
 from iosched.runtime.cpu.units import numbered_unit_stages
 from iosched.runtime.memory import give_back
 from iosched.runtime.placement import Placement
@@ -333,10 +331,14 @@ class CpuBackend:
 
 
 def _prepared(model: Model, lanes: int) -> KernelGraph:
-    """What onnxruntime makes of the model, and what can be made better of that."""
-    made = spell_out_skip_norms(keep_blocked(dequantize_weights(build_kernel_graph(model))))
+    """The kernel graph of a model, with what can be shared out between `lanes` cores noted."""
+    kernels = build_kernel_graph(model)
     give_back()  # onnxruntime held the model several times over
-    return share_rows(with_partial_sums(lay_out_by_results(made), lanes), lanes)
+    graph, block = kernels.graph, kernels.channel_block
+    for rewrite in kernel_rewrites(block):
+        rewrite(graph)
+    parts = partial_sums(graph, block, lanes)
+    return share_rows(replace(kernels, nodes=graph.nodes, parts=parts), lanes)
 
 
 def _numbered(stage: Stage, nodes: Nodes) -> list[list[int]]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from iosched.models.fusion.view import ACTIVATIONS
+from iosched.models.fusion.queries import ACTIVATIONS
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import assign, integers, padding, plain_values
 from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph

@@ -7,8 +7,6 @@ pixels, to let each core sum over its channels, and to add up what they found, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -16,87 +14,64 @@ import numpy as np
 import onnx
 from onnx.helper import make_node
 
-from iosched.models.graph import TensorSpec
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.node_attributes import assign, integer, text
-from iosched.runtime.cpu.kernel_graph import KernelGraph, SummedParts
-from iosched.runtime.cpu.layout_draft import NCHWC
-from iosched.runtime.cpu.working import fresh_name
+from iosched.runtime.cpu.kernel_graph import SummedParts
+from iosched.runtime.cpu.rewrite.layouts import NCHWC
 
 _BLOCKS_AT_ONCE = 2  # results for each core, from which MLAS comes near its full speed
 _LEAST_TERMS = 256  # of the sum that a core computes for each result: below it, to add the sums up costs as much
 _LEAST_FLOPS = 10_000_000  # below it, another wait between the cores does
 
 
-def with_partial_sums(kernels: KernelGraph, lanes: int) -> KernelGraph:
-    """The graph, with parts for `lanes` cores noted for every convolution that is better summed in parts.
+def partial_sums(graph: EditableGraph, block: int, lanes: int) -> dict[str, SummedParts]:
+    """Parts for `lanes` cores, by their results, of every convolution that is better summed in parts.
+
+    Their tensors and weights are added to the graph.
 
     Complexity: O(nodes + weights of those convolutions), which are stored a second time.
     """
-    if lanes < 2:
-        return kernels
-    found: dict[str, SummedParts] = {}
-    tensors, weights = dict(kernels.tensors), dict(kernels.weights)
-    for node in kernels.nodes:
-        if _is_worth_it(kernels, node, lanes):
-            found[node.output[0]] = _parts(kernels, node, lanes, tensors, weights)
-    return replace(kernels, tensors=tensors, weights=weights, parts=found) if found else kernels
+    worth = [node for node in graph.nodes if lanes > 1 and _is_worth_it(graph, node, block, lanes)]
+    return {node.output[0]: _parts(graph, node, block, lanes) for node in worth}
 
 
-def _is_worth_it(kernels: KernelGraph, node: onnx.NodeProto, lanes: int) -> bool:
+def _is_worth_it(graph: EditableGraph, node: onnx.NodeProto, block: int, lanes: int) -> bool:
     if (node.domain, node.op_type) != (NCHWC, "Conv") or integer(node, "group", 1) != 1:
         return False
-    weight, source = kernels.weights.get(node.input[1]), kernels.tensors.get(node.input[0])
-    if (
-        weight is None
-        or source is None
-        or node.input[0] in node.input[3:]
-        or text(node, "activation") not in ("", "Relu")
-    ):
+    weight, source = graph.weights.get(node.input[1]), graph.tensors.get(node.input[0])
+    if weight is None or source is None or node.input[0] in node.input[3:]:
+        return False
+    if text(node, "activation") not in ("", "Relu"):
         return False
     results, taken, *kernel = weight.shape
-    block, shape = kernels.channel_block, source.shape or ()
+    shape = source.shape or ()
     if len(shape) != 4 or shape[:2] != (1, taken) or taken % block or taken // block < lanes:
         return False
     terms = taken * prod(kernel)
-    flops = 2 * terms * prod(kernels.tensors[node.output[0]].shape or ())
+    flops = 2 * terms * prod(graph.shape(node.output[0]))
     is_narrow = results // block < _BLOCKS_AT_ONCE * lanes
     return bool(is_narrow and terms >= _LEAST_TERMS * lanes and flops >= _LEAST_FLOPS)
 
 
-def _parts(
-    kernels: KernelGraph,
-    node: onnx.NodeProto,
-    lanes: int,
-    tensors: dict[str, TensorSpec],
-    weights: dict[str, np.ndarray],
-) -> SummedParts:
-    result, weight, block = node.output[0], kernels.weights[node.input[1]], kernels.channel_block
+def _parts(graph: EditableGraph, node: onnx.NodeProto, block: int, lanes: int) -> SummedParts:
+    result, weight = node.output[0], graph.weights[node.input[1]]
     blocks = weight.shape[1] // block
     edges = [blocks * lane // lanes for lane in range(lanes + 1)]
-    names, nodes = [], []
+    nodes = []
     for begin, end in pairwise(edges):
-        weights[filters := fresh_name(f"{node.input[1]}/part", weights, tensors)] = _filters(weight, block, begin, end)
-        names.append(_like(tensors, result, weights))
+        filters = graph.add_weight(graph.fresh(f"{node.input[1]}/part"), _filters(weight, block, begin, end))
         made = onnx.NodeProto()
         made.CopyFrom(node)
-        first = begin == 0
-        made.input[:] = [node.input[0], filters, *(node.input[2:] if first else ())]
-        made.output[0] = made.name = names[-1]
+        made.input[:] = [node.input[0], filters, *(node.input[2:] if begin == 0 else ())]
+        made.output[0] = made.name = graph.add_tensor(f"{result}/part", result)
         assign(made, activation=None, activation_params=None)
         nodes.append(made)
     is_activated = text(node, "activation") == "Relu"
-    total = _like(tensors, result, weights) if is_activated else result
-    then = [make_node("Sum", names, [total])]
+    total = graph.add_tensor(f"{result}/part", result) if is_activated else result
+    then = [make_node("Sum", [made.name for made in nodes], [total])]
     if is_activated:
         then.append(make_node("Relu", [total], [result]))
     return SummedParts(tuple(nodes), tuple(edge * block for edge in edges), tuple(then))
-
-
-def _like(tensors: dict[str, TensorSpec], result: str, weights: Mapping[str, np.ndarray]) -> str:
-    """The name of a new tensor of the shape of `result`."""
-    name = fresh_name(f"{result}/part", tensors, weights)
-    tensors[name] = replace(tensors[result], name=name)
-    return name
 
 
 def _filters(weight: np.ndarray, block: int, begin: int, end: int) -> np.ndarray:

@@ -17,7 +17,7 @@ import onnx
 from iosched.models.node_attributes import integer, integers, padding
 from iosched.models.wiring import is_standard
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.layout_draft import NCHWC
+from iosched.runtime.cpu.rewrite.layouts import NCHWC
 from iosched.runtime.cpu.shares import even_ranges, shape_of
 
 Rows = tuple[int, int]

@@ -13,20 +13,21 @@ import numpy as np
 import onnx
 from onnx.helper import make_node
 
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import assign, integers, names, padding, text
 from iosched.runtime.cpu.kernel_graph import KernelGraph, SharedRows
-from iosched.runtime.cpu.layout_draft import NCHWC
+from iosched.runtime.cpu.rewrite.layouts import NCHWC
 from iosched.runtime.cpu.row_ranges import RowPlan, Rows, height, row_axis, windows
 from iosched.runtime.cpu.shares import shape_of
-from iosched.runtime.cpu.working import fresh_name
 
 
 @dataclass(eq=False)
 class RowsDraft:
-    """The graph while nodes are replaced by nodes for rows.
+    """The nodes for rows that stand for nodes of a graph.
 
     Attributes:
+        kernels: the graph, to which tensors and weights are added.
         parts: for each tensor that is computed in parts, the parts.
         labels: for each of these tensors, the name of the node that computed it.
         in_blocks: those in the blocked layout.
@@ -36,29 +37,31 @@ class RowsDraft:
 
     kernels: KernelGraph
     plan: RowPlan
-    tensors: dict[str, TensorSpec] = field(init=False)
-    weights: dict[str, np.ndarray] = field(init=False)
     parts: dict[str, list[str]] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     in_blocks: set[str] = field(default_factory=set)
     lane_of: dict[str, int] = field(default_factory=dict)
     made: list[onnx.NodeProto] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.tensors, self.weights = dict(self.kernels.tensors), dict(self.kernels.weights)
+    @property
+    def graph(self) -> EditableGraph:
+        """The graph that is edited."""
+        return self.kernels.graph
 
-    def graph(self) -> KernelGraph:
+    def finished(self) -> KernelGraph:
         """The graph with the nodes of the plan in parts, all of them before the others: they need nothing else."""
         whole = [self.kernels.nodes[index] for index in self.plan.nodes]
         for index in self.plan.nodes:
             self._compute(index)
-        self._put_together(whole[-1].output[0])
-        for node in whole[:-1]:
-            del self.tensors[node.output[0]]
-        rest = [node for index, node in enumerate(self.kernels.nodes) if index not in self.plan.nodes]
+        result = whole[-1].output[0]
+        self._put_together(result)
+        spec = self.graph.tensors[result]
+        self.graph.remove(*map(node_name, whole))
+        for node in reversed(self.made):
+            self.graph.prepend(node)
+        self.graph.tensors[result] = spec
         shared = SharedRows(self.lane_of, tuple(whole), frozenset(node.output[0] for node in self.made))
-        nodes = (*self.made, *rest)
-        return replace(self.kernels, nodes=nodes, tensors=self.tensors, weights=self.weights, rows=shared)
+        return replace(self.kernels, nodes=self.graph.nodes, rows=shared)
 
     def _compute(self, index: int) -> None:
         """Adds the parts of a node."""
@@ -122,7 +125,7 @@ class RowsDraft:
 
     def _lines(self, image: str, label: str) -> str:
         """An image as a tensor (blocks of channels, rows, the rest), of the same bytes."""
-        _, channels, rows, columns = self.tensors[image].shape or ()
+        _, channels, rows, columns = self.graph.shape(image)
         block = self.kernels.channel_block if self._is_blocked(image) else 1
         return self._reshaped(image, (channels // block, rows, columns * block), label)
 
@@ -142,7 +145,7 @@ class RowsDraft:
 
     def _cut(self, source: str, axis: int, begin: int, rows: Rows, lane: int, label: str) -> str:
         """Some rows of a tensor that begins with row `begin`."""
-        shape = list(self.tensors[source].shape or ())
+        shape = list(self.graph.shape(source))
         shape[axis] = rows[1] - rows[0]
         result = self._new(label, shape)
         numbers = ([rows[0] - begin], [rows[1] - begin], [axis])
@@ -154,8 +157,8 @@ class RowsDraft:
         """Tensors (blocks of channels, rows, the rest) one below the other, by one core or by all."""
         if len(pieces) == 1:
             return pieces[0]
-        blocks, _, rest = self.tensors[pieces[0]].shape or ()
-        result = self._new(label, (blocks, sum((self.tensors[name].shape or ())[1] for name in pieces), rest))
+        blocks, _, rest = self.graph.shape(pieces[0])
+        result = self._new(label, (blocks, sum(self.graph.shape(name)[1] for name in pieces), rest))
         self._add(make_node("Concat", pieces, [result], name=result, axis=1), lane)
         return result
 
@@ -170,11 +173,10 @@ class RowsDraft:
         return self._new(name, (1, channels, rows[1] - rows[0], columns))
 
     def _new(self, label: str, shape: Sequence[int]) -> str:
-        name = fresh_name(f"{label}/rows{len(self.tensors)}", self.tensors, self.weights)
-        self.tensors[name] = TensorSpec(name, "float32", tuple(shape))
+        name = self.graph.fresh(f"{label}/rows{len(self.graph.tensors)}")
+        self.graph.tensors[name] = TensorSpec(name, "float32", tuple(shape))
         return name
 
     def _constant(self, label: str, numbers: Sequence[int]) -> str:
-        name = fresh_name(f"{label}{len(self.weights)}", self.tensors, self.weights)
-        self.weights[name] = np.array(numbers, np.int64)
-        return name
+        name = self.graph.fresh(f"{label}{len(self.graph.weights)}")
+        return self.graph.add_weight(name, np.array(numbers, np.int64))

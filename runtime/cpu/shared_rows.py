@@ -30,12 +30,14 @@ _SLICE_BY_OPERANDS = 10  # the operator set since which a Slice has its numbers 
 def share_rows(kernels: KernelGraph, lanes: int, least_gain_us: float = _LEAST_GAIN_US) -> KernelGraph:
     """The graph, with the run of nodes after its input that is best shared out between rows cut so for `lanes` cores.
 
+    The graph inside `kernels` is edited.
+
     Complexity: O(n^2) in the nodes of the longest such run.
     """
     if lanes < 2 or kernels.opsets.get("", 0) < _SLICE_BY_OPERANDS:
         return kernels
     plan = _best(kernels, lanes, least_gain_us)
-    return kernels if plan is None else RowsDraft(kernels, plan).graph()
+    return kernels if plan is None else RowsDraft(kernels, plan).finished()
 
 
 def _best(kernels: KernelGraph, lanes: int, least_gain_us: float) -> RowPlan | None:

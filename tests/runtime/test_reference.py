@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.runtime.cpu.kernel_graph import build_kernel_graph
+from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")

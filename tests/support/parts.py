@@ -11,7 +11,8 @@ import onnxruntime
 from lowering import loaded
 from onnx import helper, numpy_helper
 
-from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.shares import Share
 from iosched.runtime.cpu.split import split
 from iosched.runtime.inputs import random_inputs

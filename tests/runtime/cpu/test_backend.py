@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from iosched.models.errors import InvalidModelError
 from iosched.models.export import write_model
 from iosched.runtime.compare import compare
-from iosched.runtime.cpu import kernel_graph
+from iosched.runtime.cpu import optimized
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -365,14 +365,14 @@ def test_a_model_without_a_plan_is_declined(make: Callable[[], onnx.ModelProto])
 
 def test_a_model_that_onnxruntime_writes_and_does_not_read_back_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     """As some loops over sequences are."""
-    open_session = kernel_graph.open_session
+    open_session = optimized.open_session
 
     def opened(source: bytes | Path, options: object, **more: object) -> object:
         if isinstance(source, Path):
             raise InvalidModelError("in single static assignment form")
         return open_session(source, options, **more)
 
-    monkeypatch.setattr(kernel_graph, "open_session", opened)
+    monkeypatch.setattr(optimized, "open_session", opened)
     with CpuBackend(loaded(several_inputs_and_outputs()), lanes=2) as backend:
         assert not backend.is_supported()
 

@@ -19,8 +19,7 @@ from iosched.models.wiring import reads, writes
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.kernel_graph import build_kernel_graph
-from iosched.runtime.cpu.node_order import in_one_order
+from iosched.runtime.cpu.optimized import build_kernel_graph, in_one_order
 
 NETWORKS = ("squeezenet", pytest.param("inception_v3", marks=pytest.mark.slow))
 

@@ -9,6 +9,7 @@ from lowering import check_schedules, loaded, proto_of, random_schedule, weight
 from networks import zoo_model
 from onnx import helper
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
 from iosched.runtime.cpu.backend import CpuBackend
@@ -33,7 +34,9 @@ def kernels_of(nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = ()) -> Ke
     """Optimized nodes; `x` is the input."""
     names = ["x", *(name for each in nodes for name in each.output if name)]
     tensors = {n: TensorSpec(n, "float32", None if n in dynamic else (4,)) for n in names}
-    return KernelGraph(tuple(nodes), {}, tensors, ("x",), (nodes[-1].output[0],), {"": 17}, 8, 16)
+    inputs, outputs = ([onnx.ValueInfoProto(name=name)] for name in ("x", nodes[-1].output[0]))
+    graph = EditableGraph.of(helper.make_model(helper.make_graph(nodes, "kernels", inputs, outputs)), {}, tensors)
+    return KernelGraph(graph, graph.nodes, 16)
 
 
 def coarse_of(graph: ComputationGraph, nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = ()) -> CoarseGraph:

@@ -10,7 +10,7 @@ from onnx import helper
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.kernel_graph import _channel_block
+from iosched.runtime.cpu.optimized import _channel_block
 from iosched.runtime.cpu.split import split, split_sum
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")

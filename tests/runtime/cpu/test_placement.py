@@ -8,7 +8,8 @@ import pytest
 from lowering import check_everything, loaded, proto_of, weight
 from onnx import helper
 
-from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.placement import Placement
 

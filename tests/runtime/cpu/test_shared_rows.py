@@ -16,7 +16,8 @@ from iosched.models.model import Model
 from iosched.runtime.cpu import shared_rows
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.calls import stage_calls
-from iosched.runtime.cpu.kernel_graph import KernelGraph, _channel_block
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.optimized import _channel_block
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.row_ranges import RowPlan
 from iosched.scheduler.baselines import sequential

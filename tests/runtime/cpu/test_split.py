@@ -14,7 +14,7 @@ from onnx import helper
 from parts import check_model, check_parts
 
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.kernel_graph import build_kernel_graph
+from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.split import split
 
 node = helper.make_node

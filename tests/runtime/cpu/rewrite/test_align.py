@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from networks import zoo_model
 from onnx import TensorProto, helper, numpy_helper
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
-from iosched.runtime.cpu.align import align_channels
-from iosched.runtime.cpu.channels import ChannelMap, ChannelView, assign_roles, channel_maps
-from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.cpu.rewrite.align import align_channels
+from iosched.runtime.cpu.rewrite.channels import ChannelMap, padded_channels
 from iosched.runtime.inputs import random_inputs
 
 ort = pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
@@ -79,24 +79,24 @@ class Net:
         return load_model(proto.SerializeToString(), name="net")
 
 
-def working(model: Model) -> WorkingGraph:
-    return WorkingGraph(model.proto, model.weights, model.graph.tensor)
+def graph_of(model: Model) -> EditableGraph:
+    return EditableGraph.of(model.proto, model.weights, model.graph.tensor)
 
 
-def align(model: Model, block: int = 8) -> WorkingGraph:
-    return align_channels(working(model), block, max_growth=100)
+def align(model: Model, block: int = 8, max_growth: float = 100) -> EditableGraph:
+    graph = graph_of(model)
+    align_channels(graph, block, max_growth=max_growth)
+    graph.drop_unread()
+    return graph
 
 
 def maps_of(model: Model, block: int = 8) -> dict[str, ChannelMap]:
-    outputs = tuple(value.name for value in model.proto.graph.output)
-    view = ChannelView(tuple(model.proto.graph.node), model.weights, model.graph.tensor, outputs)
-    return channel_maps(view, assign_roles(view, block), block)
+    return padded_channels(graph_of(model), block, max_growth=100)[1]
 
 
-def tensors_of(graph: Model | WorkingGraph, model: Model) -> dict[str, np.ndarray]:
+def tensors_of(graph: EditableGraph, model: Model) -> dict[str, np.ndarray]:
     """Every tensor of a graph, computed by onnxruntime with all optimizations off."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.proto)
+    proto = graph.to_proto()
     tensors = [numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in graph.weights.items()]
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(tensors)
@@ -110,10 +110,10 @@ def tensors_of(graph: Model | WorkingGraph, model: Model) -> dict[str, np.ndarra
     return dict(zip(names, session.run(names, random_inputs(model.graph.inputs)), strict=True))
 
 
-def assert_same(model: Model, block: int = 8) -> WorkingGraph:
+def assert_same(model: Model, block: int = 8) -> EditableGraph:
     """Outputs agree in shape and value; changed tensors hold the real channels and exact zeros; specs are true."""
     aligned = align(model, block)
-    expected, found = tensors_of(model, model), tensors_of(aligned, model)
+    expected, found = tensors_of(graph_of(model), model), tensors_of(aligned, model)
     for value in model.proto.graph.output:
         assert_close(found[value.name], expected[value.name])
     public = {value.name for value in model.proto.graph.output}
@@ -130,14 +130,12 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
 
 
-def ops(graph: Model | WorkingGraph) -> Counter[str]:
-    return Counter(node.op_type for node in graph.proto.graph.node)
+def ops(graph: EditableGraph) -> Counter[str]:
+    return Counter(node.op_type for node in graph.nodes)
 
 
-def channels_of(graph: WorkingGraph, name: str) -> int:
-    shape = graph.tensors[name].shape
-    assert shape is not None
-    return shape[1]
+def channels_of(graph: EditableGraph, name: str) -> int:
+    return graph.shape(name)[1]
 
 
 @st.composite
@@ -182,10 +180,10 @@ def test_a_separable_convolution_is_padded_to_whole_blocks_and_nothing_is_cut_ba
     depthwise = net.depthwise(net.same("Relu", first))
     model = net.model(net.conv(depthwise, 6))
     aligned = assert_same(model)
-    assert ops(aligned) == ops(model)
-    assert [node.name for node in aligned.proto.graph.node] == [node.name for node in model.proto.graph.node]
+    assert ops(aligned) == ops(graph_of(model))
+    assert [node.name for node in aligned.nodes] == [node.name for node in model.proto.graph.node]
     assert (channels_of(aligned, first), channels_of(aligned, depthwise)) == (16, 16)
-    shapes = [aligned.weights[node.input[1]].shape for node in aligned.proto.graph.node if node.op_type == "Conv"]
+    shapes = [aligned.weights[node.input[1]].shape for node in aligned.nodes if node.op_type == "Conv"]
     assert shapes == [(16, 3, 1, 1), (16, 1, 3, 3), (6, 16, 1, 1)]
 
 
@@ -220,7 +218,7 @@ def test_a_concat_that_cannot_be_made_whole_blocks_or_that_nobody_reads_so_is_le
     joined = with_input.concat(with_input.conv("x", 5), "x")
     outside = read_outside.concat(read_outside.conv("x", 5), read_outside.conv("x", 6))
     for model in (with_input.model(with_input.conv(joined, 6)), read_outside.model(outside)):
-        assert align(model).proto is model.proto
+        assert align(model).to_proto() == model.proto
 
 
 @pytest.mark.parametrize("op", ["Sigmoid", "Exp", "Cos", "Softplus"])
@@ -249,7 +247,23 @@ def test_a_graph_output_keeps_its_name_and_shape() -> None:
     model = net.model(depthwise, net.conv(depthwise, 6))
     aligned = assert_same(model)
     assert aligned.tensors[depthwise].shape == (1, 11, SIZE, SIZE)
-    assert [value.name for value in aligned.proto.graph.output] == [value.name for value in model.proto.graph.output]
+    assert [*aligned.outputs] == [value.name for value in model.proto.graph.output]
+
+
+def test_a_tensor_that_an_inner_graph_reads_keeps_its_name_and_shape() -> None:
+    net = Net()
+    depthwise = net.depthwise(net.conv("x", 11))
+    named = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)]
+    branch = helper.make_graph([helper.make_node("Relu", [depthwise], ["inner"])], "branch", [], named)
+    positive = net.same("Greater", net.node("ReduceMax", [depthwise], 1, keepdims=0), "zero")
+    net.weights.append(numpy_helper.from_array(np.float32(0), "zero"))
+    chosen = net.node("If", [positive], 11, then_branch=branch, else_branch=branch)
+    model = net.model(chosen, net.conv(depthwise, 6))
+    aligned = align(model)
+    assert (channels_of(aligned, f"{depthwise}/aligned"), channels_of(aligned, depthwise)) == (16, 11)
+    for name, expected in tensors_of(graph_of(model), model).items():
+        if name in aligned.outputs or name == depthwise:
+            assert_close(tensors_of(aligned, model)[name], expected)
 
 
 def test_a_grouped_convolution_gets_the_real_channels() -> None:
@@ -265,14 +279,13 @@ def test_what_is_aligned_or_dense_or_too_much_work_is_returned_as_it_came() -> N
         x = net.conv("x", channels)
         model = net.model(net.conv(net.depthwise(x) if op == "depthwise" else x, 6))
         aligned = align(model)
-        assert aligned.proto is model.proto
-        assert aligned.weights is model.weights
-        assert aligned.tensors is model.graph.tensor
+        assert aligned.to_proto() == model.proto
+        assert aligned.tensors == model.graph.tensor
     net = Net()
     model = net.model(net.depthwise(net.depthwise(net.depthwise(net.conv("x", 9)))))
-    assert align(model, 1).proto is model.proto
-    assert align_channels(working(model), 64).proto is model.proto
-    assert align(model, 64).proto is not model.proto
+    assert align(model, 1).to_proto() == model.proto
+    assert align(model, 64, max_growth=1.25).to_proto() == model.proto
+    assert align(model, 64).to_proto() != model.proto
 
 
 @pytest.mark.slow
@@ -303,7 +316,7 @@ def test_zeros_around_an_image_keep_its_channels(value: float | None, gathers: i
         net.weights.append(numpy_helper.from_array(np.float32(value).reshape(()), "value"))
     padded = net.same("Pad", net.depthwise(net.conv("x", 5)), "pads", *(["value"] if value is not None else []))
     aligned = assert_same(net.model(net.conv(net.depthwise(padded), 4)))
-    assert Counter(node.op_type for node in aligned.proto.graph.node)["Gather"] == gathers
+    assert ops(aligned)["Gather"] == gathers
 
 
 @pytest.mark.parametrize(("axes", "gathers"), [([2, 3], 0), ([-1, -2], 0), ([2, 1], 1)])
@@ -314,4 +327,4 @@ def test_some_pixels_of_an_image_keep_its_channels(axes: list[int], gathers: int
     x = net.depthwise(net.conv("x", 5))
     some = net.same("Slice", x, "starts", "ends", "axes", "steps")
     aligned = assert_same(net.model(net.conv(net.same("Relu", some), 4)))
-    assert Counter(node.op_type for node in aligned.proto.graph.node)["Gather"] == gathers
+    assert ops(aligned)["Gather"] == gathers

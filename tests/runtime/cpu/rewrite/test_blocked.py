@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -15,8 +15,9 @@ from onnx import helper
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.blocked import keep_blocked
-from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.optimized import build_kernel_graph
+from iosched.runtime.cpu.rewrite.blocked import keep_blocked
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
@@ -97,8 +98,9 @@ def conversions(kernels: KernelGraph) -> int:
 
 def check(model: Model, *, at_most: int | None = None) -> KernelGraph:
     """Outputs agree; conversions are no more than onnxruntime's, and no more than `at_most`."""
-    before = build_kernel_graph(model)
-    after = keep_blocked(before)
+    before, after = build_kernel_graph(model), build_kernel_graph(model)
+    keep_blocked(after.graph, after.channel_block)
+    after = replace(after, nodes=after.graph.nodes)
     assert conversions(after) <= (conversions(before) if at_most is None else at_most)
     for lanes in (1, 2):
         with CpuBackend(model, lanes=lanes) as backend:
@@ -195,8 +197,11 @@ def test_a_graph_output_in_between_keeps_its_name_and_its_shape() -> None:
 
 def test_models_without_blocks_are_left_as_they_are() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    kernels = build_kernel_graph(loaded(proto_of(nodes, {"x": (2, 8)}, ["y"], {"w": weight(8, 4)})))
-    assert keep_blocked(kernels) is kernels
+    model = loaded(proto_of(nodes, {"x": (2, 8)}, ["y"], {"w": weight(8, 4)}))
+    graph = build_kernel_graph(model).graph
+    before = graph.to_proto()
+    keep_blocked(graph, 8)
+    assert graph.to_proto() == before
 
 
 UNARY = ["Relu", "Sigmoid", "HardSwish", "Tanh", "Exp", "Softplus", "Neg"]
@@ -241,7 +246,8 @@ def _one(net: Net, kind: str, x: str, number: int) -> str:
 def test_conversions_are_counted() -> None:
     """The count that the tests above rest on."""
     net, x = stem(32)
-    found = Counter(node.op_type for node in build_kernel_graph(net.model(net.excite(x, squeezed=False))).nodes)
+    plain = build_kernel_graph(net.model(net.excite(x, squeezed=False)))
+    found = Counter(node.op_type for node in plain.nodes)
     assert found["ReorderInput"]
     assert found["ReorderOutput"]
 

@@ -8,8 +8,8 @@ from lowering import check_everything, loaded, proto_of, weight
 from onnx import helper
 
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.kernel_graph import build_kernel_graph
-from iosched.runtime.cpu.products import lay_out_by_results
+from iosched.runtime.cpu.optimized import build_kernel_graph
+from iosched.runtime.cpu.rewrite.products import lay_out_by_results
 from iosched.runtime.cpu.split import split
 from iosched.scheduler.baselines import sequential
 
@@ -50,15 +50,19 @@ def test_one_row_is_split_by_results(nodes: list, opset: int) -> None:
 )
 def test_other_products_are_left_alone(made, shape: tuple[int, ...], opset: int) -> None:
     model = loaded(proto_of([made], {"x": shape}, ["y"], {"w": WEIGHTS["w"]}, opset=opset))
-    kernels = build_kernel_graph(model)
-    assert lay_out_by_results(kernels).nodes == kernels.nodes
+    graph = build_kernel_graph(model).graph
+    before = graph.to_proto()
+    lay_out_by_results(graph)
+    assert graph.to_proto() == before
     check_everything(model, seeds=(0,))
 
 
 def test_a_matrix_that_others_read_stays_too() -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["z", "w"], ["v"])]
     model = loaded(proto_of(nodes, {"x": (1, 40), "z": (3, 40)}, ["y", "v"], {"w": WEIGHTS["w"]}))
-    found = lay_out_by_results(build_kernel_graph(model)).weights
+    graph = build_kernel_graph(model).graph
+    lay_out_by_results(graph)
+    found = graph.weights
     assert sorted(array.shape for array in found.values()) == [(40, 1000), (1000, 40)]
     assert any(np.array_equal(array, WEIGHTS["w"].T) for array in found.values())
     check_everything(model, seeds=(0,))

@@ -10,49 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import onnx
+from onnx import NodeProto
 from onnx.helper import make_node
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.node_attributes import integer, number
 from iosched.models.wiring import is_standard
-from iosched.runtime.cpu.working import WorkingDraft, WorkingGraph
+from iosched.runtime.cpu.rewrite.images import is_image
 
 _MAX_CHANNELS = 512  # the convolution reads all channels for each result
 _POWERS = (0.5, 0.75, 1.0)
 
 
-def spell_out_response_norms(graph: WorkingGraph) -> WorkingGraph:
-    """The graph without the normalizations that can be written so; O(nodes + channels² of each).
+def spell_out_response_norms(graph: EditableGraph) -> None:
+    """Replace the normalizations that can be written so; O(nodes + channels² of each).
 
     Results differ by a few units in the last place.
     """
-    draft = WorkingDraft(graph)
-    for node in graph.proto.graph.node:
-        if is_standard(node) and node.op_type == "LRN" and _is_known(graph, node):
-            _spell_out(draft, node)
-    return draft.finished()
+    for node in graph.nodes:
+        if is_standard(node, "LRN") and _is_known(graph, node):
+            _spell_out(graph, node)
 
 
-def _is_known(graph: WorkingGraph, node: onnx.NodeProto) -> bool:
-    spec = graph.tensors.get(node.input[0])
-    if spec is None or spec.dtype != "float32" or not spec.is_static or len(spec.shape or ()) != 4:
+def _is_known(graph: EditableGraph, node: NodeProto) -> bool:
+    if not is_image(graph, node.input[0]) or graph.shape(node.input[0])[1] > _MAX_CHANNELS:
         return False
     is_odd = integer(node, "size", 1) % 2 == 1  # onnxruntime runs no others
-    return is_odd and 0 < (spec.shape or ())[1] <= _MAX_CHANNELS and number(node, "beta", 0.75) in _POWERS
+    return is_odd and number(node, "beta", 0.75) in _POWERS
 
 
-def _spell_out(draft: WorkingDraft, node: onnx.NodeProto) -> None:
+def _spell_out(graph: EditableGraph, node: NodeProto) -> None:
     source, result, power = node.input[0], node.output[0], number(node, "beta", 0.75)
 
     def add(kind: str, *inputs: str) -> str:
-        return draft.insert(make_node(kind, inputs, [""]), result)
+        name = graph.add_tensor(f"{result}/inner", result)
+        graph.insert_before(result, make_node(kind, inputs, [name], name=name))
+        return name
 
-    channels = (draft.graph.tensors[source].shape or ())[1]
-    window = draft.add_weight(f"{result}/window", _window(node, channels))
-    bias = draft.add_weight(f"{result}/bias", np.full(channels, number(node, "bias", 1.0), np.float32))
-    total = add("Conv", add("Mul", source, source), window, bias)
-    divisor = _raised(total, power, add)
-    draft.put(make_node("Div", [source, divisor], [result]))
+    channels = graph.shape(source)[1]
+    bias = np.full(channels, number(node, "bias", 1.0), np.float32)
+    parameters = {"window": _window(node, channels), "bias": bias}
+    names = [graph.add_fresh_weight(f"{result}/{key}", value) for key, value in parameters.items()]
+    divisor = _raised(add("Conv", add("Mul", source, source), *names), power, add)
+    graph.replace(result, make_node("Div", [source, divisor], [result], name=result))
 
 
 def _raised(base: str, power: float, add: Callable[..., str]) -> str:
@@ -62,7 +62,7 @@ def _raised(base: str, power: float, add: Callable[..., str]) -> str:
     return root if power == 0.5 else add("Mul", root, add("Sqrt", root))
 
 
-def _window(node: onnx.NodeProto, channels: int) -> np.ndarray:
+def _window(node: NodeProto, channels: int) -> np.ndarray:
     """Filters `(channels, channels, 1, 1)` that sum the channels around each, as the operator's definition says."""
     size = integer(node, "size", 1)
     distance = np.arange(channels) - np.arange(channels)[:, None]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from lowering import baselines, check_schedules, loaded, proto_of, weight
 from onnx import helper
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.model import Model
-from iosched.runtime.cpu.affine_chains import join_affine
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.cpu.rewrite.affine_chains import join_affine
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
@@ -26,8 +26,10 @@ NORM = {"g": weight(CHANNELS), "b": weight(CHANNELS, seed=1), "m": weight(CHANNE
 NORM["v"] = np.abs(weight(CHANNELS, seed=3)) + 0.5
 
 
-def joined(model: Model) -> WorkingGraph:
-    return join_affine(WorkingGraph(model.proto, model.weights, model.graph.tensor))
+def joined(model: Model) -> EditableGraph:
+    graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    join_affine(graph)
+    return graph
 
 
 def kinds(model: Model) -> Counter[str]:
@@ -35,8 +37,8 @@ def kinds(model: Model) -> Counter[str]:
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
     after = joined(model)
-    assert {name for made in after.proto.graph.node for name in made.output} <= set(after.tensors)
-    return Counter(made.op_type for made in after.proto.graph.node)
+    assert {name for made in after.nodes for name in made.output} <= set(after.tensors)
+    return Counter(made.op_type for made in after.nodes)
 
 
 def model_of(
@@ -112,7 +114,7 @@ def test_a_chain_behind_a_convolution_is_taken_into_it() -> None:
 def test_other_constants_are_left_alone(shape: tuple[int, ...]) -> None:
     model = model_of([node("Mul", ["p", "k"], ["q"]), node("Add", ["q", "q"], ["t"])], {"k": weight(*shape)})
     assert kinds(model)["BatchNormalization"] == 0
-    assert joined(model).proto is model.proto
+    assert joined(model).to_proto() == model.proto
 
 
 def image_last(steps: Sequence[str], batch: int = 1, *, outputs: Sequence[str] = ("y",)) -> Model:
@@ -136,12 +138,12 @@ def image_last(steps: Sequence[str], batch: int = 1, *, outputs: Sequence[str] =
 def test_images_with_channels_last_are_scaled_behind_the_transpose(batch: int) -> None:
     model = image_last(["Mul-one", "Add-full", "Mul-last"], batch)
     assert kinds(model) == {"Transpose": 1, "BatchNormalization": 1, "Conv": 1}
-    assert joined(model).proto.graph.node[0].op_type == "Transpose"
+    assert joined(model).nodes[0].op_type == "Transpose"
 
 
 def test_a_scaled_image_that_is_a_result_stays_as_it_is() -> None:
     model = image_last(["Mul-one", "Add-full"], outputs=("y", "s1"))
-    assert joined(model).proto is model.proto
+    assert joined(model).to_proto() == model.proto
 
 
 STEPS = st.sampled_from(
@@ -154,7 +156,7 @@ STEPS = st.sampled_from(
 def test_any_chain_before_a_transpose(steps: list[str], batch: int) -> None:
     model = image_last(steps, batch)
     assert kinds(model)["Transpose"] == 1
-    assert joined(model).proto.graph.node[0].op_type == "Transpose"
+    assert joined(model).nodes[0].op_type == "Transpose"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from onnx import helper
 from iosched.models.model import Model
 from iosched.models.node_attributes import number
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.kernel_graph import build_kernel_graph
+from iosched.runtime.cpu.optimized import build_kernel_graph
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 

@@ -12,11 +12,11 @@ from onnx import TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
 
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, PlanError
 from iosched.models.load import load_model
-from iosched.runtime.cpu import kernel_graph
-from iosched.runtime.cpu.kernel_graph import block_of, build_kernel_graph
-from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.cpu import optimized
+from iosched.runtime.cpu.optimized import block_of, build_kernel_graph
 
 
 def convolution(channels: int) -> onnx.ModelProto:
@@ -36,7 +36,7 @@ def convolution(channels: int) -> onnx.ModelProto:
     return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
 
 
-def optimized(model: onnx.ModelProto, folder: Path, *, blocks: bool) -> onnx.ModelProto:
+def by_onnxruntime(model: onnx.ModelProto, folder: Path, *, blocks: bool) -> onnx.ModelProto:
     """What onnxruntime makes of a model; without `blocks`, as where it has no kernels for them."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -47,32 +47,31 @@ def optimized(model: onnx.ModelProto, folder: Path, *, blocks: bool) -> onnx.Mod
 
 
 def test_a_machine_without_kernels_for_blocks_has_blocks_of_one_channel(tmp_path: Path) -> None:
-    assert block_of(optimized(convolution(8), tmp_path, blocks=False)) == 1
+    assert block_of(by_onnxruntime(convolution(8), tmp_path, blocks=False)) == 1
 
 
 def test_blocks_are_what_onnxruntime_pads_channels_to(tmp_path: Path) -> None:
-    made = optimized(convolution(3), tmp_path, blocks=True)
+    made = by_onnxruntime(convolution(3), tmp_path, blocks=True)
     if not any(node.domain == "com.microsoft.nchwc" for node in made.graph.node):
         pytest.skip("onnxruntime has no kernels for blocks on this machine")
     assert block_of(made) in (8, 16)
 
 
 def test_without_blocks_no_channels_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(kernel_graph, "_channel_block", lambda: 1)
-    monkeypatch.setattr(kernel_graph, "align_channels", lambda graph, block: asked.append(block) or graph)
+    monkeypatch.setattr(optimized, "_channel_block", lambda: 1)
     made = build_kernel_graph(load_model(convolution(9).SerializeToString()))
-    assert (asked, made.channel_block) == ([1], 1)
+    assert made.channel_block == 1
+    assert not any("aligned" in name for name in made.graph.names)
 
 
 def test_a_graph_that_was_derived_is_refused_without_blaming_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(convolution(9).SerializeToString())
 
-    def broken(graph: WorkingGraph, block: int) -> WorkingGraph:
-        nodes = [make_node("NoSuchOperator", node.input, node.output) for node in graph.proto.graph.node]
-        return graph.rewritten(nodes, {}, graph.tensors)
+    def broken(graph: EditableGraph) -> None:
+        for node in graph.nodes:
+            graph.replace(node_name(node), make_node("NoSuchOperator", node.input, node.output))
 
-    monkeypatch.setattr(kernel_graph, "align_channels", broken)
+    monkeypatch.setattr(optimized, "model_rewrites", lambda block: (broken,))
     with pytest.raises(PlanError, match=r"a graph that iosched derived from this model: .*NoSuchOperator") as raised:
         build_kernel_graph(model)
     assert "This is a fault of iosched, not of the model" in str(raised.value)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from lowering import baselines, check_schedules, loaded, proto_of, weight
 from onnx import helper
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.windows import take_in_windows
-from iosched.runtime.cpu.working import WorkingGraph
+from iosched.runtime.cpu.rewrite.windows import take_in_windows
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
@@ -37,8 +37,10 @@ def kinds(model: Model) -> Counter[str]:
     """Operators that are left beside the first convolution; the model, run in that form, computes the same."""
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
-    after = take_in_windows(WorkingGraph(model.proto, model.weights, model.graph.tensor))
-    return Counter(made.op_type for made in after.proto.graph.node[1:])
+    graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    take_in_windows(graph)
+    graph.drop_unread()
+    return Counter(made.op_type for made in graph.nodes[1:])
 
 
 def pads(*edges: int) -> np.ndarray:

@@ -1,0 +1,242 @@
+"""The graph that onnxruntime optimized for this machine: fused nodes in the blocked NCHWc layout.
+
+It is specific to the instruction set, so it is built where it runs and never shipped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.errors import InvalidModelError
+from iosched.models.graph import TensorSpec
+from iosched.models.initializers import is_packed
+from iosched.models.kernel_shapes import inferred_as_run
+from iosched.models.model import Model
+from iosched.models.wiring import producers, reads, replace_nodes
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.rewrite import model_rewrites
+from iosched.runtime.cpu.rewrite.layouts import NCHWC
+from iosched.runtime.faults import plan_error
+from iosched.runtime.reference import Reference
+from iosched.runtime.session import DERIVED, lent_weights, load_onnxruntime, open_session
+
+_INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
+_ELEMENT = re.compile(r"^tensor\((\w+)\)$")
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+
+
+def build_kernel_graph(model: Model) -> KernelGraph:
+    """Lets onnxruntime optimize `model` for this machine and reads back what it made of it.
+
+    Raises:
+        InvalidModelError: onnxruntime refuses the model.
+        PlanError: onnxruntime refuses only what is derived from it.
+        DeviceError: onnxruntime is not installed.
+    """
+    block = _channel_block()
+    graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    for rewrite in model_rewrites(block):
+        rewrite(graph)
+    graph = _optimized(model, graph)
+    return KernelGraph(graph, graph.nodes, block)
+
+
+def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
+    """What onnxruntime makes of a graph that was derived from `model`."""
+    with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        _save_optimized(model, replace(model, proto=graph.to_proto(), weights=graph.weights), path)
+        proto = onnx.load(str(path), load_external_data=False)
+        replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
+        weights = _map_weights(proto, path.parent)
+        found = EditableGraph.of(proto, weights)
+        found.inputs = {name: value for name, value in found.inputs.items() if name not in weights}
+        _unshare_input_reorders(found)
+        replace_nodes(proto.graph, found.nodes)
+        found.tensors = _infer_tensors(proto, path, graph.tensors)
+    return found
+
+
+def _save_optimized(given: Model, model: Model, path: Path) -> None:
+    """Has onnxruntime optimize `model`, which was derived from `given`, and write it."""
+    ort = load_onnxruntime()
+    options = _quiet_options(ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    names, values, arrays = lent_weights(model)
+    if names:
+        options.add_external_initializers(names, values)
+    options.intra_op_num_threads = 1
+    options.optimized_model_filepath = str(path)
+    prefix = "session.optimized_model_external_initializers_"
+    options.add_session_config_entry(prefix + "file_name", "weights.bin")
+    options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
+    try:
+        open_session(model.proto.SerializeToString(), options, called=DERIVED)
+    except InvalidModelError as error:
+        Reference(given).close()  # raises if the model is at fault itself
+        raise plan_error("", error) from error
+    del arrays  # lent until here
+
+
+def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """The nodes in a topological order that depends on no names and not on the order that they come in.
+
+    onnxruntime visits some nodes in the order of their addresses in memory, so that it writes the same graph in several
+    orders. What is first to read a tensor (`handovers.py`) would change with them, and so would the stages' signatures.
+
+    Each output of the graph in turn comes right after all that it needs, and what a node reads comes in the order of
+    its inputs. Nodes that no output needs come last, in the order that they had.
+
+    Complexity: O(nodes + edges).
+    """
+    producer = producers(nodes)
+    done: dict[int, None] = {}
+    left = [*reversed(range(len(nodes))), *(producer[name] for name in reversed(outputs) if name in producer)]
+    while left:
+        index = left.pop()
+        if index in done:
+            continue
+        needed = [producer[name] for name in reads(nodes[index]) if name in producer]
+        missing = [each for each in needed if each not in done]
+        if missing:
+            left += [index, *reversed(missing)]
+        else:
+            done[index] = None
+    return [nodes[index] for index in done]
+
+
+def _unshare_input_reorders(graph: EditableGraph) -> None:
+    """Gives every reader of a graph input its own layout conversion.
+
+    A conversion of a computed tensor belongs to the operator that computes it. One of a graph input belongs to a
+    reader, and if several shared it, the others would have to wait for that one.
+    """
+    for node in graph.nodes:
+        if node.op_type != "ReorderInput" or node.input[0] not in graph.inputs:
+            continue
+        shared = node.output[0]
+        readers = [reader for reader in graph.nodes if shared in reader.input]
+        for number, reader in reversed([*enumerate(readers)][1:]):
+            copied = onnx.NodeProto()
+            copied.CopyFrom(node)
+            copied.name, copied.output[0] = f"{node.name}/copy{number}", f"{shared}/copy{number}"
+            graph.insert_after(shared, copied)
+            own = [copied.output[0] if name == shared else name for name in reader.input]
+            graph.set_inputs(node_name(reader), own)
+
+
+def _quiet_options(level: Any) -> Any:
+    """Session options for looking at a graph, not for running it."""
+    options = load_onnxruntime().SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def _map_weights(proto: onnx.ModelProto, folder: Path) -> dict[str, np.ndarray]:
+    """Constants of the saved model. Its weight file is mapped, not read; the mapping outlives the file's name."""
+    path = folder / "weights.bin"
+    mapping: mmap.mmap | bytes = b""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return {tensor.name: _weight(tensor, mapping) for tensor in proto.graph.initializer}
+
+
+def _weight(tensor: onnx.TensorProto, mapping: mmap.mmap | bytes) -> np.ndarray:
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return onnx.numpy_helper.to_array(tensor)
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    shape = tuple(tensor.dims)
+    if is_packed(dtype):
+        begin, nbytes = (int(place.get(key, "0")) for key in ("offset", "length"))
+        inside = onnx.TensorProto(data_type=tensor.data_type, dims=shape, raw_data=mapping[begin : begin + nbytes])
+        return onnx.numpy_helper.to_array(inside)
+    array = np.frombuffer(mapping, dtype, count=int(np.prod(shape)), offset=int(place.get("offset", "0")))
+    return array.reshape(shape)
+
+
+def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """Asks onnxruntime itself for types and shapes, since only it knows its own operators' inference.
+
+    Some of its fused operators have none; where such a tensor kept the name it has in the model, the shape it
+    had before (`known`) goes in as a hint.
+    """
+    inputs = [value.name for value in proto.graph.input]
+    computed = [name for node in proto.graph.node for name in node.output if name]
+
+    def specs(exposed: onnx.ModelProto) -> dict[str, TensorSpec]:
+        onnx.save(exposed, str(path.with_name("exposed.onnx")))
+        options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
+        session = open_session(path.with_name("exposed.onnx"), options)
+        found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
+        return {name: _spec(found[name], known) for name in (*inputs, *computed)}
+
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(proto)
+    del exposed.graph.output[:]
+    exposed.graph.output.extend(_hint(name, known.get(name)) for name in computed)
+    try:
+        return inferred_as_run(exposed, specs, lambda found: found)[1]
+    except InvalidModelError:  # it took the model itself before
+        return {name: TensorSpec(name, "", None) for name in (*inputs, *computed)}
+
+
+def _hint(name: str, spec: TensorSpec | None) -> onnx.ValueInfoProto:
+    if spec is None or not spec.is_static:
+        return onnx.ValueInfoProto(name=name)
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return onnx.helper.make_tensor_value_info(name, element, spec.shape)
+
+
+def _spec(value: Any, known: Mapping[str, TensorSpec]) -> TensorSpec:
+    match = _ELEMENT.match(value.type)
+    dtype = _NUMPY_NAMES.get(match[1], match[1]) if match else value.type
+    shape = tuple(value.shape) if match and value.shape is not None else None
+    if shape is not None and not all(isinstance(size, int) and size >= 0 for size in shape):
+        shape = None
+    if shape == () and (value.name not in known or known[value.name].shape != ()):
+        shape = None  # onnxruntime says the same of a single number and of a tensor of unknown rank
+    return TensorSpec(value.name, dtype, shape)
+
+
+@cache
+def _channel_block() -> int:
+    """Channels in a block of the NCHWc layout here (8 with AVX2, 16 with AVX-512), as a small convolution shows."""
+    weight = onnx.numpy_helper.from_array(np.ones((8, 3, 1, 1), np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Conv", ["x", "w"], ["y"])],
+        "probe",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 4, 4])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [weight],
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_ENABLE_ALL)
+    with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
+        options.optimized_model_filepath = str(Path(folder) / "probe.onnx")
+        open_session(proto.SerializeToString(), options)
+        saved = onnx.load(options.optimized_model_filepath)
+    return block_of(saved)
+
+
+def block_of(optimized: onnx.ModelProto) -> int:
+    """Channels in a block of the layout that onnxruntime gave a convolution, by its padded weights.
+
+    1 where it has no kernels for blocks, as on aarch64: weights are as they were, and nothing is to be padded.
+    """
+    if not any(node.domain == NCHWC for node in optimized.graph.node):
+        return 1
+    return max(int(tensor.dims[0]) for tensor in optimized.graph.initializer if len(tensor.dims) == 4)

@@ -1,0 +1,63 @@
+"""Which tensors are images, (N, C, H, W), and which of their rows and columns Pad and Slice nodes add or take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto
+
+from iosched.models.editable_graph import EditableGraph
+from iosched.models.node_attributes import text
+
+Edges = tuple[int, int, int, int]
+"""Pixels added to an image: at the top, at the left, at the bottom, at the right; negative where some are removed."""
+
+Constants = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The rows and columns that a Slice takes, each as (start, end, step)."""
+
+    rows: tuple[int, int, int]
+    columns: tuple[int, int, int]
+
+
+def is_image(graph: EditableGraph, tensor: str) -> bool:
+    """Whether a tensor is a fed or computed (N, C, H, W) float32 of known size, and not empty."""
+    spec = graph.tensors.get(tensor)
+    if spec is None or spec.dtype != "float32" or spec.shape is None:
+        return False
+    return len(spec.shape) == 4 and all(size > 0 for size in spec.shape)
+
+
+def padded_edges(node: NodeProto, constants: Constants) -> Edges | None:
+    """The pixels that a Pad adds to an image; None where it pads other axes, or the amounts are no constants."""
+    pads = constants.get(node.input[1]) if len(node.input) > 1 else None
+    if pads is None or pads.size != 8 or any(node.input[3:]) or any(pads[[0, 1, 4, 5]]):
+        return None
+    return int(pads[2]), int(pads[3]), int(pads[6]), int(pads[7])
+
+
+def fills_with_zeros(node: NodeProto, constants: Constants) -> bool:
+    """Whether a Pad adds zeros."""
+    fill = constants.get(node.input[2]) if any(node.input[2:3]) else np.zeros(())
+    return text(node, "mode", "constant") == "constant" and fill is not None and not fill.any()
+
+
+def sliced_ranges(node: NodeProto, constants: Constants, shape: Sequence[int]) -> Ranges | None:
+    """The rows and columns that a Slice takes of an image of `shape`; None where it takes only some channels."""
+    if len(node.input) < 3 or not all(name in constants for name in node.input[1:] if name):
+        return None
+    starts, ends = (constants[name].reshape(-1).tolist() for name in node.input[1:3])
+    axes = constants[node.input[3]].reshape(-1).tolist() if any(node.input[3:4]) else range(len(starts))
+    steps = constants[node.input[4]].reshape(-1).tolist() if any(node.input[4:5]) else [1] * len(starts)
+    found = [(0, size, 1) for size in shape]
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if step < 1:
+            return None
+        found[axis % len(shape)] = (*slice(start, end, step).indices(shape[axis % len(shape)])[:2], int(step))
+    whole = found[:2] == [(0, size, 1) for size in shape[:2]]
+    return Ranges(found[2], found[3]) if whole and len(shape) == 4 else None
