@@ -5,7 +5,6 @@ It is specific to the instruction set, so it is built where it runs and never sh
 
 from __future__ import annotations
 
-import mmap
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
-from iosched.models.initializers import is_packed
+from iosched.models.initializers import take_weights
 from iosched.models.kernel_shapes import inferred_as_run
 from iosched.models.model import Model
 from iosched.models.wiring import producers, reads, replace_nodes
@@ -59,12 +58,14 @@ def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
         _save_optimized(model, replace(model, proto=graph.to_proto(), weights=graph.weights), path)
         proto = onnx.load(str(path), load_external_data=False)
         replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
-        weights = _map_weights(proto, path.parent)
+        bare = onnx.ModelProto()
+        bare.CopyFrom(proto)
+        weights = take_weights(proto, path)  # mapped, not read; the mapping outlives the file's name
         found = EditableGraph.of(proto, weights)
         found.inputs = {name: value for name, value in found.inputs.items() if name not in weights}
         _unshare_input_reorders(found)
-        replace_nodes(proto.graph, found.nodes)
-        found.tensors = _infer_tensors(proto, path, graph.tensors)
+        replace_nodes(bare.graph, found.nodes)
+        found.tensors = _infer_tensors(bare, path, graph.tensors)
     return found
 
 
@@ -142,30 +143,6 @@ def _quiet_options(level: Any) -> Any:
     options.graph_optimization_level = level
     options.add_session_config_entry("session.disable_prepacking", "1")
     return options
-
-
-def _map_weights(proto: onnx.ModelProto, folder: Path) -> dict[str, np.ndarray]:
-    """Constants of the saved model. Its weight file is mapped, not read; the mapping outlives the file's name."""
-    path = folder / "weights.bin"
-    mapping: mmap.mmap | bytes = b""
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as file:
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return {tensor.name: _weight(tensor, mapping) for tensor in proto.graph.initializer}
-
-
-def _weight(tensor: onnx.TensorProto, mapping: mmap.mmap | bytes) -> np.ndarray:
-    if tensor.data_location != onnx.TensorProto.EXTERNAL:
-        return onnx.numpy_helper.to_array(tensor)
-    place = {entry.key: entry.value for entry in tensor.external_data}
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    shape = tuple(tensor.dims)
-    if is_packed(dtype):
-        begin, nbytes = (int(place.get(key, "0")) for key in ("offset", "length"))
-        inside = onnx.TensorProto(data_type=tensor.data_type, dims=shape, raw_data=mapping[begin : begin + nbytes])
-        return onnx.numpy_helper.to_array(inside)
-    array = np.frombuffer(mapping, dtype, count=int(np.prod(shape)), offset=int(place.get("offset", "0")))
-    return array.reshape(shape)
 
 
 def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
