@@ -85,7 +85,8 @@ def read_unbound(source: Source, *, name: str | None = None) -> UnboundModel:
     proto = read_proto(source)
     called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
     with _telling_where(source):
-        graph = _normalized(proto, take_weights(proto, source if isinstance(source, Path) else None))
+        graph = _graph_of(proto, take_weights(proto, source if isinstance(source, Path) else None))
+        _normalize(graph)
     return UnboundModel(called, graph.to_proto(), MappingProxyType(graph.weights), source)
 
 
@@ -150,7 +151,12 @@ def assembled_model(name: str, proto: onnx.ModelProto, weights: Mapping[str, np.
     Raises:
         InvalidModelError: the graph is not one that can be run.
     """
-    graph = _normalized(proto, weights)
+    return edited_model(name, _graph_of(proto, weights))
+
+
+def edited_model(name: str, graph: EditableGraph) -> Model:
+    """The model of a loaded graph that was edited, which is changed; see `assembled_model`."""
+    _normalize(graph)
     return _bound(name, graph.to_proto(), graph.weights, None)
 
 
@@ -176,22 +182,25 @@ def _bound(
     )
 
 
-def _normalized(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> EditableGraph:
-    """The graph in one form, whatever tool wrote it; `proto` is changed.
-
-    It has no functions, no Constant nodes, no weights among its inputs and no merged operators, its nodes stand in
-    topological order, and it has passed the checks.
-    """
+def _graph_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> EditableGraph:
+    """The graph without functions and without weights among its inputs; `proto` is changed."""
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     proto.graph.name = proto.graph.name or "graph"
     drop_weight_inputs(proto.graph, weights)
     inline_functions(proto)
-    graph = EditableGraph.of(proto, weights, is_own=True)
+    return EditableGraph.of(proto, weights, is_own=True)
+
+
+def _normalize(graph: EditableGraph) -> None:
+    """Bring the graph into one form, whatever tool wrote it.
+
+    It has no Constant nodes and no merged operators, its nodes stand in topological order, and it has passed the
+    checks.
+    """
     for rewrite in _NORMALIZATIONS:
         rewrite(graph)
     if not graph.nodes:
         raise InvalidModelError("no node leads to an output: there is nothing to run.")
-    return graph
 
 
 def _inferred(
