@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from iosched.models.load import load_model as load_model
     from iosched.models.model import Model as Model
     from iosched.models.mutation.edit import Edit as Edit
+    from iosched.models.mutation.edit import Question as Question
     from iosched.models.mutation.graph import GraphView as GraphView
     from iosched.models.mutation.graph import Node as Node
-    from iosched.models.mutation.input_mutator import InputMutator as InputMutator
-    from iosched.models.mutation.inserting_mutator import InsertingMutator as InsertingMutator
     from iosched.models.mutation.layers import Layer as Layer
     from iosched.models.mutation.layers import layer_of as layer_of
-    from iosched.models.mutation.matching import Targets as Targets
-    from iosched.models.mutation.matching import by_name as by_name
-    from iosched.models.mutation.matching import by_type as by_type
-    from iosched.models.mutation.matching import chain as chain
+    from iosched.models.mutation.mutator import InputMutator as InputMutator
+    from iosched.models.mutation.mutator import InsertingMutator as InsertingMutator
     from iosched.models.mutation.mutator import Mutator as Mutator
-    from iosched.models.mutation.operator_mutator import OperatorMutator as OperatorMutator
-    from iosched.models.mutation.question import Question as Question
+    from iosched.models.mutation.mutator import OperatorMutator as OperatorMutator
+    from iosched.models.mutation.mutator import Targets as Targets
+    from iosched.models.mutation.mutator import by_name as by_name
+    from iosched.models.mutation.mutator import by_type as by_type
+    from iosched.models.mutation.mutator import chain as chain
     from iosched.models.mutation.record import record_of as record_of
     from iosched.models.mutation.variant import Variant as Variant
     from iosched.models.mutation.variant import replay as replay
@@ -113,8 +113,8 @@ _HOME = {
     "ExploreSettings": "iosched.jobs.explore",
     "GraphView": "iosched.models.mutation.graph",
     "InferenceSession": "iosched.jobs.as_onnxruntime.session",
-    "InputMutator": "iosched.models.mutation.input_mutator",
-    "InsertingMutator": "iosched.models.mutation.inserting_mutator",
+    "InputMutator": "iosched.models.mutation.mutator",
+    "InsertingMutator": "iosched.models.mutation.mutator",
     "InvalidModelError": "iosched.models.errors",
     "InvalidScheduleError": "iosched.models.errors",
     "IoschedError": "iosched.models.errors",
@@ -130,12 +130,12 @@ _HOME = {
     "Operator": "iosched.models.graph",
     "OperatorBounds": "iosched.scheduler.cost",
     "OperatorKeys": "iosched.scheduler.cost",
-    "OperatorMutator": "iosched.models.mutation.operator_mutator",
+    "OperatorMutator": "iosched.models.mutation.mutator",
     "OptimizeResult": "iosched.jobs.optimize",
     "OptimizeSettings": "iosched.jobs.optimize",
     "OtherDeviceWarning": "iosched.models.errors",
     "Pruning": "iosched.scheduler.pruning",
-    "Question": "iosched.models.mutation.question",
+    "Question": "iosched.models.mutation.edit",
     "RankResult": "iosched.jobs.rank",
     "RankSettings": "iosched.jobs.rank",
     "Remeasurable": "iosched.scheduler.cost",
@@ -146,16 +146,16 @@ _HOME = {
     "Space": "iosched.models.spaces.space",
     "Stage": "iosched.scheduler.schedule",
     "Strategy": "iosched.scheduler.schedule",
-    "Targets": "iosched.models.mutation.matching",
+    "Targets": "iosched.models.mutation.mutator",
     "TensorSpec": "iosched.models.graph",
     "UsageError": "iosched.models.errors",
     "Variant": "iosched.models.mutation.variant",
     "annotated": "iosched.jobs.annotate",
     "batch": "iosched.jobs.batch",
     "bench": "iosched.jobs.bench",
-    "by_name": "iosched.models.mutation.matching",
-    "by_type": "iosched.models.mutation.matching",
-    "chain": "iosched.models.mutation.matching",
+    "by_name": "iosched.models.mutation.mutator",
+    "by_type": "iosched.models.mutation.mutator",
+    "chain": "iosched.models.mutation.mutator",
     "count_blocks": "iosched.scheduler.counts",
     "explore": "iosched.jobs.explore",
     "find_space": "iosched.models.spaces.lookup",

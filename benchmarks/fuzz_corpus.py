@@ -108,7 +108,7 @@ _TEXTS: Mapping[str, str] = {
         }""",
 }
 SPACE = """
-from iosched.models.mutation.matching import by_type
+from iosched.models.mutation.mutator import by_type
 from iosched.models.spaces.space import Space
 
 class Behind:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 from iosched.jobs.exploring.front import Point
 from iosched.models.graph import Scalar
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.edit import Question
 
 State = Literal["complete", "stopped", "failed", "running"]
 

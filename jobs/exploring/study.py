@@ -28,7 +28,7 @@ from iosched.jobs.exploring.samplers.kind import Kind
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.jobs.exploring.strategy import Feedback, Graph, Individual, State
 from iosched.models.errors import UsageError
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.edit import Question
 from iosched.models.prepared import prepare
 from iosched.profiler.store.process import is_alive, this_process
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +17,6 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue, Scalar
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.question import Answer, Candidate, Question, question_name
 from iosched.models.mutation.record import (
     MAX_GIVEN_NBYTES,
     Choice,
@@ -31,6 +33,30 @@ from iosched.models.mutation.refit import needs
 
 Weights = Mapping[int, tuple[int, ...] | np.ndarray]
 """Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
+
+Candidate = TypeVar("Candidate", bound=Scalar)
+"""What is chosen is of the type of the candidates."""
+
+_PLAIN = re.compile(r"[\w.+-]+")
+_LONGEST = 200  # characters of the candidates in a name
+
+
+@dataclass(frozen=True)
+class Question:
+    """A choice that is to be made.
+
+    Attributes:
+        name: where it is asked, for what, and between what: "inception[block1]/paths{2,3,4,5}". Questions of one name
+            have the same candidates, and no two of one variant have the same name.
+        candidates: one of them is to be chosen.
+    """
+
+    name: str
+    candidates: tuple[Scalar, ...]
+
+
+Answer = Callable[[Question], int]
+"""Makes choices: the index of the chosen candidate."""
 
 
 @dataclass(eq=False)
@@ -247,3 +273,20 @@ def _plain_value(value: Any) -> Any:
 
 def _name(node: Node | str) -> str:
     return node if isinstance(node, str) else node.name
+
+
+def question_name(path: str, what: str, candidates: Sequence[Scalar], asked_before: int) -> str:
+    """The name of the question for `what` at `path`, which was asked `asked_before` times in this variant already."""
+    again = f"#{asked_before + 1}" if asked_before else ""
+    return f"{path}/{what}{again}{{{_listed(candidates)}}}"
+
+
+def _listed(candidates: Sequence[Scalar]) -> str:
+    text = ",".join(_shown(candidate) for candidate in candidates)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{_shown(candidates[0])},...,{len(candidates)}:{sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _shown(candidate: Scalar) -> str:
+    return candidate if isinstance(candidate, str) and _PLAIN.fullmatch(candidate) else json.dumps(candidate)

@@ -1,13 +1,27 @@
-"""What changes a model in one way at several places: the contract of all mutators (Retiarii, OSDI 2020, section 3)."""
+"""The contract of all mutators (Retiarii, OSDI 2020, section 3), the usual ways to find targets, and usual mutators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Protocol
 
+from iosched.models.errors import UsageError
+from iosched.models.graph import TensorSpec
 from iosched.models.mutation.edit import Edit
-from iosched.models.mutation.graph import GraphView
-from iosched.models.mutation.matching import Targets
+from iosched.models.mutation.graph import GraphView, Node
+from iosched.models.mutation.layers import Layer, layers_of
+
+Targets = tuple[Node, ...]
+"""The nodes that one call of a mutator changes, in the order in which they were asked for."""
+
+Match = Callable[[GraphView], Sequence[Targets]]
+"""Finds all targets in a graph; no node is in two of them."""
+
+KEEP = "keep"
+"""Among the layers, what is there already."""
 
 
 class Mutator(Protocol):
@@ -21,7 +35,7 @@ class Mutator(Protocol):
         """Begins the names of its choices; no other mutator of a space has it."""
 
     def match(self, graph: GraphView) -> Sequence[Targets]:
-        """All places where it has something to change; `matching` has the usual ones."""
+        """All places where it has something to change; `by_type`, `by_name` and `chain` are the usual ones."""
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """Change the graph at one of these places: one call is one instance of the mutator.
@@ -29,3 +43,150 @@ class Mutator(Protocol):
         Afterwards shapes have to fit together, and nothing may read what was deleted. Nodes that lead to no output any
         more are deleted then.
         """
+
+
+def by_type(*types: str) -> Match:
+    """Each node of one of these types ("Conv", "domain::Type") by itself."""
+    return lambda graph: [(node,) for node in graph.nodes if node.type in types]
+
+
+def by_name(*patterns: str) -> Match:
+    """Each node by itself whose name is one of these; they may have wildcards, as "stage3/*"."""
+    return lambda graph: [(node,) for node in graph.nodes if any(fnmatchcase(node.name, one) for one in patterns)]
+
+
+def chain(*types: str) -> Match:
+    """Nodes of these types one behind the other: nothing but the next one reads what each computes.
+
+    Where chains overlap, the one that begins first is taken.
+    """
+    return lambda graph: list(_chains(graph, types))
+
+
+def _chains(graph: GraphView, types: Sequence[str]) -> Iterator[Targets]:
+    taken: set[str] = set()
+    for node in graph.nodes:
+        found = _chain_from(graph, node, types)
+        if found and taken.isdisjoint(part.name for part in found):
+            taken.update(part.name for part in found)
+            yield found
+
+
+def _chain_from(graph: GraphView, first: Node, types: Sequence[str]) -> Targets:
+    """The chain that begins with `first`; () where there is none."""
+    if not types or first.type != types[0]:
+        return ()
+    found = [first]
+    for kind in types[1:]:
+        after = _only_reader(graph, found[-1])
+        if after is None or after.type != kind:
+            return ()
+        found.append(after)
+    return tuple(found)
+
+
+def _only_reader(graph: GraphView, node: Node) -> Node | None:
+    readers = {reader for tensor in node.outputs if tensor for reader in graph.readers.get(tensor, ())}
+    returned = not set(node.outputs).isdisjoint(graph.outputs.values())
+    return graph.node(readers.pop()) if len(readers) == 1 and not returned else None
+
+
+@dataclass(frozen=True)
+class _AtMatches:
+    name: str
+    where: Match
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        """See `Mutator`."""
+        return self.where(graph)
+
+
+@dataclass(frozen=True)
+class OperatorMutator(_AtMatches):
+    """Puts one of several layers in the place of each match, a node or a chain; what comes out keeps its shape.
+
+    Attributes:
+        name: begins the names of its choices.
+        where: what is replaced; see `Match`.
+        layers: names of layers ("conv3", see `layer_of`), or layers of one's own by name. "keep" leaves what is there.
+    """
+
+    layers: Sequence[str] | Mapping[str, Layer]
+
+    def mutate(self, targets: Targets, edit: Edit) -> None:
+        """See `Mutator`."""
+        chosen = edit.choose(list(self.layers), "layer")
+        if chosen == KEEP:
+            return
+        layer = layers_of(self.layers if isinstance(self.layers, Mapping) else [chosen])[chosen]
+        source = next((name for name in targets[0].inputs if edit.graph.is_computed(name)), None)
+        if source is None:
+            raise UsageError(f"node {targets[0].name!r} reads nothing that is computed")
+        old = targets[-1].outputs[0]
+        edit.redirect(old, layer(edit, source, edit.graph.shape(old), f"{old}/{chosen}"))
+
+
+@dataclass(frozen=True)
+class InsertingMutator(_AtMatches):
+    """Puts up to `most` layers behind each match, one behind the other; they keep the shape of what comes out of it.
+
+    Attributes:
+        name: begins the names of its choices.
+        where: behind what; see `Match`.
+        layers: names of layers ("conv3", see `layer_of`), or layers of one's own by name.
+        most: how many there are at most.
+    """
+
+    layers: Sequence[str] | Mapping[str, Layer]
+    most: int = 1
+
+    def mutate(self, targets: Targets, edit: Edit) -> None:
+        """See `Mutator`."""
+        layers, source = layers_of(self.layers), targets[-1].outputs[0]
+        shape = edit.graph.shape(source)
+        for index in range(edit.choose(range(self.most + 1), "inserted")):
+            chosen = edit.choose(list(layers), f"layer{index}")
+            before = edit.graph.protos.keys()
+            after = layers[chosen](edit, source, shape, f"{targets[-1].outputs[0]}/{chosen}")
+            if after != source:
+                edit.redirect(source, after, but=edit.graph.protos.keys() - before)
+                source = after
+
+
+@dataclass(frozen=True)
+class InputMutator(_AtMatches):
+    """Lets each match read other tensors of the same type and shape, none of which is computed from it.
+
+    Attributes:
+        name: begins the names of its choices.
+        where: what is to read something else: the first node of each match; see `Match`.
+        most: among how many tensors it chooses at most: the one that it reads now, and those computed last before it.
+    """
+
+    most: int = 4
+
+    def mutate(self, targets: Targets, edit: Edit) -> None:
+        """See `Mutator`."""
+        for place, tensor in enumerate(targets[0].inputs):
+            if edit.graph.is_computed(tensor):
+                chosen = edit.choose(_alike(edit.graph, targets[0], tensor, self.most), f"input{place}")
+                if chosen != tensor:
+                    edit.connect(chosen, targets[0], place)
+
+
+def _alike(graph: GraphView, node: Node, tensor: str, most: int) -> list[str]:
+    """`tensor`, and what could be read by `node` in its place, the last computed first."""
+    wanted, later = graph.spec(tensor), graph.behind(node.name)
+    if wanted is None or wanted.shape is None:
+        return [tensor]
+    computed = (
+        name for one in reversed(graph.nodes) if one.name not in later for name in reversed(one.outputs) if name
+    )
+    known = (name for name in itertools.chain(computed, reversed(graph.inputs)) if name != tensor)
+    alike = (name for name in known if _is_like(graph, name, wanted))
+    return [tensor, *itertools.islice(alike, most - 1)]
+
+
+def _is_like(graph: GraphView, name: str, wanted: TensorSpec) -> bool:
+    found = graph.spec(name)
+    return found is not None and (found.dtype, found.shape) == (wanted.dtype, wanted.shape)

@@ -12,11 +12,9 @@ from iosched.models.graph import Scalar
 from iosched.models.model import Model
 from iosched.models.mutation.assembly import assembled
 from iosched.models.mutation.draft import Draft, applied, check_whole
-from iosched.models.mutation.edit import Edit
+from iosched.models.mutation.edit import Answer, Edit
 from iosched.models.mutation.graph import GraphView, Node, view_of
-from iosched.models.mutation.matching import Targets
-from iosched.models.mutation.mutator import Mutator
-from iosched.models.mutation.question import Answer
+from iosched.models.mutation.mutator import Mutator, Targets
 from iosched.models.mutation.record import Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import serialized
 from iosched.models.wiring import captures, writes

@@ -14,7 +14,7 @@ import onnx
 
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.matching import Targets, chain
+from iosched.models.mutation.mutator import Targets, chain
 from iosched.models.spaces.cells import classified
 from iosched.models.spaces.redraw import Choose
 from iosched.models.spaces.space import Space

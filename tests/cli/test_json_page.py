@@ -31,8 +31,7 @@ from iosched.jobs.optimize import optimize
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
 from iosched.models.load import load_model
-from iosched.models.mutation.matching import by_type
-from iosched.models.mutation.operator_mutator import OperatorMutator
+from iosched.models.mutation.mutator import OperatorMutator, by_type
 from iosched.models.mutation.variant import variant_of
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.runtime.selfcheck import SelfCheck

@@ -10,8 +10,7 @@ import pytest
 
 from iosched.models.export import write_model
 from iosched.models.load import load_model
-from iosched.models.mutation.matching import by_type
-from iosched.models.mutation.operator_mutator import OperatorMutator
+from iosched.models.mutation.mutator import OperatorMutator, by_type
 from iosched.models.mutation.variant import variant_of
 from iosched.profiler.devices.cpu import facts as cpu_facts
 from iosched.profiler.measuring.statistics import summarize

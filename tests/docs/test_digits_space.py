@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.edit import Question
 from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.lookup import find_space
 

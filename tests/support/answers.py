@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from iosched.models.graph import Scalar
-from iosched.models.mutation.question import Answer, Question
+from iosched.models.mutation.edit import Answer, Question
 
 
 def least(question: Question) -> int:

@@ -15,11 +15,16 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView
-from iosched.models.mutation.input_mutator import InputMutator
-from iosched.models.mutation.inserting_mutator import InsertingMutator
-from iosched.models.mutation.matching import Match, Targets, by_type, chain
-from iosched.models.mutation.mutator import Mutator
-from iosched.models.mutation.operator_mutator import OperatorMutator
+from iosched.models.mutation.mutator import (
+    InputMutator,
+    InsertingMutator,
+    Match,
+    Mutator,
+    OperatorMutator,
+    Targets,
+    by_type,
+    chain,
+)
 from iosched.models.mutation.record import Record, record_of
 from iosched.models.mutation.variant import Variant, replay
 from iosched.scheduler.schedule import Stage, Strategy

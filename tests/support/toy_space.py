@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView
-from iosched.models.mutation.matching import Targets, by_type
+from iosched.models.mutation.mutator import Targets, by_type
 from iosched.models.spaces.space import Space
 
 

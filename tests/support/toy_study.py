@@ -13,7 +13,7 @@ from iosched.jobs.exploring.card import Card
 from iosched.jobs.exploring.objectives import parse_constraints, parse_objectives
 from iosched.jobs.exploring.strategy import Feedback, Graph
 from iosched.jobs.exploring.study import Limits, OpenedStudy, StudyStrategy, begun_study
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.edit import Question
 
 PATHS = Question("paths{1,2,3}", (1, 2, 3))
 KINDS = ("conv", "dconv", "pool")

@@ -18,7 +18,7 @@ from iosched.jobs.exploring.sampler_names import SAMPLER_NAMES
 from iosched.jobs.exploring.strategy import Feedback
 from iosched.jobs.exploring.study import begun_study, opened_study
 from iosched.models.errors import UsageError
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.edit import Question
 
 
 @pytest.mark.parametrize(

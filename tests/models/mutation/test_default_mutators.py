@@ -15,14 +15,17 @@ from onnx import helper
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.mutation.edit import Edit
-from iosched.models.mutation.input_mutator import InputMutator
-from iosched.models.mutation.inserting_mutator import InsertingMutator
+from iosched.models.mutation.edit import Edit, Question
 from iosched.models.mutation.layers import layer_of, window
-from iosched.models.mutation.matching import by_name, by_type, chain
-from iosched.models.mutation.mutator import Mutator
-from iosched.models.mutation.operator_mutator import OperatorMutator
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.mutator import (
+    InputMutator,
+    InsertingMutator,
+    Mutator,
+    OperatorMutator,
+    by_name,
+    by_type,
+    chain,
+)
 from iosched.models.mutation.variant import Variant, variant_of
 
 node = helper.make_node

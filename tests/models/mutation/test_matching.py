@@ -7,7 +7,7 @@ from onnx import helper
 
 from iosched.models.load import load_model
 from iosched.models.mutation.graph import GraphView, view_of
-from iosched.models.mutation.matching import Match, by_name, by_type, chain
+from iosched.models.mutation.mutator import Match, by_name, by_type, chain
 
 node = helper.make_node
 

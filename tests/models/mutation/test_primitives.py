@@ -14,7 +14,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit
-from iosched.models.mutation.matching import by_name
+from iosched.models.mutation.mutator import by_name
 from iosched.models.mutation.variant import Variant, variant_of
 
 node = helper.make_node

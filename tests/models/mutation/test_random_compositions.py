@@ -20,10 +20,8 @@ from iosched.models.composition.compose import compose
 from iosched.models.errors import InvalidModelError, IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.mutation.inserting_mutator import InsertingMutator
-from iosched.models.mutation.matching import by_name
-from iosched.models.mutation.mutator import Mutator
-from iosched.models.mutation.question import Question
+from iosched.models.mutation.edit import Question
+from iosched.models.mutation.mutator import InsertingMutator, Mutator, by_name
 from iosched.models.mutation.variant import Variant, variant_of
 from iosched.models.zoo import nasnet_a
 from iosched.models.zoo.mnasnet import sampled

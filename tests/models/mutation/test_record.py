@@ -17,7 +17,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit
-from iosched.models.mutation.matching import Targets, by_name
+from iosched.models.mutation.mutator import Targets, by_name
 from iosched.models.mutation.record import MAX_ENTRIES, MUTATION_KEY, Record, record_of
 from iosched.models.mutation.variant import Variant, replay, variant_of
 

@@ -15,7 +15,7 @@ from mutations import check
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.mutation.question import Answer
+from iosched.models.mutation.edit import Answer
 from iosched.models.mutation.variant import Variant, variant_of
 from iosched.models.spaces import darts, inception, mnasnet, nasnet, pelee
 from iosched.models.spaces.lookup import NAMES, builtin_space

@@ -12,8 +12,8 @@ from networks import zoo_model
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.mutation.edit import Question
 from iosched.models.mutation.graph import view_of
-from iosched.models.mutation.question import Question
 from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.inception import SPACE, InceptionMutator
 from iosched.models.zoo.network import Network
