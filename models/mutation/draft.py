@@ -6,228 +6,259 @@ Replaying a record and running mutators go through here alone, which is why both
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from math import isfinite
 
 import numpy as np
 import onnx
+from onnx.defs import OpSchema
 
+from iosched.models.checks import definition_fault
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.mutation.cutting import cut_out
-from iosched.models.mutation.graph import GraphView, Types
-from iosched.models.mutation.nodes import check_definition, node_of, with_attributes
+from iosched.models.graph import AttributeValue
+from iosched.models.mutation.fit import called, infer
+from iosched.models.mutation.graph import GraphView
+from iosched.models.mutation.new_weights import cut_out, seeded
 from iosched.models.mutation.record import Connect, Create, Delete, Primitive, Replace, Return, Weight
-from iosched.models.mutation.seeding import seeded
+from iosched.models.node_attributes import renew
 from iosched.models.wiring import is_standard, reads, writes
 
 _MAX_NEW_NBYTES = 2**30
+_GIVEN = ("INT", "INTS", "FLOAT", "FLOATS", "STRING", "STRINGS")
+_KINDS = {getattr(OpSchema.AttrType, kind): getattr(onnx.AttributeProto, kind) for kind in _GIVEN}
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
+_FLOAT_TENSORS = {"tensor(float)", "tensor(float16)"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Draft:
-    """A graph, and where its new weights come from.
+    """A graph, and where its new weights come from; only `applied` changes one, before it returns it.
 
     Attributes:
-        graph: as it is now.
+        view: the graph as it is now.
         base: the digest of the model that it was at first.
         seeded: the new weights with values of their own.
         sliced: the new weights that are parts of the base's, by names.
         new_nbytes: the size of all new weights.
     """
 
-    graph: GraphView
+    view: GraphView
     base: str
     seeded: tuple[str, ...] = ()
     sliced: Mapping[str, str] = field(default_factory=dict)
     new_nbytes: int = 0
 
+    @property
+    def graph(self) -> EditableGraph:
+        """The graph that `view` shows."""
+        return self.view.editable
+
 
 def applied(draft: Draft, primitive: Primitive) -> Draft:
-    """The draft after one change. O(nodes).
+    """The draft after one change; the one before it is left as it is. O(nodes).
 
     Raises:
         UsageError: the change is none that can be made: it names what is not there, or takes a name that is.
         InvalidModelError: a constant that it brings is broken, or too large.
     """
+    made = replace(draft, view=replace(draft.view, editable=draft.graph.copy()))
     match primitive:
         case Create():
-            return _create(draft, primitive)
+            _create(made, primitive)
         case Delete():
-            return _delete(draft, primitive)
+            made.graph.remove(node_name(_node(made.graph, primitive.node)))
         case Connect():
-            return _connect(draft, primitive)
+            _connect(made, primitive)
         case Return():
-            return _return(draft, primitive)
+            _return(made, primitive)
         case Replace():
-            return _replace(draft, primitive)
+            _replace(made, primitive)
+    return made
 
 
-def check_whole(graph: GraphView) -> None:
+def check_whole(view: GraphView) -> None:
     """Check that all that is read is there, and that all shapes fit, where something was changed since the last time.
 
     Raises:
         InvalidModelError: they do not.
     """
-    for tensor in sorted(graph.unfed()):
-        reader = graph.protos[graph.readers[tensor][0]]
-        raise InvalidModelError(
-            f"{reader.op_type} node {writes(reader)[0]!r} still reads {tensor!r}, which was deleted"
-        )
-    for output, source in graph.outputs.items():
+    graph = view.editable
+    for tensor in sorted(graph.missing):
+        reader = graph.consumers(tensor)[0]
+        raise InvalidModelError(f"{called(reader)} still reads {tensor!r}, which was deleted")
+    for output, source in view.outputs.items():
         if not graph.has(source):
             raise InvalidModelError(f"graph output {output!r} still is {source!r}, which was deleted")
-    for tensor in sorted(graph.untyped()):
-        graph.infer(graph.producers[tensor])
+    infer(graph, sorted(set(graph.names) - graph.declared.keys() - graph.weights.keys()))
 
 
-def _create(draft: Draft, change: Create) -> Draft:
+def _create(draft: Draft, change: Create) -> None:
     for name in change.outputs:
-        _check_unused(draft.graph, name)
+        if draft.graph.has(name):
+            raise UsageError(f"a new node cannot be called {name!r}: there is a tensor of that name")
     if len(set(change.outputs)) < len(change.outputs):
         raise UsageError(f"a new node cannot have two outputs of one name: {change.outputs}")
-    node = node_of(change.type, change.inputs, change.outputs, change.attributes, draft.graph.opsets)
-    return _placed(draft, node, change.weights, None)
+    node = _new_node(change, change.outputs, draft.graph.opset)
+    _set_attributes(node, change.attributes, draft.graph.opset)
+    _place(draft, node, change.weights)
 
 
-def _delete(draft: Draft, change: Delete) -> Draft:
-    _proto(draft.graph, change.node)
-    return replace(draft, graph=draft.graph.without_node(change.node))
-
-
-def _connect(draft: Draft, change: Connect) -> Draft:
-    node = onnx.NodeProto()
-    node.CopyFrom(_proto(draft.graph, change.node))
+def _connect(draft: Draft, change: Connect) -> None:
+    node = _copy(_node(draft.graph, change.node))
     if change.place >= len(node.input):
-        raise UsageError(
-            f"{node.op_type} node {change.node!r} has {len(node.input)} inputs; there is none at place {change.place}"
-        )
+        raise UsageError(f"{called(node)} has {len(node.input)} inputs; there is none at place {change.place}")
     node.input[change.place] = change.source
-    return _placed(draft, node, {}, None)
+    _place(draft, node, {})
 
 
-def _return(draft: Draft, change: Return) -> Draft:
-    graph = draft.graph
-    if change.output not in graph.outputs:
-        raise UsageError(f"the graph has no output {change.output!r}; it has {', '.join(map(repr, graph.outputs))}")
-    if not graph.is_computed(change.source):
+def _return(draft: Draft, change: Return) -> None:
+    outputs = draft.view.outputs
+    if change.output not in outputs:
+        raise UsageError(f"the graph has no output {change.output!r}; it has {', '.join(map(repr, outputs))}")
+    if not draft.view.is_computed(change.source):
         raise UsageError(f"{change.source!r} cannot be an output: nothing computes it")
-    return replace(draft, graph=replace(graph, outputs={**graph.outputs, change.output: change.source}))
+    draft.view = replace(draft.view, outputs={**outputs, change.output: change.source})
 
 
-def _replace(draft: Draft, change: Replace) -> Draft:
-    old = _proto(draft.graph, change.node)
+def _replace(draft: Draft, change: Replace) -> None:
+    old = _node(draft.graph, change.node)
     if not is_standard(old):
         raise UsageError(f"{old.domain}::{old.op_type} node {change.node!r} cannot be replaced; delete and create")
-    if change.type == old.op_type:
-        node = with_attributes(old, change.attributes, draft.graph.opsets)
-        node.ClearField("input")
-        node.input.extend(change.inputs)
-        return _placed(draft, node, change.weights, old)
+    opset, kept = draft.graph.opset, change.type == old.op_type
+    node = _copy(old) if kept else _new_node(change, writes(old)[:1], opset)
+    node.input[:] = change.inputs
     given = {name: value for name, value in change.attributes.items() if value is not None}
-    outputs = writes(old)[:1]
-    return _placed(draft, node_of(change.type, change.inputs, outputs, given, draft.graph.opsets), change.weights, None)
+    _set_attributes(node, given, opset)
+    renew(node, change.attributes.keys() - given.keys(), ())
+    _place(draft, node, change.weights, old if kept else None)
 
 
-def _placed(draft: Draft, node: onnx.NodeProto, weights: Mapping[int, Weight], old: onnx.NodeProto | None) -> Draft:
-    """The draft with `node`, which reads these weights, too, in the place of the node of its name, or at the end."""
-    for tensor in node.input:
-        if tensor and not draft.graph.has(tensor):
-            raise UsageError(f"{node.op_type} node {node.output[0]!r} cannot read {tensor!r}: it is not there")
-    for place in sorted(weights):
-        draft = _weighted(draft, node, place, weights[place], old)
-    check_definition(node, draft.graph.opsets)
-    name = writes(node)[0]
-    graph = draft.graph.with_node(node)
-    replaced = draft.graph.protos.get(name)
-    fresh = set(reads(node)).difference(reads(replaced) if replaced is not None else ())
-    before = {graph.producers[tensor] for tensor in fresh if tensor in graph.producers}
-    if before and not before.isdisjoint(graph.behind(name)):
-        raise UsageError(f"{node.op_type} node {name!r} cannot read what is computed from itself")
-    return replace(draft, graph=_settled(graph, name))
+def _new_node(change: Create | Replace, outputs: Sequence[str], opset: int) -> onnx.NodeProto:
+    """A node of ONNX's own domain without attributes."""
+    if not onnx.defs.has(change.type, opset, ""):
+        known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+        raise UsageError(f"ONNX has no operator {change.type!r} in opset {opset}{_instead(change.type, known)}")
+    return onnx.NodeProto(op_type=change.type, name=outputs[0], input=change.inputs, output=outputs)
 
 
-def _settled(graph: GraphView, name: str) -> GraphView:
-    """The graph after node `name` was changed, without types that may have changed by that."""
-    own = writes(graph.protos[name])
-    types = {tensor: kind for tensor, kind in graph.types.items() if tensor not in own}
-    trial = replace(graph, types=types)
+def _set_attributes(node: onnx.NodeProto, changes: Mapping[str, AttributeValue], opset: int) -> None:
+    new = [_attribute(node.op_type, name, value, opset) for name, value in changes.items()]
+    renew(node, changes, new)
+
+
+def _attribute(kind: str, name: str, value: AttributeValue, opset: int) -> onnx.AttributeProto:
+    known = onnx.defs.get_schema(kind, opset, "").attributes
+    if name not in known:
+        raise UsageError(f"{kind} has no attribute {name!r} in opset {opset}{_instead(name, known)}")
+    wanted = _KINDS.get(known[name].type)
+    if wanted is None:
+        raise UsageError(f"attribute {name!r} of {kind} is no number, text, or list of these; it cannot be given")
+    items = value if isinstance(value, tuple | list) else (value,)
+    if any(isinstance(item, float) and not isfinite(item) for item in items):
+        raise UsageError(f"attribute {name!r} of {kind} is no finite number")
     try:
-        trial.infer(name)
-    except InvalidModelError:
-        pass  # so far; what does not fit in the end is found then
+        return onnx.helper.make_attribute(name, value, attr_type=wanted)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"attribute {name!r} of {kind} cannot be {value!r:.80}: {error}") from error
+
+
+def _instead(name: str, known: Mapping[str, object] | set[str]) -> str:
+    close = get_close_matches(name, known, n=3)
+    return f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+
+
+def _place(
+    draft: Draft, node: onnx.NodeProto, weights: Mapping[int, Weight], old: onnx.NodeProto | None = None
+) -> None:
+    """Put `node`, which reads these weights, too, in the place of the node of its name, or at the end."""
+    graph, name = draft.graph, node_name(node)
+    for tensor in node.input:
+        if tensor and not graph.has(tensor):
+            raise UsageError(f"{called(node)} cannot read {tensor!r}: it is not there")
+    for place in sorted(weights):
+        _add_weight(draft, node, place, weights[place], old)
+    opsets = {item.domain: item.version for item in graph.frame.opset_import}
+    opsets[""] = graph.opset
+    if fault := definition_fault(node, opsets):
+        raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
+    replaced = graph.node(name)
+    if replaced is None:
+        graph.append(node)
     else:
-        if all(trial.types.get(tensor) == graph.types.get(tensor) for tensor in own):
-            return trial
-    stale = {tensor for other in graph.behind(name) - {name} for tensor in writes(graph.protos[other])}
-    return replace(trial, types=_without(trial.types, stale))
+        graph.replace(name, node)
+    known = () if replaced is None else reads(replaced)
+    fresh = set(reads(node)).difference(known, graph.weights)
+    if fresh and not fresh.isdisjoint(graph.computed_from(name)):
+        raise UsageError(f"{called(node)} cannot read what is computed from itself")
+    _settle(graph, name)
 
 
-def _without(types: Types, names: set[str]) -> Types:
-    return {name: kind for name, kind in types.items() if name not in names}
+def _settle(graph: EditableGraph, name: str) -> None:
+    """Forget the types that may have changed with node `name`."""
+    own = writes(_node(graph, name))
+    before = [graph.declared.pop(tensor, None) for tensor in own]
+    # What does not fit yet may fit in the end, when all is checked.
+    with suppress(InvalidModelError):
+        infer(graph, own)
+        if before == [graph.declared[tensor] for tensor in own]:
+            return
+    for tensor in graph.computed_from(name).difference(own):
+        graph.declared.pop(tensor, None)
 
 
-def _weighted(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, old: onnx.NodeProto | None) -> Draft:
+def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, old: onnx.NodeProto | None) -> None:
     """Let `node` read a weight at `place`: the one of `old` where that fits, a part of it, or a new one."""
     node.input.extend([""] * (place + 1 - len(node.input)))
-    if draft.graph.is_computed(node.input[place]):
-        raise UsageError(f"{node.op_type} node {node.output[0]!r} reads {node.input[place]!r} where it wants a weight")
+    if draft.view.is_computed(node.input[place]):
+        raise UsageError(f"{called(node)} reads {node.input[place]!r} where it wants a weight")
     source = old.input[place] if old is not None and place < len(old.input) else ""
     before = draft.graph.weights.get(source)
-    if wanted.data is None and before is not None and (before.shape, before.dtype.name) == (wanted.shape, wanted.dtype):
+    fits = before is not None and (before.shape, before.dtype.name) == (wanted.shape, wanted.dtype)
+    if fits and wanted.data is None:
         node.input[place] = source
-        return draft
-    draft = _charged(draft, wanted.nbytes)
-    name = node.input[place] = _weight_name(draft.graph, node, place)
+        return
+    draft.new_nbytes += wanted.nbytes
+    if draft.new_nbytes > _MAX_NEW_NBYTES:
+        raise InvalidModelError(f"the new weights take {draft.new_nbytes:,} bytes; {_MAX_NEW_NBYTES:,} are the most")
+    formal = _formal_input(draft.graph, node, place)
+    role = str(place) if formal is None else formal.name
+    name = node.input[place] = unused(draft.graph, f"{node.output[0]}/{role}")
+    draft.graph.add_weight(name, _new_values(draft, node, place, wanted, old, source))
+
+
+def _new_values(
+    draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, old: onnx.NodeProto | None, source: str
+) -> np.ndarray:
+    """Values for a new weight that takes the place of the weight `source` of `old`, if there is one."""
+    name, whole = node.input[place], draft.graph.weights.get(source)
     if wanted.data is not None:
-        return _with_weight(draft, name, wanted.values())
-    if before is not None and old is not None and source not in draft.seeded:
-        part = cut_out(before, wanted.shape, wanted.dtype, old, node)
+        return wanted.values()
+    if whole is not None and old is not None and source not in draft.seeded:
+        part = cut_out(whole, wanted.shape, wanted.dtype, old, node)
         if part is not None:
-            draft = replace(draft, sliced={**draft.sliced, name: draft.sliced.get(source, source)})
-            return _with_weight(draft, name, part)
-    values = _seeded(draft, name, node, place, wanted)
-    return _with_weight(replace(draft, seeded=(*draft.seeded, name)), name, values)
-
-
-def _charged(draft: Draft, nbytes: int) -> Draft:
-    total = draft.new_nbytes + nbytes
-    if total > _MAX_NEW_NBYTES:
-        raise InvalidModelError(f"the new weights take {total:,} bytes; {_MAX_NEW_NBYTES:,} are the most")
-    return replace(draft, new_nbytes=total)
-
-
-def _seeded(draft: Draft, name: str, node: onnx.NodeProto, place: int, wanted: Weight) -> np.ndarray:
-    if wanted.dtype not in _FLOATS or _reads_whole_numbers(draft.graph, node, place):
+            draft.sliced = {**draft.sliced, name: draft.sliced.get(source, source)}
+            return part
+    formal = _formal_input(draft.graph, node, place)
+    integers = formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)
+    if integers or wanted.dtype not in _FLOATS:
         raise UsageError(
-            f"{node.op_type} node {node.output[0]!r} reads whole numbers at place {place}; they cannot be seeded.\n"
+            f"{called(node)} reads whole numbers at place {place}; they cannot be seeded.\n"
             "Give their values, as a numpy array."
         )
+    draft.seeded = (*draft.seeded, name)
     return seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
 
 
-def _with_weight(draft: Draft, name: str, values: np.ndarray) -> Draft:
-    values.flags.writeable = False
-    return replace(draft, graph=replace(draft.graph, weights={**draft.graph.weights, name: values}))
+def _formal_input(graph: EditableGraph, node: onnx.NodeProto, place: int) -> OpSchema.FormalParameter | None:
+    """The definition of the node's input at `place`; None where many inputs share the last definition."""
+    formal = onnx.defs.get_schema(node.op_type, graph.opset, "").inputs
+    return formal[place] if place < len(formal) else None
 
 
-def _weight_name(graph: GraphView, node: onnx.NodeProto, place: int) -> str:
-    """A new name: the node's, and what its operator's definition calls the input."""
-    formal = _formal_inputs(graph, node)
-    called = formal[place].name if place < len(formal) else str(place)
-    return unused(graph, f"{node.output[0]}/{called}")
-
-
-def _reads_whole_numbers(graph: GraphView, node: onnx.NodeProto, place: int) -> bool:
-    formal = _formal_inputs(graph, node)
-    return place < len(formal) and not any(name in formal[place].types for name in ("tensor(float)", "tensor(float16)"))
-
-
-def _formal_inputs(graph: GraphView, node: onnx.NodeProto) -> Sequence[onnx.defs.OpSchema.FormalParameter]:
-    """What the definition of the node's operator says of its inputs."""
-    return onnx.defs.get_schema(node.op_type, graph.opsets.get("ai.onnx", 0), "").inputs
-
-
-def unused(graph: GraphView, name: str, others: Sequence[str] = ()) -> str:
+def unused(graph: EditableGraph, name: str, others: Sequence[str] = ()) -> str:
     """`name`, with a number behind it where a tensor is called so already, or one of `others` is."""
     candidate, number = name, 1
     while graph.has(candidate) or candidate in graph.outputs or candidate in others:
@@ -236,13 +267,14 @@ def unused(graph: GraphView, name: str, others: Sequence[str] = ()) -> str:
     return candidate
 
 
-def _check_unused(graph: GraphView, name: str) -> None:
-    if graph.has(name):
-        raise UsageError(f"a new node cannot be called {name!r}: there is a tensor of that name")
-
-
-def _proto(graph: GraphView, name: str) -> onnx.NodeProto:
-    proto = graph.protos.get(name)
-    if proto is None:
+def _node(graph: EditableGraph, name: str) -> onnx.NodeProto:
+    node = graph.node(name)
+    if node is None:
         raise UsageError(f"the graph has no node {name!r}")
-    return proto
+    return node
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    return copied

@@ -80,7 +80,7 @@ class Edit:
     @property
     def graph(self) -> GraphView:
         """The graph as it is now."""
-        return self.draft.graph
+        return self.draft.view
 
     def create(
         self,
@@ -105,11 +105,11 @@ class Edit:
         Raises:
             UsageError: there is no such operator or input, or something else about the node is not as it must be.
         """
-        names = [unused(self.graph, name) if self.graph.has(name) else name]
+        graph = self.draft.graph
+        names = [unused(graph, name) if graph.has(name) else name]
         for index in range(1, outputs):
-            names.append(unused(self.graph, f"{names[0]}/{index}", names))
-        dtype = self._dtype(inputs)
-        constants = {int(place): _weight(value, dtype) for place, value in (weights or {}).items()}
+            names.append(unused(graph, f"{names[0]}/{index}", names))
+        constants = self._constants(weights or {}, inputs)
         self._apply(Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
         return self.graph.node(names[0])
 
@@ -144,14 +144,14 @@ class Edit:
             UsageError: there is no tensor `new`, or a graph inside a node reads `old`.
         """
         spared = set(map(_name, but))
-        for name in self.graph.readers.get(old, ()):
-            places = [place for place, tensor in enumerate(self.graph.node(name).inputs) if tensor == old]
-            if name in spared:
+        for node in self.graph.consumers(old):
+            if node.name in spared:
                 continue
-            if not places:
-                raise UsageError(f"a graph inside node {name!r} reads {old!r}; it cannot be given {new!r} instead")
-            for place in places:
-                self.connect(new, name, place)
+            if old not in node.inputs:
+                raise UsageError(f"a graph inside node {node.name!r} reads {old!r}; it cannot be given {new!r} instead")
+            for place, tensor in enumerate(node.inputs):
+                if tensor == old:
+                    self.connect(new, node, place)
         for output, source in self.graph.outputs.items():
             if source == old:
                 self.connect_output(new, output)
@@ -184,8 +184,7 @@ class Edit:
         kind = type or old.type
         if inputs is None:
             inputs = [name for name in old.inputs if kind == old.type or self.graph.is_computed(name)]
-        dtype = self._dtype(inputs)
-        constants = {int(place): _weight(value, dtype) for place, value in (weights or {}).items()}
+        constants = self._constants(weights or {}, inputs)
         self._apply(Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
         return self.graph.node(old.name)
 
@@ -201,7 +200,7 @@ class Edit:
             InvalidModelError: shapes do not fit together where this cannot help.
         """
         self.graph.shape(tensor)
-        waiting = set(self.graph.readers.get(tensor, ()))
+        waiting = {node.name for node in self.graph.consumers(tensor)}
         for name in [node.name for node in self.graph.nodes]:
             if name not in waiting:
                 continue
@@ -209,8 +208,8 @@ class Edit:
             found = needs(self.graph, node)
             if found.weights or found.attributes:
                 self.replace(node, attributes=found.attributes, weights=found.weights)
-            if not found.ends:
-                waiting.update(reader for output in node.outputs for reader in self.graph.readers.get(output, ()))
+            for output in () if found.ends else node.outputs:
+                waiting.update(reader.name for reader in self.graph.consumers(output))
 
     def choose(self, candidates: Sequence[Candidate], what: str) -> Candidate:
         """One of `candidates`, which the strategy chooses; with a single one there is nothing to ask.
@@ -233,10 +232,12 @@ class Edit:
         self.draft = applied(self.draft, primitive)
         self.entries.append(primitive)
 
-    def _dtype(self, inputs: Sequence[str]) -> str:
-        """The type that weights beside these inputs have: the first float type among them."""
+    def _constants(self, weights: Weights, inputs: Sequence[str]) -> dict[int, Weight]:
+        """Weights of the first float type among the inputs that they are read beside."""
         specs = [self.graph.spec(name) for name in inputs if name and self.graph.has(name)]
-        return next((spec.dtype for spec in specs if spec is not None and "float" in spec.dtype), "float32")
+        floats = [spec.dtype for spec in specs if spec is not None and "float" in spec.dtype]
+        dtype = next(iter(floats), "float32")
+        return {int(place): _weight(value, dtype) for place, value in weights.items()}
 
 
 def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:

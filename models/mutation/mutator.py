@@ -86,9 +86,10 @@ def _chain_from(graph: GraphView, first: Node, types: Sequence[str]) -> Targets:
 
 
 def _only_reader(graph: GraphView, node: Node) -> Node | None:
-    readers = {reader for tensor in node.outputs if tensor for reader in graph.readers.get(tensor, ())}
+    found = [reader for tensor in filter(None, node.outputs) for reader in graph.consumers(tensor)]
+    readers = {reader.name: reader for reader in found}
     returned = not set(node.outputs).isdisjoint(graph.outputs.values())
-    return graph.node(readers.pop()) if len(readers) == 1 and not returned else None
+    return next(iter(readers.values())) if len(readers) == 1 and not returned else None
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,11 @@ class InsertingMutator(_AtMatches):
         shape = edit.graph.shape(source)
         for index in range(edit.choose(range(self.most + 1), "inserted")):
             chosen = edit.choose(list(layers), f"layer{index}")
-            before = edit.graph.protos.keys()
+            before = edit.graph
             after = layers[chosen](edit, source, shape, f"{targets[-1].outputs[0]}/{chosen}")
             if after != source:
-                edit.redirect(source, after, but=edit.graph.protos.keys() - before)
+                new = [node for node in edit.graph.consumers(source) if not before.has_node(node.name)]
+                edit.redirect(source, after, but=new)
                 source = after
 
 
@@ -176,7 +178,7 @@ class InputMutator(_AtMatches):
 
 def _alike(graph: GraphView, node: Node, tensor: str, most: int) -> list[str]:
     """`tensor`, and what could be read by `node` in its place, the last computed first."""
-    wanted, later = graph.spec(tensor), graph.behind(node.name)
+    wanted, later = graph.spec(tensor), graph.editable.computed_from(node.name)
     if wanted is None or wanted.shape is None:
         return [tensor]
     computed = (

@@ -6,20 +6,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
+import onnx
+
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, IoschedError, UsageError
 from iosched.models.graph import Scalar
-from iosched.models.model import Model
-from iosched.models.mutation.assembly import assembled
-from iosched.models.mutation.draft import Draft, applied, check_whole
+from iosched.models.load import edited_model
+from iosched.models.model import METADATA_PREFIX, Model
+from iosched.models.mutation.draft import Draft, applied, check_whole, unused
 from iosched.models.mutation.edit import Answer, Edit
-from iosched.models.mutation.graph import GraphView, Node, view_of
+from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator, Targets
-from iosched.models.mutation.record import Choice, Entry, Instance, Primitive, Record
+from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import serialized
-from iosched.models.wiring import captures, writes
+from iosched.models.wiring import captures, is_standard, writes
 
 _SHOWN_CHOICES = 12
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +50,8 @@ class Variant:
     def unmodified(self) -> frozenset[str]:
         """The nodes that are the base's, by name: same operator, inputs, weights, types and shapes. O(nodes)."""
         before, after = view_of(self.base), view_of(self.model)
-        return frozenset(name for name in after.protos if name in before.protos and _is_same(name, before, after))
+        same = (node for node in after.editable.nodes if _is_same(node, before, after))
+        return frozenset(map(node_name, same))
 
 
 def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Variant:
@@ -60,11 +66,12 @@ def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Vari
         UsageError: a mutator does what cannot be done, or fails.
         InvalidModelError: what it makes does not fit together. Either names the mutator, its targets and the choices.
     """
-    draft, entries, asked = _draft_of(base), list[Entry](), Counter[str]()
+    draft, entries, asked = Draft(view_of(base), base.digest), list[Entry](), Counter[str]()
     for mutator in mutators:
-        for names in matched(mutator, draft.graph):
-            targets = _present(draft.graph, names)
-            if targets:
+        for names in matched(mutator, draft.view):
+            # An earlier instance may have taken one of them away.
+            if names and all(map(draft.view.has_node, names)):
+                targets = tuple(map(draft.view.node, names))
                 edit = Edit(draft, f"{mutator.name}[{targets[0].name}]", answer, asked)
                 edit.entries.append(Instance(mutator.name, names))
                 _mutate(mutator, targets, edit)
@@ -72,7 +79,7 @@ def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Vari
                 entries.extend(edit.entries)
     record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
     try:
-        return Variant(base, assembled(base, draft, record), record)
+        return Variant(base, _assembled(base, draft, record), record)
     except InvalidModelError as error:
         all_names = ", ".join(repr(mutator.name) for mutator in mutators)
         raise InvalidModelError(f"mutators {all_names} together{_after(entries)}: {error}") from error
@@ -92,7 +99,7 @@ def replay(base: Model, record: Record) -> Model:
             f"the record is of another base model: of {record.name!r} with digest {record.base[:12]}..., while "
             f"{base.name!r} has {base.digest[:12]}...\nGive the model that it was recorded of, with its weights."
         )
-    draft = _draft_of(base)
+    draft = Draft(view_of(base), base.digest)
     for index, entry in enumerate(record.entries):
         if isinstance(entry, Primitive):
             try:
@@ -100,15 +107,11 @@ def replay(base: Model, record: Record) -> Model:
             except IoschedError as error:
                 raise InvalidModelError(f"the mutation record is broken at entry {index}: {error}") from error
     try:
-        check_whole(draft.graph)
+        check_whole(draft.view)
     except InvalidModelError as error:
         raise InvalidModelError(f"the mutation record is broken: {error}") from error
     again = Record(base.name, base.digest, record.entries, draft.seeded, draft.sliced)
-    return assembled(base, draft, again)
-
-
-def _draft_of(base: Model) -> Draft:
-    return Draft(view_of(base), base.digest)
+    return _assembled(base, draft, again)
 
 
 def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
@@ -125,9 +128,9 @@ def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
 
 def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
     try:
-        before = edit.graph
+        before = edit.draft
         mutator.mutate(targets, edit)
-        if edit.graph is not before:
+        if edit.draft is not before:
             _delete_dead(edit)
             check_whole(edit.graph)
     except Exception as error:
@@ -154,22 +157,18 @@ def _delete_dead(edit: Edit) -> None:
             edit.delete(name)
 
 
-def _unread_nodes(graph: GraphView) -> list[str]:
+def _unread_nodes(view: GraphView) -> list[str]:
     """The nodes none of whose outputs is read or returned."""
-    unread = graph.unread()
-    names = sorted({graph.producers[tensor] for tensor in unread})
-    return [name for name in names if unread.issuperset(writes(graph.protos[name]))]
+    unread = view.editable.unread.difference(view.outputs.values())
+    nodes = filter(None, map(view.editable.producer, unread))
+    return sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
 
 
-def _present(graph: GraphView, names: Sequence[str]) -> tuple[Node, ...]:
-    """The targets as they are now; none where an earlier instance took one of them away."""
-    return tuple(map(graph.node, names)) if all(name in graph.protos for name in names) else ()
-
-
-def _is_same(name: str, before: GraphView, after: GraphView) -> bool:
-    old, new = before.protos[name], after.protos[name]
+def _is_same(new: onnx.NodeProto, before: GraphView, after: GraphView) -> bool:
+    old = before.editable.node(node_name(new))
     return (
-        (old.op_type, old.domain, old.input, old.output) == (new.op_type, new.domain, new.input, new.output)
+        old is not None
+        and (old.op_type, old.domain, old.input, old.output) == (new.op_type, new.domain, new.input, new.output)
         and serialized(old) == serialized(new)
         and all(_is_same_tensor(tensor, before, after) for tensor in (*new.input, *captures(new), *writes(new)))
     )
@@ -177,3 +176,62 @@ def _is_same(name: str, before: GraphView, after: GraphView) -> bool:
 
 def _is_same_tensor(name: str, before: GraphView, after: GraphView) -> bool:
     return (name in before.weights) == (name in after.weights) and before.spec(name) == after.spec(name)
+
+
+def _assembled(base: Model, draft: Draft, record: Record) -> Model:
+    """The model of a draft of `base`: shapes inferred again, constants folded, with its record in the metadata.
+
+    What iosched wrote into the base's metadata is not taken over: a schedule of it, or how it was batched.
+
+    Raises:
+        InvalidModelError: the graph is not one that can be run.
+    """
+    graph = draft.graph.copy()
+    graph.frame = _without_notes(graph.frame)
+    graph.frame.metadata_props.add(key=MUTATION_KEY, value=record.to_json())
+    for node in graph.nodes:
+        graph.replace(node_name(node), _without_notes(node))
+    sources = _with_free_names(graph, draft.view.outputs)
+    _declare(graph, sources)
+    for output, source in sources.items():
+        if source != output:
+            graph.append(onnx.helper.make_node("Identity", [source], [output]))
+    return edited_model(base.name, graph)
+
+
+def _declare(graph: EditableGraph, sources: Mapping[str, str]) -> None:
+    """Declare the outputs as the tensors that they are now, and else nothing but what onnx cannot infer."""
+    known = graph.declared
+    opaque = [tensor for node in graph.nodes if not is_standard(node) for tensor in writes(node)]
+    typed = {name: value for name, value in known.items() if value.type.WhichOneof("value")}
+    graph.declared = {name: typed[name] for name in opaque if name in typed}
+    for name, declared in graph.outputs.items():
+        kind = known.get(sources[name], declared).type
+        graph.outputs[name] = onnx.ValueInfoProto(name=name, type=kind)
+
+
+def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mapping[str, str]:
+    """What each output is, once no tensor inside has the name of an output that is another tensor."""
+    taken = [output for output, source in sources.items() if source != output and graph.has(output)]
+    for output in taken:
+        why = f"graph output {output!r} cannot be another tensor"
+        if output in graph.inputs:
+            raise InvalidModelError(f"{why}: it is an input of the graph")
+        holders = [node_name(node) for node in graph.nodes if output in captures(node)]
+        if holders:
+            raise InvalidModelError(f"{why}: a graph inside node {holders[0]!r} reads {output!r}")
+    for output in taken:
+        inner = unused(graph, f"{output}/inner")
+        graph.rename(output, inner)
+        sources = {name: inner if source == output else source for name, source in sources.items()}
+    return sources
+
+
+def _without_notes(message: _Message) -> _Message:
+    """A copy without the metadata that iosched wrote."""
+    copied = type(message)()
+    copied.CopyFrom(message)
+    del copied.metadata_props[:]
+    kept = [item for item in message.metadata_props if not item.key.startswith(METADATA_PREFIX)]
+    copied.metadata_props.extend(kept)
+    return copied

@@ -56,7 +56,7 @@ class Redraw(Generic[Plan]):
         if pixels is None:
             return []
         base = {node.output[0]: node.op_type for node in self._drawn(self.base, pixels).graph.node}
-        is_base = base == {name: node.op_type for name, node in graph.protos.items()}
+        is_base = base == {node.name: node.type for node in graph.nodes}
         return [(graph.node(output),) for output in graph.outputs.values()] if is_base else []
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
@@ -103,7 +103,7 @@ def _pixels(graph: GraphView) -> int | None:
 
 def _write(edit: Edit, node: Node, target: GraphView) -> None:
     """Make `node` of the target a node of the graph, unless it is one; what it reads is there already."""
-    if node.name not in edit.graph.protos:
+    if not edit.graph.has_node(node.name):
         edit.create(
             node.type, _computed(node, target), name=node.name, attributes=node.attributes,
             weights=_weights(node, target),

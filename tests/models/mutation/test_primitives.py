@@ -120,6 +120,40 @@ def test_what_reads_a_constant_instead_of_a_computed_tensor_is_modified() -> Non
     assert variant.unmodified == {"a", "b", "c"}
 
 
+def test_a_view_is_the_graph_of_its_time() -> None:
+    def drop_d(edit: Edit) -> None:
+        before = edit.graph
+        edit.replace("y", inputs=["c"])
+        edit.delete("d")
+        with pytest.raises(UsageError, match="no node 'd'"):
+            edit.delete("d")
+        assert (before.has_node("d"), edit.graph.has_node("d")) == (True, False)
+        assert before.is_only_read_by("d", before.node("y"))
+        assert not before.is_only_read_by("b", before.node("c"))
+        assert before.shape("y") == (1, 8, 6, 6)
+        assert edit.graph.shape("y") == (1, 6, 6, 6)
+
+    changed(drop_d)
+
+
+def test_an_output_that_is_replaced_by_another_operator_leaves_no_types_behind() -> None:
+    nodes = [node("Split", ["x"], ["s", "t"], axis=1), node("Add", ["s", "t"], ["c"])]
+    base = load_model(data(model_of(nodes, {"x": [1, 4, 3, 3]}, ["c"])), name="halves")
+
+    def one(edit: Edit) -> None:
+        edit.replace("s", "Relu")
+        assert edit.graph.spec("t") is None
+        edit.replace("c", "Relu", inputs=["s"])
+
+    assert changed(one, base).model.graph.tensor["c"].shape == (1, 4, 3, 3)
+
+
+def test_an_output_that_is_fed_cannot_be_another_tensor() -> None:
+    base = load_model(data(model_of([node("Relu", ["x"], ["c"])], {"x": [1, 3]}, ["c", "x"])), name="echo")
+    with pytest.raises(InvalidModelError, match="graph output 'x' cannot be another tensor: it is an input"):
+        changed(lambda edit: edit.connect_output("c", "x"), base)
+
+
 def test_an_output_keeps_its_name() -> None:
     base = model()
     for source in ("c", "a"):  # a is inside an operator, c an operator of its own
