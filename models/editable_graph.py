@@ -57,6 +57,7 @@ class EditableGraph:
         self._next, self._previous = {_END: _END}, {_END: _END}
         self._producers: dict[str, str] = {}
         self._uses: dict[str, dict[str, int]] = {}
+        self._own_uses: set[str] = set()  # tensors whose readers no copy of this graph has in common with it
         self._initializers: dict[str, tuple[np.ndarray, onnx.TensorProto]] = {}
         for node in nodes:
             if any(node.output):
@@ -99,7 +100,7 @@ class EditableGraph:
         """A graph that can be edited apart from this one, with the same nodes in it."""
         made = EditableGraph(self.frame)
         made.__dict__.update({key: dict(value) for key, value in self.__dict__.items() if isinstance(value, dict)})
-        made._uses = {name: dict(readers) for name, readers in self._uses.items()}
+        self._own_uses = set()
         return made
 
     def become(self, other: EditableGraph) -> None:
@@ -154,6 +155,18 @@ class EditableGraph:
         """The nodes that read a tensor, each once, those with inner graphs that capture it included."""
         return tuple(self._nodes[name] for name in self._uses.get(tensor, ()))
 
+    def computed_from(self, name: str) -> set[str]:
+        """The tensors to which a path leads from the node `name`, its outputs included; O(nodes + edges)."""
+        found = set(writes(self._nodes[name]))
+        waiting = list(found)
+        while waiting:
+            for reader in self._uses.get(waiting.pop(), ()):
+                if reader not in found:
+                    made = writes(self._nodes[reader])
+                    found.update(made)
+                    waiting.extend(made)
+        return found
+
     def uses(self, tensor: str) -> int:
         """How often a tensor is read; being an output of the graph counts as one."""
         return sum(self._uses.get(tensor, {}).values()) + (tensor in self.outputs)
@@ -166,6 +179,17 @@ class EditableGraph:
     def names(self) -> Iterator[str]:
         """The names of all tensors."""
         return chain(self.inputs, self.weights, self._producers)
+
+    @property
+    def unread(self) -> set[str]:
+        """The computed tensors that no node reads."""
+        return {tensor for tensor in self._producers if not self._uses.get(tensor)}
+
+    @property
+    def missing(self) -> set[str]:
+        """The names that nodes read and no tensor has."""
+        read = {name for name, readers in self._uses.items() if readers}
+        return read.difference(self.names)
 
     def has(self, tensor: str) -> bool:
         """Whether a tensor is fed, constant or computed."""
@@ -330,14 +354,21 @@ class EditableGraph:
                 raise InvalidModelError(f"tensor {tensor!r} is computed twice; names of tensors must be unique.")
             self._producers[tensor] = name
         for tensor in reads(node):
-            readers = self._uses.setdefault(tensor, {})
+            readers = self._readers(tensor)
             readers[name] = readers.get(name, 0) + 1
 
     def _leave(self, name: str, node: onnx.NodeProto) -> None:
         for tensor in writes(node):
             del self._producers[tensor]
         for tensor in set(reads(node)):
-            del self._uses[tensor][name]
+            del self._readers(tensor)[name]
+
+    def _readers(self, tensor: str) -> dict[str, int]:
+        """How often each node reads a tensor, to be changed."""
+        if tensor not in self._own_uses:
+            self._uses[tensor] = dict(self._uses.get(tensor, ()))
+            self._own_uses.add(tensor)
+        return self._uses[tensor]
 
     def _forget(self, gone: onnx.NodeProto) -> None:
         for tensor in writes(gone):

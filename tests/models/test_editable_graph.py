@@ -40,6 +40,8 @@ def _check_tables(graph: EditableGraph) -> None:
     nodes = graph.nodes
     uses = Counter(name for node in nodes for name in reads(node)) + Counter(graph.outputs)
     made = {name: node for node in nodes for name in writes(node)}
+    assert graph.unread == made.keys() - {name for node in nodes for name in reads(node)}
+    assert graph.missing == uses.keys() - made.keys() - graph.inputs.keys()
     for name in {*uses, *made, "nobody"}:
         assert graph.uses(name) == uses[name]
         assert graph.producer(name) is made.get(name)
@@ -78,6 +80,9 @@ def test_tables_follow_every_edit(seed: int) -> None:
     copied.remove(*(node_name(node) for node in copied.nodes))
     assert copied.nodes == ()
     _check_tables(graph)
+    graph.append(helper.make_node("Sum", ["x"], ["last"]))
+    assert copied.consumers("x") == ()
+    _check_tables(graph)
 
 
 def test_nodes_stand_where_they_are_put() -> None:
@@ -86,6 +91,14 @@ def test_nodes_stand_where_they_are_put() -> None:
     graph.insert_after("b", helper.make_node("Sum", ["d"], ["e"]))
     graph.replace({"b", "e"}, helper.make_node("Sum", ["a"], ["b"]), helper.make_node("Sum", ["d"], ["f"]))
     assert _wiring(graph) == [("x", "a"), ("x", "d"), ("a", "b"), ("d", "f"), ("b", "c")]
+
+
+def test_what_is_computed_from_a_node_is_found_along_all_paths() -> None:
+    graph = _graph(("x", "ab"), ("b", "c"), ("ac", "d"), ("x", "e"), ("ed", "f"))
+    assert graph.computed_from("a") == {*"abcdf"}
+    assert graph.computed_from("f") == {"f"}
+    cyclic = _graph(("b", "a"), ("a", "b"))
+    assert cyclic.computed_from("a") == {"a", "b"}
 
 
 def test_what_no_output_needs_is_dropped_with_its_weights() -> None:
