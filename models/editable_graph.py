@@ -144,8 +144,12 @@ class EditableGraph:
         return standard_opset(self.frame)
 
     def node(self, name: str) -> onnx.NodeProto:
-        """The node of this name; `producer` finds it where there may be none."""
+        """The node of this name, which there is."""
         return self._nodes[name]
+
+    def has_node(self, name: str) -> bool:
+        """Whether there is a node of this name."""
+        return name in self._nodes
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """The node that computes a tensor; None for inputs, weights and names of no tensor."""

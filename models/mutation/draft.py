@@ -184,7 +184,7 @@ def _place(
     opsets[""] = graph.opset
     if fault := definition_fault(node, opsets):
         raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
-    replaced = graph.node(name)
+    replaced = graph.node(name) if graph.has_node(name) else None
     if replaced is None:
         graph.append(node)
     else:
@@ -268,10 +268,9 @@ def unused(graph: EditableGraph, name: str, others: Sequence[str] = ()) -> str:
 
 
 def _node(graph: EditableGraph, name: str) -> onnx.NodeProto:
-    node = graph.node(name)
-    if node is None:
+    if not graph.has_node(name):
         raise UsageError(f"the graph has no node {name!r}")
-    return node
+    return graph.node(name)
 
 
 def _copy(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -70,7 +70,7 @@ class GraphView:
 
     def has_node(self, name: str) -> bool:
         """Whether there is a node of this name."""
-        return self.editable.node(name) is not None
+        return self.editable.has_node(name)
 
     def node(self, name: str) -> Node:
         """The node of this name.
@@ -78,10 +78,9 @@ class GraphView:
         Raises:
             UsageError: there is none.
         """
-        proto = self.editable.node(name)
-        if proto is None:
+        if not self.editable.has_node(name):
             raise UsageError(f"the graph has no node {name!r}; a node is named by its first output")
-        return _shown(proto)
+        return _shown(self.editable.node(name))
 
     def producer(self, tensor: str) -> Node | None:
         """The node that computes a tensor; None for what is fed, constant, or not there."""

@@ -20,6 +20,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import Scalar
+from iosched.models.metadata import metadata_of
 from iosched.models.prepared import prepare
 
 MUTATION_KEY = "io.iosched.mutation"
@@ -229,7 +230,7 @@ prepare(_Head, _File)
 
 def record_of(proto: onnx.ModelProto) -> Record | None:
     """The record in a model's metadata; None where there is none that can be read."""
-    text = next((item.value for item in proto.metadata_props if item.key == MUTATION_KEY), None)
+    text = metadata_of(proto, MUTATION_KEY)
     try:
         return None if text is None else Record.from_json(text)
     except InvalidModelError:

@@ -14,7 +14,8 @@ from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, IoschedError, UsageError
 from iosched.models.graph import Scalar
 from iosched.models.load import edited_model
-from iosched.models.model import METADATA_PREFIX, Model
+from iosched.models.metadata import is_ours, write_metadata
+from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
 from iosched.models.mutation.edit import Answer, Edit
 from iosched.models.mutation.graph import GraphView, view_of
@@ -165,10 +166,11 @@ def _unread_nodes(view: GraphView) -> list[str]:
 
 
 def _is_same(new: onnx.NodeProto, before: GraphView, after: GraphView) -> bool:
+    if not before.has_node(node_name(new)):
+        return False
     old = before.editable.node(node_name(new))
     return (
-        old is not None
-        and (old.op_type, old.domain, old.input, old.output) == (new.op_type, new.domain, new.input, new.output)
+        (old.op_type, old.domain, old.input, old.output) == (new.op_type, new.domain, new.input, new.output)
         and serialized(old) == serialized(new)
         and all(_is_same_tensor(tensor, before, after) for tensor in (*new.input, *captures(new), *writes(new)))
     )
@@ -231,7 +233,5 @@ def _without_notes(message: _Message) -> _Message:
     """A copy without the metadata that iosched wrote."""
     copied = type(message)()
     copied.CopyFrom(message)
-    del copied.metadata_props[:]
-    kept = [item for item in message.metadata_props if not item.key.startswith(METADATA_PREFIX)]
-    copied.metadata_props.extend(kept)
+    write_metadata(copied, {}, drops=is_ours)
     return copied
