@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -88,7 +87,7 @@ def _plain_on_aligned(model: Model, block: int, threads: int, inputs: Arrays) ->
     proto = graph.to_proto()
     options = _quiet_options()
     options.intra_op_num_threads = threads
-    names, values, arrays = lent_weights(replace(model, proto=proto, weights=graph.weights))
+    names, values, arrays = lent_weights(proto, graph.weights)
     if names:
         options.add_external_initializers(names, values)
     return _bound(open_session(proto.SerializeToString(), options), inputs, arrays)

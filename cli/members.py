@@ -124,7 +124,7 @@ def _bindable(source: str) -> Iterator[str]:
     if path is not None:
         graph = read_proto(path).graph
         yield from (value.name for value in graph.input)
-        yield from symbols_of(input_dims(graph))
+        yield from symbols_of(input_dims(graph.input))
 
 
 def _owner(name: str, named: Sequence[Named]) -> str | None:

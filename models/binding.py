@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -35,9 +35,11 @@ class Binding:
 
 
 def bind_inputs(
-    graph: onnx.GraphProto, batch_size: int | None, input_shapes: Mapping[str, tuple[int, ...]] | None
+    inputs: Collection[onnx.ValueInfoProto],
+    batch_size: int | None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> Binding:
-    """Give every tensor input of `graph` a static shape, in place.
+    """Give every tensor input a static shape, in place.
 
     A symbol has one value wherever it stands. `input_shapes` has shapes by the names of inputs, and single sizes by
     those of symbols. `batch_size` binds the first dimension of every input in which that is dynamic, whatever the shape
@@ -49,9 +51,9 @@ def bind_inputs(
             dimension.
         InvalidModelError: a dimension stays unbound.
     """
-    shapes = input_dims(graph)
+    shapes = input_dims(inputs)
     given = dict(input_shapes or {})
-    check_given(given, batch_size, [value.name for value in graph.input], symbols_of(shapes))
+    check_given(given, batch_size, [value.name for value in inputs], symbols_of(shapes))
     firsts = {dims[0] for dims in shapes.values() if dims and isinstance(dims[0], str)}
     if batch_size is not None:
         given = _at_batch(shapes, given, firsts, batch_size)
@@ -61,7 +63,7 @@ def bind_inputs(
     _substitute(shapes, symbols)
     replaced = None if batch_size is None or firsts else _replace_batch(shapes, batch_size)
     bound = require_static(shapes)
-    write_dims(graph, bound)
+    write_dims(inputs, bound)
     return Binding(bound, symbols, replaced)
 
 
@@ -93,7 +95,7 @@ def symbols_of(shapes: Mapping[str, Dims | None]) -> list[str]:
     return list(dict.fromkeys(symbol for symbol in symbols if not symbol.startswith(_NAMELESS)))
 
 
-def input_dims(graph: onnx.GraphProto) -> dict[str, Dims | None]:
+def input_dims(inputs: Iterable[onnx.ValueInfoProto]) -> dict[str, Dims | None]:
     """The dimensions of every tensor input: a number, the name of a symbol, or a name that begins with '?' for none.
 
     None stands for an input of which not even the rank is known.
@@ -101,7 +103,7 @@ def input_dims(graph: onnx.GraphProto) -> dict[str, Dims | None]:
     Raises:
         InvalidModelError: an input has more dimensions than an array can have.
     """
-    shapes = {value.name: _dims(value) for value in graph.input if value.type.WhichOneof("value") == "tensor_type"}
+    shapes = {value.name: _dims(value) for value in inputs if value.type.WhichOneof("value") == "tensor_type"}
     for name, dims in shapes.items():
         if dims is not None and len(dims) > MAX_RANK:
             raise InvalidModelError(f"input {name!r} has {len(dims):,} dimensions; an array has at most {MAX_RANK}.")
@@ -227,9 +229,9 @@ def _way_out(unbound: Mapping[str, Dims | None]) -> str:
     return ", or ".join(ways) + "."
 
 
-def write_dims(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | str]]) -> None:
+def write_dims(inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int | str]]) -> None:
     """Give every tensor input these dimensions, in place: numbers, or the names of symbols."""
-    for value in graph.input:
+    for value in inputs:
         if value.name not in shapes:
             continue
         dims = value.type.tensor_type.shape

@@ -23,7 +23,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import UnboundModel
 from iosched.models.model import Model
 from iosched.models.reshapes import free_batch
-from iosched.models.shapes import dtype_of, forget_inferred, infer_shapes, tensor_specs
+from iosched.models.shapes import dtype_of, forget_inferred, infer, tensor_specs
 
 _BATCH = "batch"
 
@@ -63,12 +63,12 @@ class DynamicBatchModel:
 
         Shapes that cannot be inferred are told from those at two of `batch_sizes`.
         """
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.unbound.proto)
-        numbers = _numbers(input_dims(proto.graph), self.inputs)
-        write_dims(proto.graph, self.inputs)
-        forget_inferred(proto, numbers, keep_shapes=True)
-        proto = infer_shapes(proto)
+        graph = EditableGraph.of(self.unbound.proto, self.unbound.weights)
+        numbers = _numbers(input_dims(graph.inputs.values()), self.inputs)
+        write_dims(graph.inputs.values(), self.inputs)
+        forget_inferred(graph, numbers, keep_shapes=True)
+        infer(graph)
+        proto = graph.to_proto()
         symbol = next(dim for shape in self.inputs.values() for dim in shape if isinstance(dim, str))
         values = [value for value in (*proto.graph.value_info, *proto.graph.output) if _is_vague(value, symbol)]
         if values:
@@ -137,7 +137,7 @@ def with_dynamic_batch(
         InvalidModelError: a dimension stays unbound.
     """
     given = dict(input_shapes or {})
-    dims = input_dims(unbound.proto.graph)
+    dims = input_dims(unbound.proto.graph.input)
     check_given(given, None, [value.name for value in unbound.proto.graph.input], symbols_of(dims))
     dims = _ranked(dims, given)
     bind_shapes({name: None if own is None else [*own] for name, own in dims.items()}, given)
@@ -209,14 +209,11 @@ def _freed(unbound: UnboundModel, shapes: Mapping[str, BatchShape]) -> DynamicBa
         what = "no input has a first dimension" if not leading else "the inputs' first dimensions are fixed, and differ"
         raise UsageError(f"the model has no batch: {what}.\nExport it with a dynamic batch dimension.")
     old = int(next(iter(leading)))
-    proto = onnx.ModelProto()
-    proto.CopyFrom(unbound.proto)
-    forget_inferred(proto, {}, keep_shapes=True)
-    graph = EditableGraph.of(proto, unbound.weights)
+    graph = EditableGraph.of(unbound.proto, unbound.weights)
+    forget_inferred(graph, {}, keep_shapes=True)
     free_batch(graph, old)
-    proto = graph.to_proto()
     inputs = {name: (_BATCH, *shape[1:]) if len(shape) >= 2 else shape for name, shape in shapes.items()}
-    write_dims(proto.graph, inputs)
-    forget_inferred(proto, {}, keep_shapes=False)
-    freed = replace(unbound, proto=proto, weights=MappingProxyType(graph.weights))
+    write_dims(graph.inputs.values(), inputs)
+    forget_inferred(graph, {}, keep_shapes=False)
+    freed = replace(unbound, proto=graph.to_proto(), weights=MappingProxyType(graph.weights))
     return DynamicBatchModel(freed, MappingProxyType(inputs))

@@ -11,9 +11,9 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from iosched.models.binding import Binding, bind_inputs
+from iosched.models.binding import bind_inputs
 from iosched.models.checks import check_structure
-from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.folding import fold_constants
 from iosched.models.initializers import take_weights
@@ -28,11 +28,12 @@ from iosched.models.normalize import (
     drop_weight_inputs,
     flatten_concats,
     inline_functions,
+    name_nodes,
     squeeze_range_operands,
 )
 from iosched.models.operators import computation_graph
 from iosched.models.reshapes import check_reshapes, rebatch
-from iosched.models.shapes import forget_inferred, infer_shapes, leaves_doubt, tensor_specs
+from iosched.models.shapes import forget_inferred, infer_anew
 from iosched.models.source import MIN_IR_VERSION, Source, describe, located, read_proto
 
 _log = logger(__name__)
@@ -44,7 +45,8 @@ _NORMALIZATIONS: tuple[_Rewrite, ...] = (
 )  # fmt: skip
 """What brings a graph into one form, in this order."""
 _FOLDINGS: tuple[_Rewrite, ...] = (
-    fold_constants, flatten_concats, squeeze_range_operands, EditableGraph.drop_unread, check_reshapes,
+    fold_constants, flatten_concats, squeeze_range_operands, EditableGraph.drop_unread, name_nodes, check_reshapes,
+    infer_anew,
 )  # fmt: skip
 """What follows once the shapes of inputs are known, in this order."""
 
@@ -120,10 +122,9 @@ class UnboundModel:
             InvalidModelError: a dynamic dimension stays unbound, or shapes contradict each other.
             UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
         """
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
+        graph = EditableGraph.of(self.proto, self.weights)
         with _telling_where(self.original):
-            model = _bound(self.name, proto, self.weights, self.original, batch_size, input_shapes)
+            model = _bound(self.name, graph, self.original, batch_size, input_shapes)
         shapes = ", ".join(f"{spec.name} {spec.dtype} {spec.shape}" for spec in model.graph.inputs)
         counts = len(model.graph.operators), len(model.proto.graph.node)
         _log.info(
@@ -155,26 +156,31 @@ def assembled_model(name: str, proto: onnx.ModelProto, weights: Mapping[str, np.
 
 
 def edited_model(name: str, graph: EditableGraph) -> Model:
-    """The model of a loaded graph that was edited, which is changed; see `assembled_model`."""
+    """The model of a loaded graph that was edited, which belongs to the model; see `assembled_model`."""
     _normalize(graph)
-    return _bound(name, graph.to_proto(), graph.weights, None)
+    return _bound(name, graph, None)
 
 
 def _bound(
     name: str,
-    proto: onnx.ModelProto,
-    weights: Mapping[str, np.ndarray],
+    graph: EditableGraph,
     original: Path | bytes | None,
     batch_size: int | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Model:
-    binding = bind_inputs(proto.graph, batch_size, input_shapes)
-    proto, weights = _inferred(proto, weights, binding)
-    graph = EditableGraph.of(proto, weights, tensor_specs(proto.graph), is_own=True)
+    """The model of a graph in one form, with its inputs bound; see `load_model`."""
+    binding = bind_inputs(graph.inputs.values(), batch_size, input_shapes)
+    old = binding.replaced_batch
+    forget_inferred(graph, binding.symbols, keep_shapes=old is None)
+    if old is not None:
+        rebatch(graph, old, next(shape[0] for shape in binding.shapes.values() if len(shape) >= 2))
+    for rewrite in _FOLDINGS:
+        rewrite(graph)
+    proto = graph.to_proto()
     return Model(
         name=name,
         proto=proto,
-        weights=MappingProxyType(weights),
+        weights=MappingProxyType(graph.weights),
         graph=computation_graph(name, graph),
         original=original,
         bindings=MappingProxyType(dict(binding.shapes)),
@@ -201,28 +207,3 @@ def _normalize(graph: EditableGraph) -> None:
         rewrite(graph)
     if not graph.nodes:
         raise InvalidModelError("no node leads to an output: there is nothing to run.")
-
-
-def _inferred(
-    proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], binding: Binding
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The model with all shapes inferred from those of the inputs and constants folded, and its weights.
-
-    `proto` is changed.
-    """
-    old = binding.replaced_batch
-    forget_inferred(proto, binding.symbols, keep_shapes=old is None)
-    graph = EditableGraph.of(proto, weights, is_own=True)
-    if old is not None:
-        new = next(shape[0] for shape in binding.shapes.values() if len(shape) >= 2)
-        rebatch(graph, old, new)
-    for rewrite in _FOLDINGS:
-        rewrite(graph)
-    for node in graph.nodes:
-        node.name = node_name(node)
-    proto = graph.to_proto()
-    forget_inferred(proto, {}, keep_shapes=True)
-    inferred = infer_shapes(proto)
-    if leaves_doubt(inferred.graph, graph.weights):
-        infer_shapes(proto, strict=True)
-    return inferred, graph.weights

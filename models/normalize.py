@@ -155,6 +155,12 @@ def _axis(graph: EditableGraph, node: onnx.NodeProto) -> int:
     return axis + len(graph.shape(node.output[0])) if axis < 0 else axis
 
 
+def name_nodes(graph: EditableGraph) -> None:
+    """Name every node by its first output."""
+    for node in graph.nodes:
+        node.name = node_name(node)
+
+
 def _is_copy(graph: EditableGraph, node: onnx.NodeProto) -> bool:
     if not is_standard(node) or not node.input or not node.input[0]:
         return False

@@ -10,7 +10,7 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.node_attributes import integer
-from iosched.models.shapes import infer_shapes, tensor_specs
+from iosched.models.shapes import check_shapes, infer
 from iosched.models.wiring import is_standard, reads, writes
 
 
@@ -24,7 +24,7 @@ def rebatch(graph: EditableGraph, old: int, new: int) -> None:
     """
     _change_targets(graph, old, lambda _, target: np.concatenate([np.array([new], target.dtype), target[1:]]))
     try:
-        infer_shapes(graph.to_proto(), strict=True)
+        check_shapes(graph)
     except InvalidModelError as error:
         raise InvalidModelError(
             f"the model cannot run at batch size {new}: a node fixes the batch at {old}.\n{error}\n"
@@ -41,10 +41,10 @@ def free_batch(graph: EditableGraph, old: int) -> None:
     Raises:
         InvalidModelError: shapes contradict each other.
     """
-    specs = tensor_specs(infer_shapes(graph.to_proto()).graph)
+    infer(graph)
 
     def open_first(node: onnx.NodeProto, target: np.ndarray) -> np.ndarray | None:
-        spec = specs.get(node.output[0])
+        spec = graph.tensors.get(node.output[0])
         shape = None if spec is None else spec.shape
         return None if shape is None or 0 in shape[1:] else np.array([-1, *shape[1:]], target.dtype)
 

@@ -16,7 +16,7 @@ from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.kernel_shapes import inferred_as_run
 from iosched.models.node_attributes import subgraphs
-from iosched.models.wiring import is_standard, nodes_within, replace_nodes, writes
+from iosched.models.wiring import is_standard, nodes_within, writes
 
 MAX_FOLLOWED = 2**20
 """Elements of vectors whose values are followed when shapes are inferred; each takes 70 bytes. Shapes have a few."""
@@ -25,15 +25,7 @@ _OPERATOR = re.compile(r"op_type:\s*(\w+)")
 
 
 def infer(graph: EditableGraph) -> None:
-    """Infer types and shapes of the graph's tensors as `infer_shapes` does. Raises as that does."""
-    inferred = infer_shapes(graph.to_proto()).graph
-    graph.outputs = {value.name: value for value in inferred.output}
-    graph.declared = {value.name: value for value in inferred.value_info}
-    graph.tensors = tensor_specs(inferred)
-
-
-def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
-    """A copy of `proto` with types and shapes of its tensors in value_info, as onnxruntime's kernels compute them.
+    """Infer the types and shapes of the graph's tensors, as onnxruntime's kernels compute them.
 
     Sizes that are known only at run time stay without a name. Inference names them where tensors have them in common,
     and onnxruntime 1.32 then makes a Reshape of no rows to (0, -1) of one to (rows, 4), which fails.
@@ -45,13 +37,33 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     Raises:
         InvalidModelError: the tensors' types or shapes contradict each other.
     """
-    made, inferred = inferred_as_run(proto, _completed, lambda found: tensor_specs(found.graph))
-    if strict:
-        inferred = _completed(made, strict=True)
-    if made is not proto:
-        replace_nodes(inferred.graph, proto.graph.node)
-        del inferred.graph.initializer[len(proto.graph.initializer) :]
-    return inferred
+    _, inferred = _as_run(graph)
+    graph.outputs = {value.name: value for value in inferred.graph.output}
+    graph.declared = {value.name: value for value in inferred.graph.value_info}
+    graph.tensors = tensor_specs(inferred.graph)
+
+
+def check_shapes(graph: EditableGraph) -> None:
+    """Infer strictly, which finds what `infer` passes over.
+
+    Raises:
+        InvalidModelError: the tensors' types or shapes contradict each other.
+    """
+    made, _ = _as_run(graph)
+    _completed(made.to_proto(), strict=True)
+
+
+def infer_anew(graph: EditableGraph) -> None:
+    """Infer from the inputs alone, strictly where shapes stay unknown. Raises as `infer`."""
+    forget_inferred(graph, {}, keep_shapes=True)
+    bare = graph.copy()
+    infer(graph)
+    if _leaves_doubt(graph):
+        check_shapes(bare)
+
+
+def _as_run(graph: EditableGraph) -> tuple[EditableGraph, onnx.ModelProto]:
+    return inferred_as_run(graph, lambda made: _completed(made.to_proto()), lambda found: tensor_specs(found.graph))
 
 
 def _completed(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
@@ -107,16 +119,15 @@ def _is_of_a_definition(error: Exception, graph: onnx.GraphProto) -> bool:
     return bool(named) and named[-1] not in {node.op_type for node in nodes_within(graph)}
 
 
-def leaves_doubt(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> bool:
+def _leaves_doubt(graph: EditableGraph) -> bool:
     """Whether a standard node has static inputs and a result of unknown shape.
 
     Either the shape depends on data, or the shapes contradict each other, which only strict inference says.
     """
-    specs = tensor_specs(graph)
-    static = weights.keys() | {name for name, spec in specs.items() if spec.shape is not None}
+    static = graph.weights.keys() | {name for name, spec in graph.tensors.items() if spec.shape is not None}
     return any(
         is_standard(node) and static.issuperset(filter(None, node.input)) and not static.issuperset(writes(node))
-        for node in graph.node
+        for node in graph.nodes
     )
 
 
@@ -164,21 +175,18 @@ def shape_of(kind: TypeProto) -> tuple[int, ...] | None:
     return tuple(dim.dim_value for dim in dims)
 
 
-def forget_inferred(proto: onnx.ModelProto, symbols: Mapping[str, int], *, keep_shapes: bool) -> None:
+def forget_inferred(graph: EditableGraph, symbols: Mapping[str, int], *, keep_shapes: bool) -> None:
     """Remove what the file says about inner tensors and outputs, so that inference starts from the inputs.
 
     ONNX cannot infer the results of operators of other domains. So what the file says about these stays, with the
     numbers of `symbols` in place of symbolic dimensions; without `keep_shapes`, only their types stay.
     """
-    graph = proto.graph
-    opaque = {name for node in graph.node if not is_standard(node) for name in node.output}
-    kept = [value for value in graph.value_info if value.name in opaque]
-    for value in kept:
+    opaque = {name for node in graph.nodes if not is_standard(node) for name in node.output}
+    graph.declared = {name: value for name, value in graph.declared.items() if name in opaque}
+    for value in graph.declared.values():
         _fill_in(value, symbols, keep_shapes)
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
-    for value in graph.output:
-        _fill_in(value, symbols, keep_shapes and value.name in opaque)
+    for name, value in graph.outputs.items():
+        _fill_in(value, symbols, keep_shapes and name in opaque)
 
 
 def _fill_in(value: onnx.ValueInfoProto, symbols: Mapping[str, int], keep_shape: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -48,13 +47,6 @@ def reads(node: onnx.NodeProto) -> tuple[str, ...]:
 def writes(node: onnx.NodeProto) -> tuple[str, ...]:
     """The outputs that `node` really has; optional ones left out."""
     return tuple(filter(None, node.output))
-
-
-def use_counts(graph: onnx.GraphProto) -> Counter[str]:
-    """For every tensor, how often it is read; being a graph output counts as one."""
-    counts = Counter(name for node in graph.node for name in reads(node))
-    counts.update(output.name for output in graph.output)
-    return counts
 
 
 def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:

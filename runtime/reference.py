@@ -236,7 +236,7 @@ def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndar
         for name, size in sizes.items():
             options.add_free_dimension_override_by_name(name, size)
         return original, []
-    names, values, arrays = lent_weights(model)
+    names, values, arrays = lent_weights(model.proto, model.weights)
     if names:
         options.add_external_initializers(names, values)
     return model.proto.SerializeToString(), arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -76,7 +76,7 @@ def _shapes_text(model: Model | None) -> str:
     """A line that says which shapes inputs were bound to; empty where none was open."""
     if model is None or model.original is None:
         return ""
-    dims = input_dims(read_proto(model.original).graph)
+    dims = input_dims(read_proto(model.original).graph.input)
     opened = [name for name, own in dims.items() if own is None or any(isinstance(dim, str) for dim in own)]
     if not opened:
         return ""
@@ -101,8 +101,10 @@ def running() -> Iterator[None]:
         raise failure(str(error), said) from error
 
 
-def lent_weights(model: Model) -> tuple[list[str], list[Any], list[np.ndarray]]:
-    """Names and onnxruntime values of the weights that `model.proto` holds no payload of, without copying them.
+def lent_weights(
+    proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]
+) -> tuple[list[str], list[Any], list[np.ndarray]]:
+    """Names and onnxruntime values of the weights that a model holds no payload of, without copying them.
 
     The arrays come third: whoever gives the values to a session keeps them alive as long as the session.
 
@@ -110,8 +112,8 @@ def lent_weights(model: Model) -> tuple[list[str], list[Any], list[np.ndarray]]:
         DeviceError: where onnxruntime is not installed.
     """
     make = load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
-    external = [i for i in model.proto.graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
-    arrays = [np.asarray(model.weights[tensor.name], order="C") for tensor in external]
+    external = [i for i in proto.graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
+    arrays = [np.asarray(weights[tensor.name], order="C") for tensor in external]
     values = [make(array, tensor.data_type) for array, tensor in zip(arrays, external, strict=True)]
     return [tensor.name for tensor in external], values, arrays
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.initializers import take_weights
 from iosched.models.kernel_shapes import inferred_as_run
-from iosched.models.model import Model
-from iosched.models.wiring import producers, reads, replace_nodes
+from iosched.models.model import INLINE_NBYTES, Model
+from iosched.models.wiring import producers, reads, replace_nodes, writes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.rewrite import model_rewrites
 from iosched.runtime.cpu.rewrite.layouts import NCHWC
@@ -30,7 +29,6 @@ from iosched.runtime.faults import plan_error
 from iosched.runtime.reference import Reference
 from iosched.runtime.session import DERIVED, lent_weights, load_onnxruntime, open_session
 
-_INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
 _ELEMENT = re.compile(r"^tensor\((\w+)\)$")
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
@@ -55,38 +53,41 @@ def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
     """What onnxruntime makes of a graph that was derived from `model`."""
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"
-        _save_optimized(model, replace(model, proto=graph.to_proto(), weights=graph.weights), path)
+        _save_optimized(model, graph, path)
         proto = onnx.load(str(path), load_external_data=False)
-        replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
-        bare = onnx.ModelProto()
-        bare.CopyFrom(proto)
         weights = take_weights(proto, path)  # mapped, not read; the mapping outlives the file's name
-        found = EditableGraph.of(proto, weights)
-        found.inputs = {name: value for name, value in found.inputs.items() if name not in weights}
-        _unshare_input_reorders(found)
-        replace_nodes(bare.graph, found.nodes)
-        found.tensors = _infer_tensors(bare, path, graph.tensors)
+    replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
+    found = EditableGraph.of(proto, weights, is_own=True)
+    found.inputs = {name: value for name, value in found.inputs.items() if name not in weights}
+    _unshare_input_reorders(found)
+    found.tensors = _infer_tensors(found, graph.tensors)
     return found
 
 
-def _save_optimized(given: Model, model: Model, path: Path) -> None:
-    """Has onnxruntime optimize `model`, which was derived from `given`, and write it."""
-    ort = load_onnxruntime()
-    options = _quiet_options(ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    names, values, arrays = lent_weights(model)
-    if names:
-        options.add_external_initializers(names, values)
+def _save_optimized(model: Model, graph: EditableGraph, path: Path) -> None:
+    """Has onnxruntime optimize `graph`, which was derived from `model`, and write it."""
+    options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_ENABLE_ALL)
     options.intra_op_num_threads = 1
     options.optimized_model_filepath = str(path)
     prefix = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(prefix + "file_name", "weights.bin")
-    options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
+    options.add_session_config_entry(prefix + "min_size_in_bytes", str(INLINE_NBYTES))
     try:
-        open_session(model.proto.SerializeToString(), options, called=DERIVED)
+        _open(graph, options)
     except InvalidModelError as error:
-        Reference(given).close()  # raises if the model is at fault itself
+        Reference(model).close()  # raises if the model is at fault itself
         raise plan_error("", error) from error
-    del arrays  # lent until here
+
+
+def _open(graph: EditableGraph, options: Any) -> Any:
+    """A session of a graph, for looking at it: the weights are lent until it is open."""
+    proto = graph.to_proto()
+    names, values, arrays = lent_weights(proto, graph.weights)
+    if names:
+        options.add_external_initializers(names, values)
+    session = open_session(proto.SerializeToString(), options, called=DERIVED)
+    del arrays
+    return session
 
 
 def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
@@ -145,30 +146,26 @@ def _quiet_options(level: Any) -> Any:
     return options
 
 
-def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+def _infer_tensors(graph: EditableGraph, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
     """Asks onnxruntime itself for types and shapes, since only it knows its own operators' inference.
 
     Some of its fused operators have none; where such a tensor kept the name it has in the model, the shape it
     had before (`known`) goes in as a hint.
     """
-    inputs = [value.name for value in proto.graph.input]
-    computed = [name for node in proto.graph.node for name in node.output if name]
+    computed = [name for node in graph.nodes for name in writes(node)]
 
-    def specs(exposed: onnx.ModelProto) -> dict[str, TensorSpec]:
-        onnx.save(exposed, str(path.with_name("exposed.onnx")))
-        options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
-        session = open_session(path.with_name("exposed.onnx"), options)
+    def specs(exposed: EditableGraph) -> dict[str, TensorSpec]:
+        session = _open(exposed, _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL))
         found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
-        return {name: _spec(found[name], known) for name in (*inputs, *computed)}
+        return {name: _spec(found[name], known) for name in (*graph.inputs, *computed)}
 
-    exposed = onnx.ModelProto()
-    exposed.CopyFrom(proto)
-    del exposed.graph.output[:]
-    exposed.graph.output.extend(_hint(name, known.get(name)) for name in computed)
+    exposed = graph.copy()
+    exposed.outputs = {name: _hint(name, known.get(name)) for name in computed}
+    exposed.drop_unread_weights()
     try:
         return inferred_as_run(exposed, specs, lambda found: found)[1]
     except InvalidModelError:  # it took the model itself before
-        return {name: TensorSpec(name, "", None) for name in (*inputs, *computed)}
+        return {name: TensorSpec(name, "", None) for name in (*graph.inputs, *computed)}
 
 
 def _hint(name: str, spec: TensorSpec | None) -> onnx.ValueInfoProto:

@@ -9,17 +9,24 @@ import onnx
 import onnxruntime
 import pytest
 from lowering import loaded, proto_of, weight
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from iosched.models.shapes import infer_shapes, tensor_specs
+from iosched.models.editable_graph import EditableGraph
+from iosched.models.shapes import infer
 
 node = helper.make_node
 WINDOWS = list(product((5, 6, 7, 13), (1, 2, 3), (1, 2, 3)))
 """Sizes of images, extents of windows, and strides."""
 
 
+def graph_of(proto: onnx.ModelProto) -> EditableGraph:
+    return EditableGraph.of(proto, {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer})
+
+
 def shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...] | None]:
-    return {name: spec.shape for name, spec in tensor_specs(infer_shapes(proto).graph).items()}
+    graph = graph_of(proto)
+    infer(graph)
+    return {name: spec.shape for name, spec in graph.tensors.items()}
 
 
 def computed(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
@@ -70,8 +77,10 @@ def test_pools_one_after_the_other_and_what_reads_them() -> None:
         "x": (1, 4, 53, 53), "a": (1, 4, 27, 27), "places": (1, 4, 27, 27), "b": (1, 4, 14, 14), "c": (1, 4, 14, 14),
         "y": (1, 4 * 14 * 14),
     }  # fmt: skip
-    assert list(infer_shapes(proto).graph.node) == nodes
-    assert shapes(infer_shapes(proto)) == shapes(proto)
+    graph = graph_of(proto)
+    infer(graph)
+    assert list(graph.nodes) == nodes
+    assert shapes(graph.to_proto()) == shapes(proto)
 
 
 def test_a_size_that_the_file_computes_from_a_pool() -> None:
