@@ -1,6 +1,6 @@
 """The one graph that rewrites edit: ONNX nodes in order, weights, types, and the uses of every tensor.
 
-A pass is a function that changes an `EditableGraph` in place. The names of its methods are those of onnx-ir (ADR 0044).
+A pass is a function that changes an `EditableGraph` in place. The names of its methods are those of onnx-ir (ADR 0042).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class EditableGraph:
 
     def become(self, other: EditableGraph) -> None:
         """Take over all of another graph, which must not be used any more."""
-        self.__dict__ = other.__dict__
+        vars(self).update(vars(other))
 
     def to_proto(self) -> onnx.ModelProto:
         """The model, with initializers as `describe_weight` makes them."""

@@ -93,17 +93,7 @@ def _only_reader(graph: GraphView, node: Node) -> Node | None:
 
 
 @dataclass(frozen=True)
-class _AtMatches:
-    name: str
-    where: Match
-
-    def match(self, graph: GraphView) -> Sequence[Targets]:
-        """See `Mutator`."""
-        return self.where(graph)
-
-
-@dataclass(frozen=True)
-class OperatorMutator(_AtMatches):
+class OperatorMutator:
     """Puts one of several layers in the place of each match, a node or a chain; what comes out keeps its shape.
 
     Attributes:
@@ -112,7 +102,13 @@ class OperatorMutator(_AtMatches):
         layers: names of layers ("conv3", see `layer_of`), or layers of one's own by name. "keep" leaves what is there.
     """
 
+    name: str
+    where: Match
     layers: Sequence[str] | Mapping[str, Layer]
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        """See `Mutator`."""
+        return self.where(graph)
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""
@@ -128,7 +124,7 @@ class OperatorMutator(_AtMatches):
 
 
 @dataclass(frozen=True)
-class InsertingMutator(_AtMatches):
+class InsertingMutator:
     """Puts up to `most` layers behind each match, one behind the other; they keep the shape of what comes out of it.
 
     Attributes:
@@ -138,8 +134,14 @@ class InsertingMutator(_AtMatches):
         most: how many there are at most.
     """
 
+    name: str
+    where: Match
     layers: Sequence[str] | Mapping[str, Layer]
     most: int = 1
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        """See `Mutator`."""
+        return self.where(graph)
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""
@@ -156,7 +158,7 @@ class InsertingMutator(_AtMatches):
 
 
 @dataclass(frozen=True)
-class InputMutator(_AtMatches):
+class InputMutator:
     """Lets each match read other tensors of the same type and shape, none of which is computed from it.
 
     Attributes:
@@ -165,7 +167,13 @@ class InputMutator(_AtMatches):
         most: among how many tensors it chooses at most: the one that it reads now, and those computed last before it.
     """
 
+    name: str
+    where: Match
     most: int = 4
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        """See `Mutator`."""
+        return self.where(graph)
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""
