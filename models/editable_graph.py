@@ -24,7 +24,7 @@ _CONTENT = ("node", "initializer", "value_info", "input", "output")
 
 def node_name(node: onnx.NodeProto) -> str:
     """The name by which a graph has a node: its first output that is not left out."""
-    return next(iter(writes(node)))
+    return node.output[0] or next(iter(writes(node)))
 
 
 class EditableGraph:

@@ -24,6 +24,10 @@ MAX_FOLLOWED = 2**20
 _OPERATOR = re.compile(r"op_type:\s*(\w+)")
 
 
+_Inferred = tuple[onnx.GraphProto, dict[str, TensorSpec]]
+"""A graph with inferred types, and the tensors that it declares."""
+
+
 def infer(graph: EditableGraph) -> None:
     """Infer the types and shapes of the graph's tensors, as onnxruntime's kernels compute them.
 
@@ -37,10 +41,9 @@ def infer(graph: EditableGraph) -> None:
     Raises:
         InvalidModelError: the tensors' types or shapes contradict each other.
     """
-    _, inferred = _as_run(graph)
-    graph.outputs = {value.name: value for value in inferred.graph.output}
-    graph.declared = {value.name: value for value in inferred.graph.value_info}
-    graph.tensors = tensor_specs(inferred.graph)
+    _, (inferred, graph.tensors) = _as_run(graph)
+    graph.outputs = {value.name: value for value in inferred.output}
+    graph.declared = {value.name: value for value in inferred.value_info}
 
 
 def check_shapes(graph: EditableGraph) -> None:
@@ -62,36 +65,40 @@ def infer_anew(graph: EditableGraph) -> None:
         check_shapes(bare)
 
 
-def _as_run(graph: EditableGraph) -> tuple[EditableGraph, onnx.ModelProto]:
-    return inferred_as_run(graph, lambda made: _completed(made.to_proto()), lambda found: tensor_specs(found.graph))
+def _as_run(graph: EditableGraph) -> tuple[EditableGraph, _Inferred]:
+    return inferred_as_run(graph, lambda made: _completed(made.to_proto()), lambda found: found[1])
 
 
-def _completed(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+def _completed(proto: onnx.ModelProto, *, strict: bool = False) -> _Inferred:
     inferred = _inferred(proto, strict=strict, values=False)
-    specs = tensor_specs(inferred.graph)
-    names = (name for node in inferred.graph.node for name in writes(node))
-    if all(name in specs and specs[name].shape is not None for name in names) or _followed(inferred) > MAX_FOLLOWED:
-        return inferred
-    return _inferred(proto, strict=strict, values=True)
+    specs = tensor_specs(inferred)
+    names = (name for node in inferred.node for name in writes(node))
+    if all(name in specs and specs[name].shape is not None for name in names):
+        return inferred, specs
+    if _followed(inferred, specs) > MAX_FOLLOWED:
+        return inferred, specs
+    inferred = _inferred(proto, strict=strict, values=True)
+    return inferred, tensor_specs(inferred)
 
 
-def _followed(proto: onnx.ModelProto) -> int:
+def _followed(graph: onnx.GraphProto, specs: Mapping[str, TensorSpec]) -> int:
     """Elements of all vectors whose values onnx may follow: of all that are computed, and of weights of integers."""
-    shapes = [spec.shape for spec in tensor_specs(proto.graph).values()]
+    shapes = [spec.shape for spec in specs.values()]
     integers = (TensorProto.INT32, TensorProto.INT64)
-    shapes += [tuple(tensor.dims) for tensor in proto.graph.initializer if tensor.data_type in integers]
+    shapes += [tuple(tensor.dims) for tensor in graph.initializer if tensor.data_type in integers]
     return sum(shape[0] for shape in shapes if shape and len(shape) == 1)
 
 
-def _inferred(proto: onnx.ModelProto, *, strict: bool, values: bool) -> onnx.ModelProto:
+def _inferred(proto: onnx.ModelProto, *, strict: bool, values: bool) -> onnx.GraphProto:
+    infer_shapes = onnx.shape_inference.infer_shapes
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=values)
+        inferred = infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=values).graph
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         if strict and _is_of_a_definition(error, proto.graph):
             return _inferred(proto, strict=False, values=values)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
-    _forget_invented(inferred.graph, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
+    _forget_invented(inferred, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
     return inferred
 
 
