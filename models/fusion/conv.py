@@ -38,13 +38,9 @@ def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | No
     residual = None if leading_relu(graph, node, found) is not None else _residual(graph, nodes[-1], found)
     if residual is not None:
         nodes.append(residual)
-    gate = next_gate(graph, nodes[-1])
-    activation = gate[1] if gate else next_activation(graph, nodes[-1])
-    # An activation may belong to another unit already: a ReLU that leads a Relu-SepConv does.
-    if gate is None and found.unit(activation):
-        activation = None
-    nodes += gate or ([activation] if activation is not None else [])
-    return Unit("Conv", names_of(nodes), node_name(node), name_of(activation), name_of(residual))
+    sigmoid, activation = next_gate(graph, nodes[-1]) or (None, next_activation(graph, nodes[-1], found))
+    names = names_of(*nodes, sigmoid, activation)
+    return Unit("Conv", names, node_name(node), name_of(activation), name_of(residual))
 
 
 def _residual(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:

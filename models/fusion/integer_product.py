@@ -29,15 +29,10 @@ def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | No
     scaled = None if cast is None else _only_reader(graph, cast, "Mul")
     if cast is None or scaled is None:
         return None
-    nodes = [*_scale(graph, cast, scaled, found), node, cast, scaled]
-    if (bias := _bias(graph, scaled)) is not None:
-        nodes.append(bias)
-    activation = next_activation(graph, nodes[-1])
-    if found.unit(activation):
-        activation = None
-    if activation is not None:
-        nodes.append(activation)
-    return Unit(node.op_type, names_of(nodes), node_name(node), name_of(activation), merges=False)
+    bias = _bias(graph, scaled)
+    activation = next_activation(graph, bias or scaled, found)
+    nodes = names_of(_scale(graph, cast, scaled, found), node, cast, scaled, bias, activation)
+    return Unit(node.op_type, nodes, node_name(node), name_of(activation), merges=False)
 
 
 def _only_reader(graph: EditableGraph, node: onnx.NodeProto, kind: str) -> onnx.NodeProto | None:
@@ -45,15 +40,13 @@ def _only_reader(graph: EditableGraph, node: onnx.NodeProto, kind: str) -> onnx.
     return reader if is_op(reader, kind) else None
 
 
-def _scale(
-    graph: EditableGraph, cast: onnx.NodeProto, scaled: onnx.NodeProto, found: Found
-) -> tuple[onnx.NodeProto, ...]:
-    """The node that computes what the sums are multiplied by; none where others read it, or it is no such product."""
+def _scale(graph: EditableGraph, cast: onnx.NodeProto, scaled: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
+    """The node that computes what the sums are multiplied by; None where others read it, or it is no such product."""
     sums = cast.output[0]
     node = graph.producer(next((name for name in scaled.input if name != sums), sums))
     if node is None or found.unit(node) or not is_op(node, "Mul") or only_reader(graph, node) is not scaled:
-        return ()
-    return (node,) if any(name in graph.weights for name in node.input) else ()
+        return None
+    return node if any(name in graph.weights for name in node.input) else None
 
 
 def _bias(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:

@@ -21,15 +21,11 @@ def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | No
     """The unit that begins with the product `node`."""
     if not is_op(node, "MatMul", "Gemm"):
         return None
-    nodes = [node]
-    if (bias := _bias(graph, node)) is not None:
-        nodes.append(bias)
-    activation = next_activation(graph, nodes[-1])
-    if found.unit(activation):
-        activation = None
-    if activation is not None:
-        nodes.append(activation)
-    return Unit(node.op_type, names_of(nodes), node_name(node), name_of(activation)) if len(nodes) > 1 else None
+    bias = _bias(graph, node)
+    activation = next_activation(graph, bias or node, found)
+    if bias is None and activation is None:
+        return None
+    return Unit(node.op_type, names_of(node, bias, activation), node_name(node), name_of(activation))
 
 
 def _bias(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:

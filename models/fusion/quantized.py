@@ -36,7 +36,7 @@ def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | No
     if not before and not behind:
         return None
     quantizes = name_of(next((each for each in (*behind, node) if is_quantize(each)), None))
-    nodes = (*before, *unit.nodes, *(each for each in names_of(behind) if each not in unit.nodes))
+    nodes = (*before, *unit.nodes, *(each for each in names_of(*behind) if each not in unit.nodes))
     return replace(unit, nodes=nodes, quantizes=quantizes, merges=False)
 
 

@@ -72,9 +72,9 @@ def depths(graph: EditableGraph) -> dict[str, int]:
     return found
 
 
-def names_of(nodes: Iterable[onnx.NodeProto]) -> tuple[str, ...]:
-    """The names of nodes."""
-    return tuple(map(node_name, nodes))
+def names_of(*nodes: onnx.NodeProto | None) -> tuple[str, ...]:
+    """The names of the nodes that there are."""
+    return tuple(node_name(node) for node in nodes if node is not None)
 
 
 def name_of(node: onnx.NodeProto | None) -> str | None:
@@ -130,10 +130,13 @@ def is_dequantize(node: onnx.NodeProto) -> bool:
     return node.op_type == "DequantizeLinear" and (is_standard(node) or node.domain == "com.microsoft")
 
 
-def next_activation(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:
-    """The activation that is the only reader of the node, and reads it as its first input."""
+def next_activation(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
+    """The activation of no unit that is the only reader of the node, and reads it as its first input.
+
+    A ReLU that leads a Relu-SepConv is of another unit.
+    """
     reader = only_reader(graph, node)
-    if reader is None or not is_op(reader, *ACTIVATIONS) or not constant_from(graph, reader, 1):
+    if reader is None or not is_op(reader, *ACTIVATIONS) or not constant_from(graph, reader, 1) or found.unit(reader):
         return None
     return reader if reader.input[0] == node.output[0] else None
 

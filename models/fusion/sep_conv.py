@@ -31,9 +31,8 @@ def match(graph: EditableGraph, node: onnx.NodeProto, _: Found) -> Unit | None:
     pointwise = only_reader(graph, depthwise)
     if pointwise is None or not _is_pointwise(graph, pointwise):
         return None
-    norm = next_batch_norm(graph, pointwise)
-    nodes = [node, depthwise, pointwise, *([norm] if norm is not None else [])]
-    return Unit("ReluSepConv", names_of(nodes), anchor=node_name(depthwise), takes_sums=True, merges=False)
+    nodes = names_of(node, depthwise, pointwise, next_batch_norm(graph, pointwise))
+    return Unit("ReluSepConv", nodes, anchor=node_name(depthwise), takes_sums=True, merges=False)
 
 
 def _is_pointwise(graph: EditableGraph, node: onnx.NodeProto) -> bool:
