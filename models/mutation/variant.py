@@ -160,7 +160,7 @@ def _delete_dead(edit: Edit) -> None:
 
 def _unread_nodes(view: GraphView) -> list[str]:
     """The nodes none of whose outputs is read or returned."""
-    unread = view.editable.unread.difference(view.outputs.values())
+    unread = view.unread()
     nodes = filter(None, map(view.editable.producer, unread))
     return sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
 

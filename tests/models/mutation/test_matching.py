@@ -46,3 +46,13 @@ def test_chains_do_not_overlap() -> None:
     line = view_of(load_model(data(model_of(nodes, {"x": [2]}, ["e"]))))
     found = [[node.name for node in targets] for targets in chain("Relu", "Relu")(line)]
     assert found == [["a", "b"], ["c", "d"]]
+
+
+def test_a_view_answers_how_tensors_are_connected(graph: GraphView) -> None:
+    node = graph.nodes[0]
+    assert graph.producers[node.outputs[0]] == node.name
+    assert all(node.name in graph.readers[tensor] for tensor in node.inputs)
+    assert node.name in graph.behind(node.name)
+    assert graph.behind(graph.nodes[-1].name) == {graph.nodes[-1].name}
+    assert (graph.unread(), graph.unfed()) == (frozenset(), frozenset())
+    assert graph.opsets["ai.onnx"] > 0
