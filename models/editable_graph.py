@@ -293,6 +293,10 @@ class EditableGraph:
         """Add a constant under this name, or one like it; returns the name."""
         return self.add_weight(self.fresh(name), value)
 
+    def add_integers(self, name: str, values: Sequence[int]) -> str:
+        """Add a constant list of int64, as `add_fresh_weight`."""
+        return self.add_fresh_weight(name, np.array(values, np.int64))
+
     def add_tensor(self, name: str, like: str, shape: Sequence[int] | None = None) -> str:
         """Note the type of a new tensor, which is that of `like`, or has another shape; returns a fresh name for it."""
         name, spec = self.fresh(name), self.tensors[like]

@@ -144,6 +144,14 @@ def assign(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) ->
     renew(node, changes, [make_attribute(name, value) for name, value in changes.items() if value is not None])
 
 
+def with_attributes(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) -> onnx.NodeProto:
+    """A copy of the node with these attributes instead of its own of the same names, as `assign` gives them."""
+    changed = onnx.NodeProto()
+    changed.CopyFrom(node)
+    assign(changed, **changes)
+    return changed
+
+
 def renew(node: onnx.NodeProto, gone: Container[str], new: Iterable[AttributeProto]) -> None:
     """Take the attributes `gone` away from the node, in place, and give it `new` ones."""
     kept = [item for item in node.attribute if item.name not in gone]

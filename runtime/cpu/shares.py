@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -10,7 +10,6 @@ from math import prod
 import numpy as np
 import onnx
 
-from iosched.models.node_attributes import assign
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 
@@ -41,14 +40,6 @@ def shape_of(kernels: KernelGraph, name: str) -> tuple[int, ...]:
     """Shape of a constant, or of a computed tensor of known size."""
     constant = kernels.weights.get(name)
     return (kernels.tensors[name].shape or ()) if constant is None else constant.shape
-
-
-def with_attributes(node: onnx.NodeProto, **attributes: int | str | Sequence[int] | None) -> onnx.NodeProto:
-    """A copy of `node` with these attributes instead of its own of the same names; None takes one away."""
-    changed = onnx.NodeProto()
-    changed.CopyFrom(node)
-    assign(changed, **attributes)
-    return changed
 
 
 def even_ranges(total: int, shares: int, step: int = 1) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from iosched.models.node_attributes import integer
+from iosched.models.node_attributes import integer, with_attributes
 from iosched.runtime.cpu import split_quantized
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.shares import (
@@ -25,7 +25,6 @@ from iosched.runtime.cpu.shares import (
     neighbours,
     shape_of,
     share_of,
-    with_attributes,
 )  # fmt: skip
 from iosched.runtime.cpu.split_leading import split_leading
 

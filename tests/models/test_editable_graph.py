@@ -139,6 +139,14 @@ def test_new_names_are_free() -> None:
     assert [graph.add_fresh_weight("w", np.ones(2, np.float32)) for _ in range(2)] == ["w'", "w''"]
 
 
+def test_lists_of_integers_are_constants_with_free_names() -> None:
+    graph = _graph(("x", "c"))
+    first, second = graph.add_integers("n", (2, -1)), graph.add_integers("n", [3])
+    assert (first, second) == ("n", "n'")
+    assert [array.tolist() for array in graph.weights.values()] == [[2, -1], [3]]
+    assert {array.dtype.name for array in graph.weights.values()} == {"int64"}
+
+
 def test_a_declaration_lasts_as_long_as_the_shape() -> None:
     graph = _graph(("x", "a"), ("a", "c"))
     graph.declared["a"] = helper.make_tensor_value_info("a", TensorProto.FLOAT, [2])

@@ -86,7 +86,7 @@ def _widen(graph: EditableGraph, tensor: str, roles: Roles, maps: Maps) -> None:
     graph.set_shape(padded, (batch, channels.width, *size))
     if real == padded:
         return
-    indices = graph.add_fresh_weight(f"{tensor}/channels", np.array(channels.real, np.int64))
+    indices = graph.add_integers(f"{tensor}/channels", channels.real)
     # By its name the Gather belongs to the operator that computes the tensor.
     name = graph.fresh(f"{tensor}/gather")
     graph.insert_after(padded, make_node("Gather", [padded, indices], [real], name=name, axis=1))
