@@ -12,13 +12,13 @@ import numpy as np
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
+from iosched.runtime.cpu.as_one import AsOne, merge_nodes, session_nodes
 from iosched.runtime.cpu.calls import own_lanes, stage_calls
 from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
-from iosched.runtime.cpu.kernel_graph import AsOne, KernelGraph
+from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
-from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.origins import task_origins
@@ -27,7 +27,6 @@ from iosched.runtime.cpu.partial_sums import partial_sums
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.rewrite import kernel_rewrites
-from iosched.runtime.cpu.sessions import session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
 from iosched.runtime.cpu.units import numbered_unit_stages
 from iosched.runtime.memory import give_back
@@ -42,7 +41,7 @@ Arrays = Mapping[str, np.ndarray]
 Nodes = Mapping[str, tuple[int, ...]]
 """For each unit its nodes in the kernel graph."""
 
-_AS_ONE: dict[Strategy, Callable[[KernelGraph, Nodes, Sequence[str], int], AsOne | None]] = {
+_AS_ONE: dict[Strategy, Callable[[KernelGraph, Sequence[Sequence[int]]], AsOne | None]] = {
     Strategy.MERGE: merge_nodes,
     Strategy.SESSION: session_nodes,
 }
@@ -316,17 +315,13 @@ class CpuBackend:
 
     def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
         """The kernel graph with the units of stages made one where their strategy says so and they allow it."""
-        changes: list[AsOne] = []
-        nodes = dict(self.coarse.nodes)
-        count = len(self.kernels.nodes)
+        kernels, nodes = self.kernels, dict(self.coarse.nodes)
         for stage in stages:
             as_one = _AS_ONE.get(stage.strategy)
-            found = None if as_one is None else as_one(self.kernels, self.coarse.nodes, stage.operators, count)
-            if found is not None:
-                changes.append(found)
-                count += len(found.nodes)
-                nodes.update({**dict.fromkeys(stage.operators, ()), stage.operators[0]: found.own})
-        kernels = self.kernels.changed(changes)
+            found = as_one and as_one(kernels, [nodes[unit] for unit in stage.operators])
+            if found:
+                kernels, own = found
+                nodes |= {**dict.fromkeys(stage.operators, ()), stage.operators[0]: own}
         return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
 
 

@@ -5,12 +5,12 @@ Cuts between its nodes are bit-exact and carry no layout conversion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import onnx
+from onnx import NodeProto
 
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import TensorSpec
@@ -27,9 +27,9 @@ class SummedParts:
         then: elementwise nodes, the last of which writes the result of the convolution.
     """
 
-    nodes: tuple[onnx.NodeProto, ...]
+    nodes: tuple[NodeProto, ...]
     edges: tuple[int, ...]
-    then: tuple[onnx.NodeProto, ...]
+    then: tuple[NodeProto, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,20 +43,8 @@ class SharedRows:
     """
 
     lane_of: Mapping[str, int] = field(default_factory=dict)
-    whole: tuple[onnx.NodeProto, ...] = ()
+    whole: tuple[NodeProto, ...] = ()
     made: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class AsOne:
-    """Nodes that take the place of several units' nodes in a kernel graph, as its last ones."""
-
-    nodes: tuple[onnx.NodeProto, ...]
-    own: tuple[int, ...]  # all nodes that stand for the units now, new ones included
-    gone: frozenset[int] = frozenset()  # nodes whose places become empty
-    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
-    tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
-    inside: Mapping[str, tuple[onnx.NodeProto, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +62,11 @@ class KernelGraph:
     """
 
     graph: EditableGraph
-    nodes: tuple[onnx.NodeProto, ...]
+    nodes: tuple[NodeProto, ...]
     channel_block: int
     parts: Mapping[str, SummedParts] = field(default_factory=dict)
     rows: SharedRows = SharedRows()
-    inside: Mapping[str, tuple[onnx.NodeProto, ...]] = field(default_factory=dict)
+    inside: Mapping[str, tuple[NodeProto, ...]] = field(default_factory=dict)
 
     @property
     def weights(self) -> Mapping[str, np.ndarray]:
@@ -140,16 +128,6 @@ class KernelGraph:
                 found[name].append(index)
         return {name: tuple(indices) for name, indices in found.items()}
 
-    def changed(self, changes: Sequence[AsOne]) -> KernelGraph:
-        """The graph after all `changes`, whose new nodes stand in this order behind those that there are."""
-        if not changes:
-            return self
-        gone = frozenset().union(*(each.gone for each in changes))
-        rest = (onnx.NodeProto() if index in gone else node for index, node in enumerate(self.nodes))
-        graph, inside = self.graph.copy(), dict(self.inside)
-        for each in changes:
-            graph.weights.update(each.weights)
-            graph.tensors.update(each.tensors)
-            inside.update(each.inside)
-        nodes = (*rest, *(node for each in changes for node in each.nodes))
-        return replace(self, graph=graph, nodes=nodes, inside=inside)
+    def result(self, index: int) -> str:
+        """The first tensor that a node computes."""
+        return str(self.nodes[index].output[0])
