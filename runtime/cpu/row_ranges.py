@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 
-import onnx
+from onnx import NodeProto
 
 from iosched.models.node_attributes import integer, integers, padding
 from iosched.models.wiring import is_standard
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.rewrite.layouts import NCHWC
-from iosched.runtime.cpu.shares import even_ranges, shape_of
+from iosched.runtime.cpu.rewrite.blocked import NCHWC
+from iosched.runtime.cpu.rewrite.images import is_image
+from iosched.runtime.cpu.shares import even_ranges
 
 Rows = tuple[int, int]
 """Rows from the first up to, and without, the second."""
@@ -65,14 +65,14 @@ class RowPlan:
 
 
 def row_axis(kernels: KernelGraph, name: str) -> int:
-    """The axis of the rows: of an image that a Transpose reads it is another."""
-    readers = kernels.readers[name]
-    return 1 if readers and kernels.nodes[readers[0]].op_type == "Transpose" else 2
+    """The axis of the rows: of an image with channels last, which the first Transpose reads, it is another."""
+    is_last = name in kernels.inputs and any(node.op_type == "Transpose" for node in kernels.graph.consumers(name))
+    return 1 if is_last else 2
 
 
 def height(kernels: KernelGraph, name: str) -> int:
     """How many rows a tensor has."""
-    return shape_of(kernels, name)[row_axis(kernels, name)]
+    return kernels.graph.shape(name)[row_axis(kernels, name)]
 
 
 def windows(kernels: KernelGraph, index: int) -> dict[str, Window] | None:
@@ -82,25 +82,21 @@ def windows(kernels: KernelGraph, index: int) -> dict[str, Window] | None:
         return None
     if node.domain == NCHWC and node.op_type in ("Conv", "MaxPool", "AveragePool"):
         return _window_of_kernel(kernels, node)
-    if is_standard(node) and node.op_type == "Transpose":
+    if is_standard(node, "Transpose"):
         is_first = node.input[0] in kernels.inputs and len(kernels.readers[node.input[0]]) == 1
         return {node.input[0]: Window()} if is_first and integers(node, "perm") == _TO_CHANNELS_FIRST else None
     return _pointwise(kernels, node)
 
 
 def _is_image(kernels: KernelGraph, name: str) -> bool:
-    spec = kernels.tensors[name]
-    return spec.is_static and spec.dtype == "float32" and len(spec.shape or ()) == 4 and (spec.shape or ())[0] == 1
+    return is_image(kernels.graph, name) and kernels.graph.shape(name)[0] == 1
 
 
-def _window_of_kernel(kernels: KernelGraph, node: onnx.NodeProto) -> dict[str, Window] | None:
-    if integer(node, "ceil_mode") or any(name in kernels.tensors for name in node.input[1:3]):
+def _window_of_kernel(kernels: KernelGraph, node: NodeProto) -> dict[str, Window] | None:
+    extents = _kernel_shape(kernels, node)
+    if integer(node, "ceil_mode") or any(name in kernels.tensors for name in node.input[1:3]) or len(extents) != 2:
         return None
-    weight = kernels.weights.get(node.input[1]) if node.op_type == "Conv" else None
-    extents = integers(node, "kernel_shape") or (() if weight is None else weight.shape[2:])
-    if len(extents) != 2:
-        return None
-    pads = padding(node, shape_of(kernels, node.input[0])[2:], extents)
+    pads = kernel_pads(kernels, node)
     if min(pads) < 0:
         return None
     extent = (extents[0] - 1) * integers(node, "dilations", (1, 1))[0] + 1
@@ -109,11 +105,21 @@ def _window_of_kernel(kernels: KernelGraph, node: onnx.NodeProto) -> dict[str, W
     return None if node.input[0] in summed else {**found, **dict.fromkeys(summed, Window())}
 
 
-def _pointwise(kernels: KernelGraph, node: onnx.NodeProto) -> dict[str, Window] | None:
+def kernel_pads(kernels: KernelGraph, node: NodeProto) -> tuple[int, ...]:
+    """How a convolution or a pool pads its image: above, before, below and behind."""
+    return padding(node, kernels.graph.shape(node.input[0])[2:], _kernel_shape(kernels, node))
+
+
+def _kernel_shape(kernels: KernelGraph, node: NodeProto) -> tuple[int, ...]:
+    weight = kernels.weights.get(node.input[1]) if node.op_type == "Conv" else None
+    return integers(node, "kernel_shape") or (() if weight is None else weight.shape[2:])
+
+
+def _pointwise(kernels: KernelGraph, node: NodeProto) -> dict[str, Window] | None:
     computed = [name for name in node.input if name in kernels.tensors]
     constants = [kernels.weights[name] for name in node.input if name in kernels.weights]
-    alike = all(shape_of(kernels, name) == shape_of(kernels, node.output[0]) for name in computed)
-    if node.op_type not in _POINTWISE or not alike or any(prod(array.shape) > 1 for array in constants):
+    are_alike = len({kernels.graph.shape(name) for name in (*computed, node.output[0])}) == 1
+    if node.op_type not in _POINTWISE or not are_alike or any(array.size > 1 for array in constants):
         return None
     return dict.fromkeys(computed, Window())
 
@@ -133,13 +139,13 @@ def plan_rows(
 
     Complexity: O(nodes times parts).
     """
-    end = kernels.nodes[nodes[-1]].output[0]
+    end = kernels.result(nodes[-1])
     made: dict[str, tuple[Rows, ...]] = {end: tuple(even_ranges(height(kernels, end), parts))}
     needed: dict[tuple[int, str], tuple[Rows, ...]] = {}
     if len(made[end]) < parts:
         return None
     for index in reversed(nodes):
-        result = kernels.nodes[index].output[0]
+        result = kernels.result(index)
         if result not in made:
             wanted = [needed[reader, result] for reader in kernels.readers[result]]
             rows = height(kernels, result)

@@ -11,43 +11,43 @@ This is done where operators follow one another, so that there is nothing to sch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from iosched.models.node_attributes import integer
-from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.row_ranges import RowPlan, height, plan_rows, windows
-from iosched.runtime.cpu.rows_draft import RowsDraft
-from iosched.runtime.cpu.shares import even_ranges, shape_of
+from onnx import NodeProto
+from onnx.helper import make_node
+
+from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.node_attributes import assign, integer, names, text, with_attributes
+from iosched.runtime.cpu.kernel_graph import KernelGraph, SharedRows
+from iosched.runtime.cpu.rewrite.blocked import NCHWC
+from iosched.runtime.cpu.row_ranges import RowPlan, Rows, height, kernel_pads, plan_rows, row_axis, windows
+from iosched.runtime.cpu.shares import even_ranges
 from iosched.runtime.cpu.work import node_work_us
 
-_SET_COST = (0.0, 1.8, 2.3, 3.1, 4.0)  # of 0 to 4 blocks of results that MLAS computes at once, in blocks of a full set
+_SET_COST = (0.0, 1.8, 2.3, 3.1, 4.0)
+"""Of 0 to 4 blocks of results that MLAS computes at once, in blocks of a full set."""
 _BYTES_PER_US = 8_000  # as `work.py` guesses
 _HANDOVER_US = 5.0
 _LEAST_GAIN_US = 50.0
-_SLICE_BY_OPERANDS = 10  # the operator set since which a Slice has its numbers as operands
+_SLICE_BY_OPERANDS = 10
+"""The operator set since which a Slice has its numbers as operands."""
 
 
-def share_rows(kernels: KernelGraph, lanes: int, least_gain_us: float = _LEAST_GAIN_US) -> KernelGraph:
+def share_rows(kernels: KernelGraph, lanes: int) -> KernelGraph:
     """The graph, with the run of nodes after its input that is best shared out between rows cut so for `lanes` cores.
 
     The graph inside `kernels` is edited.
 
     Complexity: O(n^2) in the nodes of the longest such run.
     """
-    if lanes < 2 or kernels.opsets.get("", 0) < _SLICE_BY_OPERANDS:
+    if lanes < 2 or kernels.graph.opset < _SLICE_BY_OPERANDS:
         return kernels
-    plan = _best(kernels, lanes, least_gain_us)
-    return kernels if plan is None else RowsDraft(kernels, plan).finished()
-
-
-def _best(kernels: KernelGraph, lanes: int, least_gain_us: float) -> RowPlan | None:
-    found: tuple[float, RowPlan] | None = None
-    for run in _runs(kernels):
-        plan = _planned(kernels, run, lanes)
-        gain_us = 0.0 if plan is None else _gain_us(kernels, plan, lanes)
-        if plan is not None and gain_us >= least_gain_us and (found is None or gain_us > found[0]):
-            found = gain_us, plan
-    return found[1] if found else None
+    plans = [plan for run in _runs(kernels) if (plan := _planned(kernels, run, lanes)) is not None]
+    best = max(plans, key=lambda plan: _gain_us(kernels, plan, lanes), default=None)
+    if best is None or _gain_us(kernels, best, lanes) < _LEAST_GAIN_US:
+        return kernels
+    return _Draft(kernels, kernels.graph, best).finished()
 
 
 def _runs(kernels: KernelGraph) -> Iterator[tuple[int, ...]]:
@@ -55,14 +55,15 @@ def _runs(kernels: KernelGraph) -> Iterator[tuple[int, ...]]:
     for source in kernels.inputs:
         nodes: list[int] = []
         inside = {source}
-        while len(alive := _alive(kernels, nodes, inside)) <= 2:  # what a sum adds may wait beside the trunk
-            if nodes and alive == [kernels.nodes[nodes[-1]].output[0]]:
+        # What a sum adds may wait beside the trunk.
+        while len(alive := _alive(kernels, nodes, inside)) <= 2:
+            if nodes and alive == [kernels.result(nodes[-1])]:
                 yield tuple(nodes)
             readers = [reader for name in alive for reader in kernels.readers[name] if reader not in nodes]
             if not readers or not _may_follow(kernels, min(readers), inside):
                 break
             nodes.append(min(readers))
-            inside.add(kernels.nodes[nodes[-1]].output[0])
+            inside.add(kernels.result(nodes[-1]))
 
 
 def _alive(kernels: KernelGraph, nodes: Sequence[int], inside: set[str]) -> list[str]:
@@ -74,7 +75,7 @@ def _may_follow(kernels: KernelGraph, index: int, inside: set[str]) -> bool:
     """Whether a node may go on with a run: nothing else could run beside it."""
     if not inside.issuperset(kernels.reads[index]) or not inside.isdisjoint(kernels.outputs):
         return False
-    image, result = kernels.reads[index][0], kernels.nodes[index].output[0]
+    image, result = kernels.reads[index][0], kernels.result(index)
     beside = [reader for reader in kernels.readers[image] if kernels.nodes[reader].input[0] == image]
     return len(beside) == 1 and result not in kernels.outputs and windows(kernels, index) is not None
 
@@ -86,7 +87,7 @@ def _planned(kernels: KernelGraph, run: Sequence[int], lanes: int) -> RowPlan | 
     before_us = dict(zip(run, accumulate(node_work_us(kernels, index) for index in run), strict=True))
 
     def copies(index: int, again: int) -> bool:
-        name = kernels.nodes[index].output[0]
+        name = kernels.result(index)
         return before_us[index] * again / height(kernels, name) / lanes > _copy_us(kernels, name, lanes)
 
     return plan_rows(kernels, run, lanes, copies)
@@ -99,14 +100,14 @@ def _copy_us(kernels: KernelGraph, name: str, lanes: int) -> float:
 
 def _gain_us(kernels: KernelGraph, plan: RowPlan, lanes: int) -> float:
     """How much less the nodes take than shared out between channels."""
-    *before, last = (kernels.nodes[index].output[0] for index in plan.nodes)
+    *before, last = (kernels.result(index) for index in plan.nodes)
     copied = [name for name in before if any(plan.needed[r, name] != plan.made[name] for r in kernels.readers[name])]
     gained = sum(_saved_us(kernels, plan, index, lanes) for index in plan.nodes)
     return gained - sum(_copy_us(kernels, name, lanes) for name in (*copied, last))
 
 
 def _saved_us(kernels: KernelGraph, plan: RowPlan, index: int, lanes: int) -> float:
-    result = kernels.nodes[index].output[0]
+    result = kernels.result(index)
     of_rows = max(stop - first for first, stop in plan.made[result]) / height(kernels, result)
     read_again = sum(kernels.weights[name].nbytes for name in kernels.constants[index]) * (1 - 1 / lanes)
     own_us = node_work_us(kernels, index)
@@ -120,7 +121,7 @@ def _of_channels(kernels: KernelGraph, index: int, lanes: int) -> float:
         return 1.0
     if node.output[0] in kernels.parts:
         return 1 / lanes
-    channels = shape_of(kernels, node.output[0])[1]
+    channels = kernels.graph.shape(node.output[0])[1]
     sizes = [-(-(b - a) // kernels.channel_block) for a, b in even_ranges(channels, lanes, kernels.channel_block)]
     if node.op_type != "Conv" or integer(node, "group", 1) > 1:
         return max(sizes) / sum(sizes)
@@ -129,3 +130,133 @@ def _of_channels(kernels: KernelGraph, index: int, lanes: int) -> float:
 
 def _blocks_cost(blocks: int) -> float:
     return blocks // 4 * _SET_COST[4] + _SET_COST[blocks % 4]
+
+
+# --- the nodes for rows -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """The nodes for rows that stand for the nodes of a plan.
+
+    In the blocked layout rows lie apart, once for each block of channels, so they are cut and joined on another view of
+    the same bytes, their lines: blocks, rows, and the rest.
+
+    Attributes:
+        graph: that of `kernels`, which is edited.
+        parts: for each tensor that is computed in parts, the parts.
+        in_blocks: those in the blocked layout.
+        lane_of: for each tensor that one core computes, which of the cores.
+        made: all nodes that are new.
+    """
+
+    kernels: KernelGraph
+    graph: EditableGraph
+    plan: RowPlan
+    parts: dict[str, list[str]] = field(default_factory=dict)
+    in_blocks: set[str] = field(default_factory=set)
+    lane_of: dict[str, int] = field(default_factory=dict)
+    made: list[NodeProto] = field(default_factory=list)
+
+    def finished(self) -> KernelGraph:
+        """The graph with the nodes of the plan in parts, all of them in the place of the first: they need no others."""
+        for index in self.plan.nodes:
+            self._compute(index)
+        whole = tuple(self.kernels.nodes[index] for index in self.plan.nodes)
+        result = whole[-1].output[0]
+        joined = self._joined([self._lines(part, result) for part in self.parts[result]], result, None)
+        shape = self._constant(result, self.graph.shape(result))
+        self.made.append(make_node("Reshape", [joined, shape], [result], name=self._label(result)))
+        self.graph.replace([node_name(node) for node in whole], *self.made)
+        shared = SharedRows(self.lane_of, whole, frozenset(node.output[0] for node in self.made))
+        return replace(self.kernels, nodes=self.graph.nodes, rows=shared)
+
+    def _compute(self, index: int) -> None:
+        """Adds the parts of a node."""
+        node, sources = self.kernels.nodes[index], windows(self.kernels, index) or {}
+        result = node.output[0]
+        if node.domain == NCHWC or not self.in_blocks.isdisjoint(sources):
+            self.in_blocks.add(result)
+        for lane, rows in enumerate(self.plan.made[result]):
+            operands = {name: self._operand(index, name, lane) for name in sources}
+            part = with_attributes(node)
+            part.input[:] = [operands.get(name, name) for name in node.input]
+            part.output[0] = self._tensor(result, result, self._shape(result, 2, rows))
+            part.name = f"{self._label(result)}/rows{lane}"
+            if "pads" in names(node) or text(node, "auto_pad"):
+                source = node.input[0]
+                (first, stop), (low, high) = sources[source].rows(rows), self.plan.needed[index, source][lane]
+                _, before, _, behind = kernel_pads(self.kernels, node)
+                assign(part, pads=(low - first, before, stop - high, behind), auto_pad="NOTSET")
+            self.parts.setdefault(result, []).append(part.output[0])
+            self._add(part, lane)
+
+    def _operand(self, index: int, name: str, lane: int) -> str:
+        """The rows of an operand that the part of a node for `lane` reads."""
+        rows = self.plan.needed[index, name][lane]
+        if name not in self.plan.made:
+            return self._cut(name, row_axis(self.kernels, name), rows, self.kernels.result(index), lane)
+        made = self.plan.made[name]
+        if made[lane] == rows:
+            return self.parts[name][lane]
+        pieces = []
+        for part, (begin, end) in zip(self.parts[name], made, strict=True):
+            low, high = max(rows[0], begin), min(rows[1], end)
+            if low < high:
+                pieces.append(self._cut(self._lines(part, name), 1, (low - begin, high - begin), name, lane))
+        lines = self._joined(pieces, name, lane)
+        shape = self._shape(name, 2, rows)
+        return self._put("Reshape", [lines, shape], shape, name)
+
+    def _lines(self, part: str, name: str) -> str:
+        """Some rows of `name` as a tensor (blocks of channels, rows, the rest), of the same bytes."""
+        _, channels, rows, columns = self.graph.shape(part)
+        block = self.kernels.channel_block if name in self.in_blocks else 1
+        shape = channels // block, rows, columns * block
+        return self._put("Reshape", [part, shape], shape, name)
+
+    def _cut(self, source: str, axis: int, rows: Rows, of: str, lane: int) -> str:
+        """Some rows of a tensor, by one core."""
+        if rows == (0, self.graph.shape(source)[axis]):
+            return source
+        first, stop = rows
+        return self._put("Slice", [source, [first], [stop], [axis]], self._shape(source, axis, rows), of, lane)
+
+    def _joined(self, pieces: Sequence[str], of: str, lane: int | None) -> str:
+        """Lines one below the other, by one core or by all."""
+        if len(pieces) == 1:
+            return pieces[0]
+        total = sum(self.graph.shape(name)[1] for name in pieces)
+        shape = self._shape(pieces[0], 1, (0, total))
+        return self._put("Concat", pieces, shape, of, lane)
+
+    def _shape(self, name: str, axis: int, rows: Rows) -> tuple[int, ...]:
+        """The shape of some rows of a tensor."""
+        shape = self.graph.shape(name)
+        return (*shape[:axis], rows[1] - rows[0], *shape[axis + 1 :])
+
+    def _put(
+        self, kind: str, operands: Sequence[str | Sequence[int]], shape: Sequence[int], of: str, lane: int | None = None
+    ) -> str:
+        """Adds a node that reads tensors and lists of numbers; returns its result, named for the tensor `of`."""
+        result = self._tensor(self._label(of), of, shape)
+        inputs = [each if isinstance(each, str) else self._constant(of, each) for each in operands]
+        axis = 1 if kind == "Concat" else None
+        self._add(make_node(kind, inputs, [result], name=result, axis=axis), lane)
+        return result
+
+    def _add(self, node: NodeProto, lane: int | None) -> None:
+        self.made.append(node)
+        if lane is not None:
+            self.lane_of[node.output[0]] = lane
+
+    def _label(self, tensor: str) -> str:
+        """The name of the node that computes a tensor, or that of the tensor: new names begin so."""
+        return self.kernels.nodes[self.kernels.producer[tensor]].name or tensor
+
+    def _tensor(self, name: str, like: str, shape: Sequence[int]) -> str:
+        return self.graph.add_tensor(f"{name}/rows{len(self.graph.tensors)}", like, shape)
+
+    def _constant(self, of: str, numbers: Sequence[int]) -> str:
+        name = f"{self._label(of)}/rows{len(self.graph.weights)}"
+        return self.graph.add_integers(name, numbers)
