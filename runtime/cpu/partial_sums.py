@@ -11,17 +11,21 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
-import onnx
+from onnx import NodeProto
 from onnx.helper import make_node
 
 from iosched.models.editable_graph import EditableGraph
-from iosched.models.node_attributes import assign, integer, text
+from iosched.models.node_attributes import integer, text, with_attributes
 from iosched.runtime.cpu.kernel_graph import SummedParts
-from iosched.runtime.cpu.rewrite.layouts import NCHWC
+from iosched.runtime.cpu.rewrite.blocked import NCHWC
+from iosched.runtime.cpu.rewrite.images import is_image
 
-_BLOCKS_AT_ONCE = 2  # results for each core, from which MLAS comes near its full speed
-_LEAST_TERMS = 256  # of the sum that a core computes for each result: below it, to add the sums up costs as much
-_LEAST_FLOPS = 10_000_000  # below it, another wait between the cores does
+_BLOCKS_AT_ONCE = 2
+"""Blocks of results for each core, from which MLAS comes near its full speed."""
+_LEAST_TERMS = 256
+"""Of the sum that a core computes for each result: below it, to add the sums up costs as much."""
+_LEAST_FLOPS = 10_000_000
+"""Below it, another wait between the cores costs as much."""
 
 
 def partial_sums(graph: EditableGraph, block: int, lanes: int) -> dict[str, SummedParts]:
@@ -35,17 +39,15 @@ def partial_sums(graph: EditableGraph, block: int, lanes: int) -> dict[str, Summ
     return {node.output[0]: _parts(graph, node, block, lanes) for node in worth}
 
 
-def _is_worth_it(graph: EditableGraph, node: onnx.NodeProto, block: int, lanes: int) -> bool:
+def _is_worth_it(graph: EditableGraph, node: NodeProto, block: int, lanes: int) -> bool:
     if (node.domain, node.op_type) != (NCHWC, "Conv") or integer(node, "group", 1) != 1:
         return False
-    weight, source = graph.weights.get(node.input[1]), graph.tensors.get(node.input[0])
-    if weight is None or source is None or node.input[0] in node.input[3:]:
-        return False
-    if text(node, "activation") not in ("", "Relu"):
+    weight, source = graph.weights.get(node.input[1]), node.input[0]
+    if weight is None or source in node.input[3:] or text(node, "activation") not in ("", "Relu"):
         return False
     results, taken, *kernel = weight.shape
-    shape = source.shape or ()
-    if len(shape) != 4 or shape[:2] != (1, taken) or taken % block or taken // block < lanes:
+    is_alone = is_image(graph, source) and graph.shape(source)[:2] == (1, taken)
+    if not is_alone or taken % block or taken // block < lanes:
         return False
     terms = taken * prod(kernel)
     flops = 2 * terms * prod(graph.shape(node.output[0]))
@@ -53,18 +55,16 @@ def _is_worth_it(graph: EditableGraph, node: onnx.NodeProto, block: int, lanes: 
     return bool(is_narrow and terms >= _LEAST_TERMS * lanes and flops >= _LEAST_FLOPS)
 
 
-def _parts(graph: EditableGraph, node: onnx.NodeProto, block: int, lanes: int) -> SummedParts:
+def _parts(graph: EditableGraph, node: NodeProto, block: int, lanes: int) -> SummedParts:
     result, weight = node.output[0], graph.weights[node.input[1]]
     blocks = weight.shape[1] // block
     edges = [blocks * lane // lanes for lane in range(lanes + 1)]
     nodes = []
     for begin, end in pairwise(edges):
-        filters = graph.add_weight(graph.fresh(f"{node.input[1]}/part"), _filters(weight, block, begin, end))
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        filters = graph.add_fresh_weight(f"{node.input[1]}/part", _filters(weight, block, begin, end))
+        made = with_attributes(node, activation=None, activation_params=None)
         made.input[:] = [node.input[0], filters, *(node.input[2:] if begin == 0 else ())]
         made.output[0] = made.name = graph.add_tensor(f"{result}/part", result)
-        assign(made, activation=None, activation_params=None)
         nodes.append(made)
     is_activated = text(node, "activation") == "Relu"
     total = graph.add_tensor(f"{result}/part", result) if is_activated else result
