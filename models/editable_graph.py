@@ -5,7 +5,7 @@ A pass is a function that changes an `EditableGraph` in place. The names of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -102,10 +102,6 @@ class EditableGraph:
         made.__dict__.update({key: dict(value) for key, value in self.__dict__.items() if isinstance(value, dict)})
         self._own_uses = set()
         return made
-
-    def become(self, other: EditableGraph) -> None:
-        """Take over all of another graph, which must not be used any more."""
-        vars(self).update(vars(other))
 
     def to_proto(self) -> onnx.ModelProto:
         """The model, with initializers as `describe_weight` makes them."""
@@ -309,14 +305,14 @@ class EditableGraph:
             self.tensors[tensor] = replace(self.tensors[tensor], shape=tuple(shape))
             self.declared.pop(tensor, None)
 
-    def drop_unread(self, may_go: Callable[[onnx.NodeProto], bool] = lambda node: True) -> None:
+    def drop_unread(self) -> None:
         """Take out nodes from which no path leads to an output, and then the weights that nothing reads; O(nodes).
 
         The nodes must stand in topological order.
         """
         for name in reversed(self._order()):
             node = self._nodes[name]
-            if not any(self.uses(tensor) for tensor in writes(node)) and may_go(node):
+            if not any(self.uses(tensor) for tensor in writes(node)):
                 self.remove(name)
         self.drop_unread_weights()
 

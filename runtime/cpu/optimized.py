@@ -24,7 +24,7 @@ from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.wiring import producers, reads, replace_nodes, writes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.rewrite import model_rewrites
-from iosched.runtime.cpu.rewrite.layouts import NCHWC
+from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.faults import plan_error
 from iosched.runtime.reference import Reference
 from iosched.runtime.session import DERIVED, lent_weights, load_onnxruntime, open_session

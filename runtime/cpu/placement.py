@@ -15,7 +15,7 @@ import onnx
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.rewrite.layouts import NCHWC
+from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.placement import Homes, Placement
 from iosched.runtime.plan import View
 

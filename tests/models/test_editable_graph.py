@@ -109,12 +109,6 @@ def test_what_no_output_needs_is_dropped_with_its_weights() -> None:
     assert {*graph.tensors} == {"x", "a", "c"}
 
 
-def test_a_condition_spares_nodes_that_nobody_reads() -> None:
-    graph = _graph(("x", "a"), ("a", "b"), ("x", "d"), ("x", "c"))
-    graph.drop_unread(lambda node: node.output[0] == "d")
-    assert _wiring(graph) == [("x", "a"), ("a", "b"), ("x", "c")]
-
-
 def test_sorting_keeps_the_order_where_it_can() -> None:
     graph = _graph(("b", "c"), ("x", "a"), ("a", "b"))
     graph.sort()

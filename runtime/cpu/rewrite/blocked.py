@@ -9,19 +9,22 @@ onnxruntime's own Sigmoid: whatever reads blocks meets it with zero weights, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-import onnx
+from onnx import NodeProto
 from onnx.helper import make_node
 
 from iosched.models.affine import affine_of
 from iosched.models.editable_graph import EditableGraph, node_name
-from iosched.models.node_attributes import integer, text
-from iosched.runtime.cpu.rewrite.images import padded_edges, sliced_ranges
-from iosched.runtime.cpu.rewrite.layouts import NCHWC, Layouts, Rule, is_conversion
+from iosched.models.node_attributes import assign, integer, text, with_attributes
+from iosched.models.wiring import is_standard, writes
+from iosched.runtime.cpu.rewrite.images import is_image, padded_edges, sliced_ranges
 
+NCHWC = "com.microsoft.nchwc"
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 # Finite at zero, element by element.
 _UNARY = frozenset({
     "Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Erf", "Gelu", "QuickGelu", "HardSwish",
@@ -40,173 +43,300 @@ def keep_blocked(graph: EditableGraph, block: int) -> None:
         graph: what onnxruntime made of a model.
         block: channels in a block.
 
-    Complexity: O(nodes + edges) for each round; another round is made without the operators that turned out to be
-    better left in the plain layout.
+    Complexity: O(nodes + edges), and again for operators one behind another that are better left in the plain layout.
     """
     is_typed = all(spec.dtype for spec in graph.tensors.values())
-    if not is_typed or not any(is_conversion(node, "ReorderOutput") for node in graph.nodes):
+    if not is_typed or not any(_is_conversion(node, "ReorderOutput") for node in graph.nodes):
         return
-    left: set[str] = set()
-    while True:
-        layouts = Layouts(graph, block)
-        for node in graph.nodes:
-            layouts.take(node, None if node_name(node) in left else _RULES.get((node.domain, node.op_type)))
-        layouts.finish()
-        idle = layouts.idle()
-        if not idle:
-            graph.become(layouts.graph)
+    draft = _Draft(graph, block)
+    for node in graph.nodes:
+        draft.take(node, _RULES.get((node.domain, node.op_type), ()))
+    while draft.undo_idle():
+        pass
+    graph.drop_unread()
+
+
+def _is_conversion(node: NodeProto, kind: str) -> bool:
+    """Whether a node converts between the two layouts with channels before rows and columns."""
+    return node.domain == NCHWC and node.op_type == kind and not integer(node, "channels_last")
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A graph that is rewritten node by node, in place.
+
+    Attributes:
+        block: channels in a block.
+        blocked: for tensors in the plain layout, the tensor that holds the same in the blocked one.
+        changed: for each tensor that a rule has written, the node that computed it before, and those that do now.
+        written: the nodes that stand for the present one.
+    """
+
+    graph: EditableGraph
+    block: int
+    blocked: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, tuple[NodeProto, list[NodeProto]]] = field(default_factory=dict)
+    written: list[NodeProto] = field(default_factory=list)
+
+    def take(self, node: NodeProto, rules: Sequence[_Rule]) -> None:
+        """Rewrites a node, in the blocked layout where a rule says how; conversions still compute plain tensors."""
+        if _is_conversion(node, "ReorderOutput"):
+            self.blocked[node.output[0]] = node.input[0]
+        elif _is_conversion(node, "ReorderInput"):
+            self._pass_by(node, [self.blocked[name] for name in node.input if name in self.blocked])
+        elif self._is_view(node):
+            self._pass_by(node, [*self._seen(node)])
+        elif len(writes(node)) == 1 and is_image(self.graph, node.output[0]):
+            self._change(node, rules)
+
+    def _change(self, node: NodeProto, rules: Sequence[_Rule]) -> None:
+        made, self.written = with_attributes(node), []
+        if any(rule(self, made) for rule in rules):
+            self.graph.replace(node_name(node), *self.written)
+            self.changed[node.output[0]] = node, self.written
+
+    def _seen(self, node: NodeProto | None) -> Iterator[str]:
+        """The tensors of which a node computes a view, the nearest first."""
+        while node is not None and self._is_view(node):
+            yield node.input[0]
+            node = self.graph.producer(node.input[0])
+
+    def _is_view(self, node: NodeProto) -> bool:
+        if not is_standard(node, *_VIEWS) or node.output[0] in self.graph.outputs:
+            return False
+        specs = [self.graph.tensors.get(name) for name in (node.input[0], node.output[0])]
+        return all(spec is not None and spec.is_static for spec in specs)
+
+    def _pass_by(self, node: NodeProto, earlier: Sequence[str]) -> None:
+        """Lets all read, instead of a node's result, the last of these tensors of the same bytes that has its shape."""
+        same = [name for name in earlier if self.shape(name) == self.shape(node.output[0])]
+        if same:
+            self.graph.replace_all_uses(node.output[0], same[-1])
+            self._drop(node)
+
+    def _drop(self, node: NodeProto) -> None:
+        """Takes out a node if nobody reads its result, and then the views in front of it."""
+        if self.graph.uses(node.output[0]):
             return
-        left |= idle
+        self.graph.remove(node_name(node))
+        before = self.graph.producer(node.input[0])
+        if before is not None and self._is_view(before):
+            self._drop(before)
+
+    # --- what rules ask and write ---------------------------------------------------------------------------------
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a computed tensor of known size, or of a constant."""
+        return self.graph.shape(name)
+
+    def emit(self, node: NodeProto, result: str, width: int) -> None:
+        """Adds a node that computes `result` in blocks, of `width` channels, and the conversion to the plain layout."""
+        batch, _, *size = self.shape(result)
+        node.output[0] = node.name = self.graph.add_tensor(f"{result}/blocked", result, (batch, width, *size))
+        self.written.append(node)
+        self._hold(result, node.name)
+
+    def _hold(self, result: str, in_blocks: str) -> None:
+        """Notes where the blocks of `result` are, and adds the conversion to the plain layout."""
+        self.blocked[result] = in_blocks
+        channels, label = self.shape(result)[1], f"{result}/plain"
+        self.written.append(make_node("ReorderOutput", [in_blocks], [result], label, domain=NCHWC, channels=channels))
+
+    def view(self, source: str, shape: Sequence[int], label: str) -> str:
+        """The bytes of `source` as a tensor of another shape."""
+        target = self.graph.add_integers(f"{label}/shape", shape)
+        result = self.graph.add_tensor(f"{label}/view", source, shape)
+        self.written.append(make_node("Reshape", [source, target], [result], name=result))
+        return result
+
+    def convolve(self, image: str, parameters: Sequence[str], result: str) -> None:
+        """Adds a depthwise convolution of one by one of the blocks of `image`."""
+        source = self.blocked[image]
+        width = self.shape(source)[1]
+        made = make_node("Conv", [source, *parameters], [result], domain=NCHWC, group=width, kernel_shape=[1, 1])
+        self.emit(made, result, width)
+
+    def activate(self, node: NodeProto) -> bool:
+        """Lets a convolution made here apply the activation `node`; not if it has one, or others read it."""
+        source = node.input[0]
+        made = self.graph.producer(self.blocked.get(source, ""))
+        if made is None or source not in self.changed or made.op_type != "Conv" or text(made, "activation"):
+            return False
+        if max(self.graph.uses(source), self.graph.uses(made.output[0])) > 1:
+            return False
+        assign(made, activation=node.op_type)
+        self._hold(node.output[0], made.output[0])
+        return True
+
+    # --- what was changed in vain ---------------------------------------------------------------------------------
+
+    def undo_idle(self) -> bool:
+        """Brings nodes back that were changed in vain; whether there were any.
+
+        Nobody wants the result of these in blocks, and all that they read is converted anyway.
+        """
+        idle: set[str] = set()
+        for name in self.changed:
+            if self._readers(name) == [name]:
+                idle |= self._idle_from(name)
+        for name in idle:
+            before, written = self.changed.pop(name)
+            self.graph.replace([node_name(node) for node in written], before)
+            del self.blocked[name]
+        return bool(idle)
+
+    def _readers(self, name: str) -> list[str]:
+        """The nodes that read a tensor in blocks and are not themselves unread."""
+        readers = [node_name(reader) for reader in self.graph.consumers(self.blocked[name])]
+        return [reader for reader in readers if self.graph.uses(reader)]
+
+    def _idle_from(self, name: str) -> set[str]:
+        """The changed nodes that compute `name` from tensors that are there in the plain layout; none where not all."""
+        before, _ = self.changed[name]
+        images = [image for image in before.input if image in self.blocked and prod(self.shape(image)[2:]) > 1]
+        # To convert single numbers for each channel costs nothing.
+        found = {name} if images else set()
+        for image in images:
+            if self.graph.uses(image):
+                continue
+            earlier = self._idle_from(image) if image in self.changed and len(self._readers(image)) == 1 else set()
+            if not earlier:
+                return set()
+            found |= earlier
+        return found
 
 
-def _elementwise(layouts: Layouts, node: onnx.NodeProto) -> bool:
+_Rule = Callable[[_Draft, NodeProto], bool]
+"""Writes a node in the blocked layout; False, and nothing written, where it cannot be. The node is a copy."""
+
+
+# --- the rules ----------------------------------------------------------------------------------------------------
+
+
+def _elementwise(draft: _Draft, node: NodeProto) -> bool:
     """Every operand of one shape, or a single number: the same for any order of the elements."""
-    result, computed = node.output[0], layouts.computed(node)
-    constants = [name for name in node.input if name in layouts.graph.weights]
-    in_blocks = layouts.in_blocks(computed)
-    if in_blocks is None or any(layouts.graph.weights[name].size != 1 for name in constants):
+    result, weights = node.output[0], draft.graph.weights
+    computed = [name for name in node.input if name in draft.graph.tensors]
+    in_blocks = {name: draft.blocked[name] for name in computed if name in draft.blocked}
+    if len(in_blocks) < len({*computed}) or any(weights[name].size != 1 for name in node.input if name in weights):
         return False
-    if {layouts.shape(name) for name in computed} != {layouts.shape(result)}:
+    shapes = {draft.shape(name) for name in in_blocks.values()}
+    if {draft.shape(name) for name in computed} != {draft.shape(result)} or len(shapes) != 1:
         return False
-    if len({layouts.shape(name) for name in in_blocks}) != 1:
-        return False
-    names = dict(zip(computed, in_blocks, strict=True))
-    node.input[:] = [names.get(name, name) for name in node.input]
-    layouts.emit(node, result, layouts.shape(in_blocks[0])[1])
+    node.input[:] = [in_blocks.get(name, name) for name in node.input]
+    draft.emit(node, result, shapes.pop()[1])
     return True
 
 
-def _quotient(layouts: Layouts, node: onnx.NodeProto) -> bool:
+def _quotient(draft: _Draft, node: NodeProto) -> bool:
     """Elementwise, of channels that fill their blocks: zero through zero is no number."""
-    channels = layouts.shape(node.output[0])[1]
-    return channels % layouts.block == 0 and _elementwise(layouts, node)
+    return draft.shape(node.output[0])[1] % draft.block == 0 and _elementwise(draft, node)
 
 
-def _activation(layouts: Layouts, node: onnx.NodeProto) -> bool:
-    return layouts.activate(node.input[0], node.op_type, node.output[0]) or _elementwise(layouts, node)
-
-
-def _product(layouts: Layouts, node: onnx.NodeProto) -> bool:
-    """A product with a number for each channel is a depthwise convolution by it."""
-    return _elementwise(layouts, node) or _affine(layouts, node) or _by_computed_factors(layouts, node)
-
-
-def _sum(layouts: Layouts, node: onnx.NodeProto) -> bool:
-    return _elementwise(layouts, node) or _affine(layouts, node)
-
-
-def _affine(layouts: Layouts, node: onnx.NodeProto) -> bool:
+def _affine(draft: _Draft, node: NodeProto) -> bool:
     """What scales and shifts every channel by constants is a depthwise convolution with a bias."""
     result = node.output[0]
-    image = next((name for name in node.input if name in layouts.blocked), None)
-    if image is None or layouts.shape(image) != layouts.shape(result):
+    image = next((name for name in node.input if name in draft.blocked), None)
+    if image is None or draft.shape(image) != draft.shape(result):
         return False
-    channels, width = layouts.shape(image)[1], layouts.shape(layouts.blocked[image])[1]
-    found = affine_of(node, image, layouts.graph.weights, channels, 4)
+    channels, width = draft.shape(image)[1], draft.shape(draft.blocked[image])[1]
+    found = affine_of(node, image, draft.graph.weights, channels, 4)
     if found is None:
         return False
     filters, bias = (np.zeros(width, np.float32) for _ in range(2))
     filters[:channels], bias[:channels] = found.scale, found.shift
-    names = [layouts.add_weight(f"{result}/filters", filters.reshape(-1, 1, 1, 1))]
+    names = [draft.graph.add_fresh_weight(f"{result}/filters", filters.reshape(-1, 1, 1, 1))]
     if bias.any():
-        names.append(layouts.add_weight(f"{result}/bias", bias))
-    layouts.convolve(image, names, result)
+        names.append(draft.graph.add_fresh_weight(f"{result}/bias", bias))
+    draft.convolve(image, names, result)
     return True
 
 
-def _by_computed_factors(layouts: Layouts, node: onnx.NodeProto) -> bool:
-    """A product of an image with a computed (1, C, 1, 1)."""
-    result, (left, right) = node.output[0], node.input
-    for image, factor in ((left, right), (right, left)):
-        if image not in layouts.blocked or layouts.shape(image) != layouts.shape(result):
+def _by_computed_factors(draft: _Draft, node: NodeProto) -> bool:
+    """A product of an image with a computed (1, C, 1, 1) is a depthwise convolution by it."""
+    result = node.output[0]
+    batch, channels, *size = draft.shape(result)
+    for image, factor in (node.input, reversed(node.input)):
+        if image not in draft.blocked or draft.shape(image) != draft.shape(result):
             continue
-        batch, channels, *size = layouts.shape(image)
-        width = layouts.shape(layouts.blocked[image])[1]
-        source = layouts.blocked.get(factor, factor if channels == width else None)
-        if batch != 1 or prod(size) == 1 or layouts.shape(factor) != (1, channels, 1, 1):
-            continue
-        if source is not None and layouts.shape(source)[1] == width:
-            layouts.convolve(image, [layouts.view(source, (width, 1, 1, 1), result)], result)
+        width = draft.shape(draft.blocked[image])[1]
+        source = draft.blocked.get(factor, factor)
+        is_number = draft.shape(factor) == (1, channels, 1, 1) and draft.shape(source)[1] == width
+        if is_number and batch == 1 and prod(size) > 1:
+            draft.convolve(image, [draft.view(source, (width, 1, 1, 1), result)], result)
             return True
     return False
 
 
-def _concat(layouts: Layouts, node: onnx.NodeProto) -> bool:
+def _concat(draft: _Draft, node: NodeProto) -> bool:
     """Along channels, of tensors that fill their blocks."""
-    in_blocks = layouts.in_blocks(list(node.input))
-    if integer(node, "axis", 1) not in (1, -3) or in_blocks is None:
-        return False
-    if any(layouts.shape(name) != layouts.shape(inner) for name, inner in zip(node.input, in_blocks, strict=True)):
+    in_blocks = [draft.blocked[name] for name in node.input if name in draft.blocked]
+    are_filled = [draft.shape(name) for name in in_blocks] == [draft.shape(name) for name in node.input]
+    if integer(node, "axis", 1) not in (1, -3) or not are_filled:
         return False
     node.input[:] = in_blocks
-    layouts.emit(node, node.output[0], layouts.shape(node.output[0])[1])
+    draft.emit(node, node.output[0], draft.shape(node.output[0])[1])
     return True
 
 
-def _pool(layouts: Layouts, node: onnx.NodeProto) -> bool:
-    source = layouts.blocked.get(node.input[0])
+def _pool(draft: _Draft, node: NodeProto) -> bool:
+    source = draft.blocked.get(node.input[0])
     if source is None or integer(node, "storage_order"):
         return False
     node.input[0], node.domain = source, NCHWC
-    layouts.emit(node, node.output[0], layouts.shape(source)[1])
+    draft.emit(node, node.output[0], draft.shape(source)[1])
     return True
 
 
-def _pad(layouts: Layouts, node: onnx.NodeProto) -> bool:
+def _pad(draft: _Draft, node: NodeProto) -> bool:
     """Of rows and columns: a Pad of the view (blocks, H, W, channels of a block)."""
-    edges = padded_edges(node, layouts.graph.weights)
-    if edges is None or text(node, "mode", "constant") != "constant" or not _is_finite(layouts, node.input[2:3]):
+    edges = padded_edges(node, draft.graph.weights)
+    fill = [draft.graph.weights.get(name, np.array(np.nan)) for name in node.input[2:3] if name]
+    # A block's unused channels must be finite.
+    are_finite = all(np.isfinite(array).all() for array in fill)
+    if edges is None or text(node, "mode", "constant") != "constant" or not are_finite:
         return False
     top, left, bottom, right = edges
-    return _in_view(layouts, node, {1: [0, top, left, 0, 0, bottom, right, 0]})
+    return _in_view(draft, node, [[0, top, left, 0, 0, bottom, right, 0]], node.input[2:])
 
 
-def _is_finite(layouts: Layouts, fill: Sequence[str]) -> bool:
-    """Whether the number that a Pad fills with is known and finite, as a block's unused channels must be."""
-    return all(
-        name in layouts.graph.weights and bool(np.isfinite(layouts.graph.weights[name]).all()) for name in fill if name
-    )
-
-
-def _slice(layouts: Layouts, node: onnx.NodeProto) -> bool:
+def _slice(draft: _Draft, node: NodeProto) -> bool:
     """Of rows and columns: a Slice of the view (blocks, H, W, channels of a block)."""
-    ranges = sliced_ranges(node, layouts.graph.weights, layouts.shape(node.input[0]))
+    ranges = sliced_ranges(node, draft.graph.weights, draft.shape(node.input[0]))
     if ranges is None:
         return False
-    starts, ends, steps = zip(ranges.rows, ranges.columns, strict=True)
-    return _in_view(layouts, node, {1: starts, 2: ends, 3: (1, 2), 4: steps})
+    starts, ends, steps = zip(*ranges, strict=True)
+    return _in_view(draft, node, [starts, ends, (1, 2), steps])
 
 
-def _in_view(layouts: Layouts, node: onnx.NodeProto, changed: Mapping[int, Sequence[int]]) -> bool:
-    """The node on the view (blocks, H, W, channels of a block) of its operand, with some parameters changed."""
-    source, result, block = layouts.blocked.get(node.input[0]), node.output[0], layouts.block
+def _in_view(draft: _Draft, node: NodeProto, parameters: Sequence[Sequence[int]], kept: Sequence[str] = ()) -> bool:
+    """The node on the view (blocks, H, W, channels of a block) of its operand, with other parameters."""
+    source, result, block = draft.blocked.get(node.input[0]), node.output[0], draft.block
     if source is None:
         return False
-    batch, width, *size = layouts.shape(source)
-    plain = layouts.shape(result)
-    node.input[0] = layouts.view(source, (batch * width // block, *size, block), result)
-    parameters = {place: np.array(values, np.int64) for place, values in changed.items()}
-    names = {place: layouts.add_weight(f"{result}/parameter", array) for place, array in parameters.items()}
-    kept = node.input[1 + len(names) :] if 2 not in names else []
-    node.input[:] = [node.input[0], *(names[place] for place in sorted(names)), *kept]
-    inner = layouts.add_tensor(f"{result}/inner", (batch * width // block, *plain[2:], block))
-    node.output[0], node.name = inner, inner
-    layouts.written.append(node)
-    target = layouts.add_weight(f"{result}/shape", np.array((batch, width, *plain[2:]), np.int64))
-    layouts.emit(make_node("Reshape", [inner, target], [result]), result, width)
+    batch, width, *size = draft.shape(source)
+    blocks, pixels = batch * width // block, draft.shape(result)[2:]
+    view = draft.view(source, (blocks, *size, block), result)
+    names = [draft.graph.add_integers(f"{result}/parameter", each) for each in parameters]
+    node.name = draft.graph.add_tensor(f"{result}/inner", result, (blocks, *pixels, block))
+    node.input[:], node.output[:] = [view, *names, *kept], [node.name]
+    draft.written.append(node)
+    shape = draft.graph.add_integers(f"{result}/shape", (batch, width, *pixels))
+    draft.emit(make_node("Reshape", [node.name, shape], [result]), result, width)
     return True
 
 
-_RULES: Mapping[tuple[str, str], Rule] = {
-    **{(domain, name): _elementwise for domain in ("", "com.microsoft") for name in (*_UNARY, *_BINARY)},
-    **{("", name): _pool for name in _POOLS},
-    ("", "Div"): _quotient,
-    ("", "Relu"): _activation,
-    ("", "BatchNormalization"): _affine,
-    ("", "Add"): _sum,
-    ("", "Sum"): _sum,
-    ("", "Mul"): _product,
-    ("", "Concat"): _concat,
-    ("", "Pad"): _pad,
-    ("", "Slice"): _slice,
+_RULES: Mapping[tuple[str, str], tuple[_Rule, ...]] = {
+    **{(domain, name): (_elementwise,) for domain in ("", "com.microsoft") for name in (*_UNARY, *_BINARY)},
+    **{("", name): (_pool,) for name in _POOLS},
+    ("", "Div"): (_quotient,),
+    ("", "Relu"): (_Draft.activate, _elementwise),
+    ("", "BatchNormalization"): (_affine,),
+    ("", "Add"): (_elementwise, _affine),
+    ("", "Sum"): (_elementwise, _affine),
+    ("", "Mul"): (_elementwise, _affine, _by_computed_factors),
+    ("", "Concat"): (_concat,),
+    ("", "Pad"): (_pad,),
+    ("", "Slice"): (_slice,),
 }
+"""By domain and type the ways to write a node in the blocked layout, of which the first that applies is taken."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto
@@ -17,12 +16,8 @@ Edges = tuple[int, int, int, int]
 Constants = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Ranges:
-    """The rows and columns that a Slice takes, each as (start, end, step)."""
-
-    rows: tuple[int, int, int]
-    columns: tuple[int, int, int]
+Range = tuple[int, int, int]
+"""Rows or columns from the first up to, and without, the second; every third one."""
 
 
 def is_image(graph: EditableGraph, tensor: str) -> bool:
@@ -47,7 +42,7 @@ def fills_with_zeros(node: NodeProto, constants: Constants) -> bool:
     return text(node, "mode", "constant") == "constant" and fill is not None and not fill.any()
 
 
-def sliced_ranges(node: NodeProto, constants: Constants, shape: Sequence[int]) -> Ranges | None:
+def sliced_ranges(node: NodeProto, constants: Constants, shape: Sequence[int]) -> tuple[Range, Range] | None:
     """The rows and columns that a Slice takes of an image of `shape`; None where it takes only some channels."""
     if len(node.input) < 3 or not all(name in constants for name in node.input[1:] if name):
         return None
@@ -60,4 +55,4 @@ def sliced_ranges(node: NodeProto, constants: Constants, shape: Sequence[int]) -
             return None
         found[axis % len(shape)] = (*slice(start, end, step).indices(shape[axis % len(shape)])[:2], int(step))
     whole = found[:2] == [(0, size, 1) for size in shape[:2]]
-    return Ranges(found[2], found[3]) if whole and len(shape) == 4 else None
+    return (found[2], found[3]) if whole and len(shape) == 4 else None

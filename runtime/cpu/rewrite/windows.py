@@ -44,7 +44,7 @@ def _auto_pad(node: NodeProto) -> str:
 
 def _put_pad(graph: EditableGraph, source: str, result: str, edges: Iterable[int]) -> None:
     top, left, bottom, right = edges
-    pads = graph.add_fresh_weight(f"{result}/pads", np.array([0, 0, top, left, 0, 0, bottom, right]))
+    pads = graph.add_integers(f"{result}/pads", (0, 0, top, left, 0, 0, bottom, right))
     graph.replace(result, make_node("Pad", [source, pads], [result], name=result))
 
 
@@ -116,9 +116,12 @@ def _slice(graph: EditableGraph, node: NodeProto) -> None:
         return
     (source, added), (height, width) = found, graph.shape(node.input[0])[2:]
     ranges = sliced_ranges(node, graph.weights, graph.shape(node.input[0]))
-    if ranges is None or ranges.rows[2] != 1 or ranges.columns[2] != 1:
+    if ranges is None:
         return
-    removed = ranges.rows[0], ranges.columns[0], height - ranges.rows[1], width - ranges.columns[1]
+    (top, bottom, down), (left, right, across) = ranges
+    if (down, across) != (1, 1):
+        return
+    removed = top, left, height - bottom, width - right
     edges = np.subtract(added, removed)
     keeps_pixels = all(min(edges[axis::2]) > -size for axis, size in enumerate(graph.shape(source)[2:]))
     # Where nothing is taken away, onnxruntime takes the Pad into an average that may be too small for it.

@@ -48,11 +48,12 @@ def test_chains_do_not_overlap() -> None:
     assert found == [["a", "b"], ["c", "d"]]
 
 
-def test_a_view_answers_how_tensors_are_connected(graph: GraphView) -> None:
-    node = graph.nodes[0]
-    assert graph.producers[node.outputs[0]] == node.name
-    assert all(node.name in graph.readers[tensor] for tensor in node.inputs)
-    assert node.name in graph.behind(node.name)
-    assert graph.behind(graph.nodes[-1].name) == {graph.nodes[-1].name}
-    assert (graph.unread(), graph.unfed()) == (frozenset(), frozenset())
-    assert graph.opsets["ai.onnx"] > 0
+def test_a_view_answers_how_tensors_are_connected() -> None:
+    view = graph()
+    node = view.nodes[0]
+    assert view.producers[node.outputs[0]] == node.name
+    assert all(node.name in view.readers[tensor] for tensor in node.inputs)
+    assert node.name in view.behind(node.name)
+    assert view.behind(view.nodes[-1].name) == {view.nodes[-1].name}
+    assert (view.unread(), view.unfed()) == (frozenset(), frozenset())
+    assert view.opsets["ai.onnx"] > 0
