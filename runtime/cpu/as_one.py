@@ -19,6 +19,7 @@ import numpy as np
 from onnx import NodeProto
 from onnx.helper import make_node
 
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.fusion.queries import ACTIVATIONS
 from iosched.models.node_attributes import assign, integer, integers, padding, plain_values, with_attributes
 from iosched.models.wiring import reads, writes
@@ -37,10 +38,12 @@ AsOne = tuple[KernelGraph, tuple[int, ...]]
 """The changed graph, and the numbers of all nodes that now stand for the units."""
 
 
-def session_nodes(kernels: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
+def session_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
     """One node in place of those of `units` (`KernelGraph.inside`).
 
     Args:
+        kernels: the graph that the units are of.
+        present: the graph that is changed, in which other units run as one already.
         units: for each unit of one stage, its nodes.
 
     Returns:
@@ -56,10 +59,10 @@ def session_nodes(kernels: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne
     inputs = dict.fromkeys(name for node in members for name in reads(node) if name not in computed)
     name = f"session:{outputs[-1]}"
     stand_in = NodeProto(name=name, op_type="Session", domain="iosched", input=inputs, output=outputs)
-    nodes = [*kernels.nodes, stand_in]
+    nodes = [*present.nodes, stand_in]
     for index in own:
         nodes[index] = NodeProto()
-    return replace(kernels, nodes=tuple(nodes), inside={**kernels.inside, name: members}), (len(kernels.nodes),)
+    return replace(present, nodes=tuple(nodes), inside={**present.inside, name: members}), (len(present.nodes),)
 
 
 def _members(kernels: KernelGraph, own: Sequence[int]) -> tuple[NodeProto, ...]:
@@ -82,10 +85,12 @@ class _Unit:
     after: tuple[int, ...]
 
 
-def merge_nodes(kernels: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
+def merge_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
     """One convolution (or product) and a Split in place of the nodes of `units`.
 
     Args:
+        kernels: the graph that the units are of.
+        present: the graph that is changed, in which other units run as one already.
         units: for each of at least two units of one merge stage, its nodes.
 
     Returns:
@@ -96,15 +101,15 @@ def merge_nodes(kernels: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne |
     parts = [unit for unit in found if unit is not None]
     if len(parts) < len(units) or not _are_alike(kernels, parts):
         return None
-    draft = _Draft(kernels, parts)
+    draft = _Draft(kernels, parts, present.graph.copy())
     if not draft.stack():
         return None
     lifted = draft.lift()
     draft.split(lifted)
-    count = len(kernels.nodes)
+    count = len(present.nodes)
     rest = [index for part in parts for index in part.after[lifted:]]
     own = (*parts[0].before, *range(count, count + len(draft.nodes)), *rest)
-    return replace(kernels, graph=draft.graph, nodes=(*kernels.nodes, *draft.nodes)), own
+    return replace(present, graph=draft.graph, nodes=(*present.nodes, *draft.nodes)), own
 
 
 def _unit(kernels: KernelGraph, nodes: Sequence[int]) -> _Unit | None:
@@ -162,12 +167,12 @@ class _Draft:
     """Nodes that stand for those of several units, in order.
 
     Attributes:
-        graph: a copy of the graph, to which their weights and tensors are added.
+        graph: the graph to which their weights and tensors are added.
         whole: for tensors of the units, the one that holds them for all units.
     """
 
-    def __init__(self, kernels: KernelGraph, parts: Sequence[_Unit]) -> None:
-        self.kernels, self.graph, self.parts = kernels, kernels.graph.copy(), parts
+    def __init__(self, kernels: KernelGraph, parts: Sequence[_Unit], graph: EditableGraph) -> None:
+        self.kernels, self.graph, self.parts = kernels, graph, parts
         self.anchors = [kernels.nodes[part.anchor] for part in parts]
         self.base = "merged:" + "+".join(node.output[0] for node in self.anchors)
         self.convolves = self.anchors[0].op_type in _CONVOLUTIONS

@@ -41,7 +41,7 @@ Arrays = Mapping[str, np.ndarray]
 Nodes = Mapping[str, tuple[int, ...]]
 """For each unit its nodes in the kernel graph."""
 
-_AS_ONE: dict[Strategy, Callable[[KernelGraph, Sequence[Sequence[int]]], AsOne | None]] = {
+_AS_ONE: dict[Strategy, Callable[[KernelGraph, KernelGraph, Sequence[Sequence[int]]], AsOne | None]] = {
     Strategy.MERGE: merge_nodes,
     Strategy.SESSION: session_nodes,
 }
@@ -318,7 +318,7 @@ class CpuBackend:
         kernels, nodes = self.kernels, dict(self.coarse.nodes)
         for stage in stages:
             as_one = _AS_ONE.get(stage.strategy)
-            found = as_one and as_one(kernels, [nodes[unit] for unit in stage.operators])
+            found = as_one and as_one(self.kernels, kernels, [nodes[unit] for unit in stage.operators])
             if found:
                 kernels, own = found
                 nodes |= {**dict.fromkeys(stage.operators, ()), stage.operators[0]: own}
