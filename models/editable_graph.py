@@ -27,6 +27,13 @@ def node_name(node: onnx.NodeProto) -> str:
     return node.output[0] or next(iter(writes(node)))
 
 
+def bare_frame(name: str, ir_version: int, opset_import: Iterable[onnx.OperatorSetIdProto]) -> onnx.ModelProto:
+    """The frame of a new graph of this name, without metadata."""
+    frame = onnx.ModelProto(ir_version=ir_version, opset_import=opset_import)
+    frame.graph.name = name
+    return frame
+
+
 class EditableGraph:
     """A graph that is edited node by node; every edit is O(edges of the node).
 
@@ -199,6 +206,17 @@ class EditableGraph:
         """Shape of a weight or of a tensor of known size; () where it is not known."""
         return self.weights[tensor].shape if tensor in self.weights else self.tensors[tensor].shape or ()
 
+    def leading_to(self, tensors: Iterable[str]) -> set[str]:
+        """The names of the nodes from which a path leads to any of these tensors; O(edges of these nodes)."""
+        found: set[str] = set()
+        waiting = [*tensors]
+        while waiting:
+            node = self.producer(waiting.pop())
+            if node is not None and node_name(node) not in found:
+                found.add(node_name(node))
+                waiting.extend(reads(node))
+        return found
+
     def fresh(self, name: str) -> str:
         """The name, or one like it that no tensor has."""
         while self.has(name) or name in self.tensors or name in self.outputs:
@@ -319,6 +337,18 @@ class EditableGraph:
     def drop_unread_weights(self) -> None:
         """Take out the weights that nothing reads."""
         self.weights = {name: array for name, array in self.weights.items() if self.uses(name)}
+
+    def cut_out(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        """Keep what computes `outputs` when `inputs` are fed; names that are not declared are passed over; O(nodes).
+
+        The nodes must stand in topological order.
+        """
+        known = {**self.inputs, **self.outputs, **self.declared}
+        feeders = {name: self.producer(name) for name in inputs}
+        self.inputs = {name: known[name] for name in feeders if name in known}
+        self.outputs = {name: known[name] for name in outputs if name in known}
+        self.remove(*{node_name(node) for node in feeders.values() if node is not None})
+        self.drop_unread()
 
     def sort(self) -> None:
         """Bring the nodes into topological order, and else leave their order.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+import msgspec
 import onnx
+
+T = TypeVar("T")
 
 METADATA_PREFIX = "io.iosched."
 """The keys of all metadata that iosched writes begin with this."""
@@ -19,6 +23,14 @@ SCHEDULES_KEY = "io.iosched.schedules"
 def metadata_of(proto: onnx.ModelProto, key: str) -> str | None:
     """What the metadata of a model has under `key`, or None."""
     return next((item.value for item in proto.metadata_props if item.key == key), None)
+
+
+def decoded(text: str | msgspec.Raw, kind: type[T]) -> T | None:
+    """What JSON in metadata says; None where it is not of this kind."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def write_metadata(

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx
 
-from iosched.models.editable_graph import EditableGraph
+from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
-from iosched.models.wiring import reads
+from iosched.models.wiring import reads, writes
 
 
 def probed(model: Model, tensors: Collection[str]) -> Model:
@@ -34,14 +34,10 @@ def part_alone(model: Model, operators: Collection[str], outputs: Collection[str
     Raises:
         InvalidModelError: the graph is not one that can be run, for example because a shape is not known.
     """
-    wanted = {name for operator in operators for name in model.graph.by_name[operator].nodes}
     graph = EditableGraph.of(model.proto, model.weights)
-    known = {**graph.inputs, **graph.outputs, **graph.declared}
-    graph.frame = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
-    graph.frame.graph.name = model.name
-    graph.remove(*(node.name for node in graph.nodes if node.name not in wanted))
-    read = {name for node in graph.nodes for name in reads(node) if graph.producer(name) is None}
-    graph.inputs = {name: known[name] for name in sorted(read) if name in known and name not in model.weights}
-    graph.outputs = {name: known[name] for name in outputs if name in known}
-    graph.drop_unread_weights()
+    graph.frame = bare_frame(model.name, model.proto.ir_version, model.proto.opset_import)
+    nodes = [graph.node(name) for operator in operators for name in model.graph.by_name[operator].nodes]
+    inside = {name for node in nodes for name in writes(node)}
+    read = {name for node in nodes for name in reads(node)}
+    graph.cut_out(sorted(read - inside - model.weights.keys()), outputs)
     return assembled_model(model.name, graph.to_proto(), graph.weights)

@@ -12,8 +12,7 @@ from math import ceil
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol
 
-from iosched.models.composition.extraction import member_alone
-from iosched.models.composition.members import Member
+from iosched.models.composition.members import Member, member_alone
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.runtime.inputs import Arrays, check_names

@@ -96,7 +96,7 @@ class SampledCosts:
 
     @cached_property
     def _parts(self) -> Parts:
-        return Parts.of(self.model)
+        return Parts(self.model)
 
     def _alone(self, name: str) -> Model:
         if name not in self._samples:

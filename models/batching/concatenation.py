@@ -5,8 +5,8 @@ There the members get an axis of their own before, which costs nothing: only the
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft, scaled, spread
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, same
+from iosched.models.batching.writer import Writer, scaled, spread
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Concat", "Split"})
@@ -17,23 +17,23 @@ def axes(layer: Layer) -> Axes:
     return same(() if any(0 in shape for shape in layer.results) else range(len(layer.shape)))
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
     cut = integer(layer.node, "axis", 1 if layer.node.op_type == "Concat" else 0)
     cut += len(layer.shape) if cut < 0 else 0
-    names = [_operand(layer, operand, axis, cut, draft) for operand in layer.operands]
-    outputs = [draft.fresh(name, layer.count) for name in layer.node.output]
-    node = draft.add(layer.node, [name for name in names if name], outputs)
+    names = [_operand(layer, operand, axis, cut, writer) for operand in layer.operands]
+    outputs = [writer.fresh(name, layer.count) for name in layer.node.output]
+    node = writer.add(layer.node, [name for name in names if name], outputs)
     assign(node, axis=cut + 1 if axis == cut else cut)
     if axis != cut:
         return [Joined(name, axis, shape) for name, shape in zip(outputs, layer.results, strict=True)]
     return [
-        Joined(draft.reshaped(name, scaled(shape, axis, layer.count), own, layer.count), axis, shape)
+        Joined(writer.reshaped(name, scaled(shape, axis, layer.count), own, layer.count), axis, shape)
         for name, own, shape in zip(outputs, layer.node.output, layer.results, strict=True)
     ]
 
 
-def _operand(layer: Layer, operand: Operand, axis: int, cut: int, draft: Draft) -> str:
+def _operand(layer: Layer, operand: Operand, axis: int, cut: int, writer: Writer) -> str:
     """An operand, with an axis for the members where that is along which the node cuts or joins; a Split's sizes."""
     if operand is None:
         return ""
@@ -41,10 +41,12 @@ def _operand(layer: Layer, operand: Operand, axis: int, cut: int, draft: Draft) 
         if layer.node.op_type == "Split":
             return operand.names[0]
         value = spread(operand, len(layer.shape), axis, operand.first.shape[axis])
-        name, shape = draft.constant(operand.names[0], value, layer.count), tuple(operand.first.shape)
+        name, shape = writer.constant(operand.names[0], value, layer.count), tuple(operand.first.shape)
     else:
         name, shape = operand.name, operand.shape
-    return draft.reshaped(name, _apart(shape, axis, layer.count), f"{name}/apart", layer.count) if axis == cut else name
+    if axis != cut:
+        return name
+    return writer.reshaped(name, _apart(shape, axis, layer.count), f"{name}/apart", layer.count)
 
 
 def _apart(shape: Shape, axis: int, count: int) -> Shape:

@@ -5,8 +5,8 @@ Convolutions of one tensor need no groups: their output channels are stacked.
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.layer import Axes, Joined, Layer, Single, same
+from iosched.models.batching.writer import Writer
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Conv", "ConvTranspose"})
@@ -23,17 +23,15 @@ def axes(layer: Layer) -> Axes:
     return same([_BATCH if all(each.are_equal for each in weights) else _CHANNELS])
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """One convolution; its groups are those of all members where these differ in their weights."""
     data, own = layer.computed(0), layer.names()
-    name = draft.fresh(layer.node.output[0], layer.count)
     if axis == _BATCH:
-        draft.add(layer.node, own, [name])
-        return [Joined(name, _BATCH, layer.shape)]
+        return writer.one(layer, axis, own)
     # The output channels are the first axis of a convolution's weights, and the second of a transposed one's.
     stacked = isinstance(data, Single) and layer.node.op_type == "ConvTranspose"
-    own[1:] = [draft.along(each, int(stacked and index == 0)) for index, each in enumerate(layer.constants)]
-    node = draft.add(layer.node, own, [name])
+    own[1:] = [writer.along(each, int(stacked and index == 0)) for index, each in enumerate(layer.constants)]
+    found = writer.one(layer, axis, own)
     if not isinstance(data, Single):
-        assign(node, group=integer(layer.node, "group", 1) * layer.count)
-    return [Joined(name, _CHANNELS, layer.shape)]
+        assign(writer.nodes[-1], group=integer(layer.node, "group", 1) * layer.count)
+    return found

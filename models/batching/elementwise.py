@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft, spread, varies
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, same
+from iosched.models.batching.writer import Writer, spread, varies
 from iosched.models.fusion.queries import ACTIVATIONS
 
 UNARY = ACTIVATIONS | {
@@ -34,15 +34,13 @@ def axes(layer: Layer) -> Axes:
     )
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members, whose constants are repeated where they vary along the axis."""
-    inputs = [_operand(layer, operand, axis, draft) for operand in layer.operands]
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, inputs, [name])
-    return [Joined(name, axis, layer.shape)]
+    inputs = [_operand(layer, operand, axis, writer) for operand in layer.operands]
+    return writer.one(layer, axis, inputs)
 
 
-def _operand(layer: Layer, operand: Operand, axis: int, draft: Draft) -> str:
+def _operand(layer: Layer, operand: Operand, axis: int, writer: Writer) -> str:
     if operand is None:
         return ""
     if not isinstance(operand, Constants):
@@ -51,4 +49,4 @@ def _operand(layer: Layer, operand: Operand, axis: int, draft: Draft) -> str:
     if operand.are_equal and (is_bound or not varies(operand, len(layer.shape), axis)):
         return operand.names[0]
     value = spread(operand, len(layer.shape), axis, layer.shape[axis])
-    return draft.constant(operand.names[0], value, layer.count)
+    return writer.constant(operand.names[0], value, layer.count)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.layer import Axes, Joined, Layer
+from iosched.models.batching.writer import Writer
 from iosched.models.node_attributes import integer
 
 TYPES = frozenset({"Gather"})
@@ -25,9 +25,6 @@ def axes(layer: Layer) -> Axes:
     return {axis: axis + grown if axis > chosen else axis for axis in range(rank) if axis != chosen}
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
-    found = axes(layer)[axis]
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, layer.names(), [name])
-    return [Joined(name, found, layer.shape)]
+    return writer.one(layer, axes(layer)[axis], layer.names())

@@ -21,7 +21,7 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
 
     Complexity: that of the model's structure, and O(nodes) for each form.
     """
-    structure, parts = model.structure, Parts.of(model)
+    structure, parts = model.structure, Parts(model)
     digests = [sha256(json.dumps(form_value(form)).encode()).hexdigest()[:16] for form in structure.forms]
     specs = [text for _, text in structure.inputs]
     for placed in structure.operators:

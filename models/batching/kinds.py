@@ -17,8 +17,8 @@ from iosched.models.batching import (
     reshaping,
     slicing,
 )
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.layer import Axes, Joined, Layer
+from iosched.models.batching.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Rule:
     """
 
     axes: Callable[[Layer], Axes]
-    write: Callable[[Layer, int, Draft], list[Joined]]
+    write: Callable[[Layer, int, Writer], list[Joined]]
     spreads: bool = False
 
 

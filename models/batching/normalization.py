@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosched.models.batching.draft import Draft, spread
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, same
+from iosched.models.batching.writer import Writer, spread
 from iosched.models.node_attributes import integer
 
 PER_CHANNEL = frozenset({"BatchNormalization", "InstanceNormalization"})
@@ -29,29 +29,27 @@ def axes(layer: Layer) -> Axes:
     return same([_CHANNELS, _BATCH] if are_equal else [_CHANNELS])
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """One normalization."""
     if layer.node.op_type == "LayerNormalization" and not all(each.are_equal for each in layer.constants):
-        return [Joined(_scaled_behind(layer, axis, draft), axis, layer.shape)]
+        return [Joined(_scaled_behind(layer, axis, writer), axis, layer.shape)]
     is_joined = axis == _CHANNELS and layer.node.op_type in PER_CHANNEL
-    constants = [draft.along(each, 0) if is_joined else each.names[0] for each in layer.constants]
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, [layer.joined()[0].name, *constants], [name])
-    return [Joined(name, axis, layer.shape)]
+    constants = [writer.along(each, 0) if is_joined else each.names[0] for each in layer.constants]
+    return writer.one(layer, axis, [layer.joined()[0].name, *constants])
 
 
-def _scaled_behind(layer: Layer, axis: int, draft: Draft) -> str:
+def _scaled_behind(layer: Layer, axis: int, writer: Writer) -> str:
     """A normalization that scales by one, then each member's scale and shift."""
     name = layer.node.output[0]
     scale, *shift = layer.constants
-    ones = draft.constant(f"{name}/one", np.ones_like(scale.first), layer.count)
-    found = draft.fresh(f"{name}/normalized", layer.count)
-    draft.add(layer.node, [layer.joined()[0].name, ones], [found])
+    ones = writer.constant(f"{name}/one", np.ones_like(scale.first), layer.count)
+    found = writer.fresh(f"{name}/normalized", layer.count)
+    writer.add(layer.node, [layer.joined()[0].name, ones], [found])
     for op_type, constants in zip(("Mul", "Add"), (scale, *shift), strict=False):
-        found = draft.make(op_type, [found, _met(layer, constants, axis, draft)], draft.fresh(name, layer.count))
+        found = writer.make(op_type, [found, _met(layer, constants, axis, writer)], writer.fresh(name, layer.count))
     return found
 
 
-def _met(layer: Layer, constants: Constants, axis: int, draft: Draft) -> str:
+def _met(layer: Layer, constants: Constants, axis: int, writer: Writer) -> str:
     value = spread(constants, len(layer.shape), axis, layer.shape[axis])
-    return draft.constant(constants.names[0], value, layer.count)
+    return writer.constant(constants.names[0], value, layer.count)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.layer import Axes, Joined, Layer, same
+from iosched.models.batching.writer import Writer
 
 TYPES = frozenset({
     "AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
@@ -15,8 +15,6 @@ def axes(layer: Layer) -> Axes:
     return same(() if len([name for name in layer.node.output if name]) > 1 else (1, 0))
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, layer.names(), [name])
-    return [Joined(name, axis, layer.shape)]
+    return writer.one(layer, axis, layer.names())

@@ -10,8 +10,8 @@ from math import prod
 
 import numpy as np
 
-from iosched.models.batching.draft import Draft, concatenated, scaled
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, same
+from iosched.models.batching.writer import Writer, concatenated, scaled
 from iosched.models.merge_rule import is_row
 from iosched.models.node_attributes import integer, number
 
@@ -34,16 +34,14 @@ def axes(layer: Layer) -> Axes:
     return {_BATCH: len(layer.shape) - 1 if isinstance(data, Single) else _BATCH}
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """One product, in one of the ways that the module's docstring tells."""
     if isinstance(layer.computed(0), Single):
-        return _side_by_side(layer, draft)
+        return _side_by_side(layer, writer)
     weights = layer.constant(1)
     if weights is None or all(each.are_equal for each in layer.constants):
-        name = draft.fresh(layer.node.output[0], layer.count)
-        draft.add(layer.node, layer.names(), [name])
-        return [Joined(name, axis, layer.shape)]
-    return _batched(layer, weights, draft)
+        return writer.one(layer, axis, layer.names())
+    return _batched(layer, weights, writer)
 
 
 def _of_computed(layer: Layer) -> Axes:
@@ -54,34 +52,31 @@ def _of_computed(layer: Layer) -> Axes:
     return same(axis for axis in range(len(whole) - 2) if all(shape[axis] == whole[axis] for shape in factors))
 
 
-def _batched(layer: Layer, weights: Constants, draft: Draft) -> list[Joined]:
+def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
     """(members * batch, ..., in) as (members, rows, in), by (members, in, out); and back."""
     data, name, bias = layer.computed(0), layer.node.output[0], layer.constant(2)
     shape = data.shape if data else ()
-    rows = draft.reshaped(layer.names()[0], (layer.count, prod(shape[:-1]), shape[-1]), f"{name}/rows", layer.count)
+    rows = writer.reshaped(layer.names()[0], (layer.count, prod(shape[:-1]), shape[-1]), f"{name}/rows", layer.count)
     alpha, beta = (np.asarray(number(layer.node, key, 1.0), weights.first.dtype) for key in ("alpha", "beta"))
     turned = [value.T if integer(layer.node, "transB") else value for value in weights.values]
     matrices = [(value if alpha == 1 else value * alpha)[np.newaxis] for value in turned]
-    stacked = draft.constant(weights.names[0], concatenated(matrices, 0), layer.count)
-    found = draft.make("MatMul", [rows, stacked], draft.fresh(f"{name}/product", layer.count))
+    stacked = writer.constant(weights.names[0], concatenated(matrices, 0), layer.count)
+    found = writer.make("MatMul", [rows, stacked], writer.fresh(f"{name}/product", layer.count))
     if bias is not None:
         added = np.stack([np.broadcast_to(value.reshape(-1), layer.shape[-1:]) * beta for value in bias.values])
-        constant = draft.constant(bias.names[0], added[:, np.newaxis], layer.count)
-        found = draft.make("Add", [found, constant], draft.fresh(f"{name}/sum", layer.count))
-    found = draft.reshaped(found, scaled(layer.shape, _BATCH, layer.count), name, layer.count)
+        constant = writer.constant(bias.names[0], added[:, np.newaxis], layer.count)
+        found = writer.make("Add", [found, constant], writer.fresh(f"{name}/sum", layer.count))
+    found = writer.reshaped(found, scaled(layer.shape, _BATCH, layer.count), name, layer.count)
     return [Joined(found, _BATCH, layer.shape)]
 
 
-def _side_by_side(layer: Layer, draft: Draft) -> list[Joined]:
+def _side_by_side(layer: Layer, writer: Writer) -> list[Joined]:
     """One product by the matrices side by side: the members' results are columns of its result."""
-    last = len(layer.shape) - 1
     weights, bias = layer.constant(1), layer.constant(2)
     inputs = layer.names()[:1]
     if weights is not None:
-        inputs.append(draft.along(weights, 0 if integer(layer.node, "transB") else 1))
+        inputs.append(writer.along(weights, 0 if integer(layer.node, "transB") else 1))
     if bias is not None:
         rows = [np.broadcast_to(value.reshape(-1), layer.shape[-1:]) for value in bias.values]
-        inputs.append(draft.constant(bias.names[0], np.concatenate(rows), layer.count))
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, inputs, [name])
-    return [Joined(name, last, layer.shape)]
+        inputs.append(writer.constant(bias.names[0], np.concatenate(rows), layer.count))
+    return writer.one(layer, len(layer.shape) - 1, inputs)

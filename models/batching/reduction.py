@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.layer import Axes, Joined, Layer
+from iosched.models.batching.writer import Writer
 from iosched.models.node_attributes import integer, integers
 
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
@@ -35,12 +35,9 @@ def axes(layer: Layer) -> Axes:
     }
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
-    found = axes(layer)[axis]
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, layer.names(), [name])
-    return [Joined(name, found, layer.shape)]
+    return writer.one(layer, axes(layer)[axis], layer.names())
 
 
 def _mixed(layer: Layer, rank: int) -> Sequence[int]:

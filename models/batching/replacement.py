@@ -13,8 +13,7 @@ from iosched.models.batching.record import Groups, Record, note_record, record_o
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import walked
 from iosched.models.composition.compose import compose
-from iosched.models.composition.extraction import member_alone
-from iosched.models.composition.members import Member, members_of
+from iosched.models.composition.members import Member, member_alone, members_of
 from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.errors import InvalidModelError, UsageError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft, scaled
 from iosched.models.batching.layer import Axes, Joined, Layer
+from iosched.models.batching.writer import Writer, scaled
 from iosched.models.node_attributes import integers
 
 VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -29,16 +29,12 @@ def axes(layer: Layer) -> Axes:
     }  # fmt: skip
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """A Reshape to the members' shape, joined; or the Transpose."""
-    data, name = layer.joined()[0].name, layer.node.output[0]
-    if layer.node.op_type != "Transpose":
-        return [
-            Joined(draft.reshaped(data, scaled(layer.shape, axis, layer.count), name, layer.count), axis, layer.shape)
-        ]
-    fresh = draft.fresh(name, layer.count)
-    draft.add(layer.node, [data], [fresh])
-    return [Joined(fresh, _order(layer).index(axis), layer.shape)]
+    data, shape = layer.joined()[0].name, scaled(layer.shape, axis, layer.count)
+    if layer.node.op_type == "Transpose":
+        return writer.one(layer, _order(layer).index(axis), [data])
+    return [Joined(writer.reshaped(data, shape, layer.node.output[0], layer.count), axis, layer.shape)]
 
 
 def _order(layer: Layer) -> tuple[int, ...]:

@@ -8,15 +8,13 @@ from graphlib import CycleError, TopologicalSorter
 from operator import or_
 
 from iosched.models.batching.axes import chosen_axes
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
-from iosched.models.composition.members import members_of, note_owners, owners
-from iosched.models.editable_graph import EditableGraph
+from iosched.models.composition.members import members_of, note_owners, owners, owners_of_nodes
+from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
-from iosched.models.wiring import reads
 
 Groups = Sequence[Sequence[str]]
 
@@ -36,30 +34,25 @@ def batched(model: Model, groups: Groups) -> Model:
         ValueError: operators of a group are not alike, or depend on each other once the groups are made.
         KeyError: the model has no such operator.
     """
-    graph = model.graph
-    parts = Parts.of(model)
-    order = _order(graph, groups)
-    units = [Unit.of(parts, [graph.by_name[name] for name in group]) for group in order]
-    draft = Draft({*graph.tensor, *parts.nodes, *model.weights}, parts.opset)
-    writer = Writer(draft)
+    parts, own = Parts(model), model.graph
+    order = _order(own, groups)
+    units = [Unit.of(parts, [own.by_name[name] for name in group]) for group in order]
+    graph = EditableGraph.of(model.proto, model.weights)
+    writer = Writer(graph)
     owned = owners(model, members_of(model.proto))
-    several = {node: owned[each.name] for each in graph.operators for node in each.nodes}
+    several = owners_of_nodes(own, owned)
     for group, unit, axis in zip(order, units, chosen_axes(units), strict=True):
-        before = len(draft.nodes)
-        writer.write(unit, axis)
+        before = len(writer.nodes)
+        unit.write(axis, writer)
         bits = reduce(or_, (owned[name] for name in group))
-        several.update((node.output[0], bits) for node in draft.nodes[before:])
-    rewritten = EditableGraph.of(model.proto, model.weights)
-    rewritten.remove(*(node.name for unit in units for row in unit.rows for node in row))
-    before = len(draft.nodes)
-    read = {name for node in (*rewritten.nodes, *draft.nodes) for name in reads(node)}
-    writer.part(read.union(graph.outputs))
-    for node in draft.nodes[before:]:
-        several[node.output[0]] = reduce(or_, (owned[graph.producer[name]] for name in node.output))
-    for node in draft.nodes:
-        rewritten.append(node)
-    note_owners(rewritten.frame, {node: bits for node, bits in several.items() if bits & (bits - 1)})
-    return assembled_model(model.name, rewritten.to_proto(), {**model.weights, **draft.constants})
+        several.update((node_name(node), bits) for node in writer.nodes[before:])
+    graph.remove(*(node.name for unit in units for row in unit.rows for node in row))
+    before = len(writer.nodes)
+    writer.split_results()
+    for node in writer.nodes[before:]:
+        several[node_name(node)] = reduce(or_, (owned[own.producer[name]] for name in node.output))
+    note_owners(graph.frame, several)
+    return assembled_model(model.name, graph.to_proto(), graph.weights)
 
 
 def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,16 +11,15 @@ import onnx
 from onnx import helper
 
 from iosched.models.batching.axes import chosen_axes
-from iosched.models.batching.draft import Draft, scaled
 from iosched.models.batching.layer import Joined, Shape
 from iosched.models.batching.unit import Parts, Unit
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.writer import Writer, scaled
 from iosched.models.composition.compose import beside_itself
+from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.graph import TensorSpec
 from iosched.models.load import assembled_model
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import MIN_IR_VERSION
-from iosched.models.wiring import reads
 
 
 def weightless(model: Model) -> Model:
@@ -43,27 +42,24 @@ def sample(parts: Parts, group: Sequence[str]) -> Model:
         ValueError: the operators are not alike, or cannot become one.
         KeyError: the model has no such operator.
     """
-    model, unit = parts.model, _unit(parts, group)
+    model = parts.model
+    unit = Unit.of(parts, [model.graph.by_name[name] for name in group])
     (axis,) = chosen_axes([unit])
-    draft = Draft({name for row in unit.rows for node in row for name in (*node.input, *node.output)}, parts.opset)
-    writer = Writer(draft)
-    inputs = []
-    for names in unit.ports():
-        shape = parts.shape(names[0]) or ()
-        fed = Joined(draft.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
-        writer.results[names] = fed
-        inputs.append(_value(model, fed.name, names[0], scaled(shape, fed.axis, len(names))))
+    graph = EditableGraph(bare_frame("sample", model.proto.ir_version, model.proto.opset_import))
+    graph.weights = dict(model.weights)
+    writer = Writer(graph)
     if unit.spreads:
         name = unit.rows[0][0].input[0]
-        inputs.insert(0, _value(model, name, name, parts.shape(name) or ()))
-    writer.write(unit, axis)
-    found = [writer.results[names] for names in unit.results if names in writer.results]
-    outputs = [helper.make_empty_tensor_value_info(joined.name) for joined in found]
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
-    proto.graph.CopyFrom(helper.make_graph(draft.nodes, "sample", inputs, outputs))
-    read = {name for node in draft.nodes for name in reads(node)}
-    weights = {name: model.weights[name] for name in read & model.weights.keys()}
-    return assembled_model(group[0], proto, {**weights, **draft.constants})
+        graph.inputs[name] = _typed(name, model.graph.tensor[name], parts.shape(name) or ())
+    for names in unit.ports():
+        shape = parts.shape(names[0]) or ()
+        fed = Joined(writer.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
+        writer.results[names] = fed
+        whole = scaled(shape, fed.axis, len(names))
+        graph.inputs[fed.name] = _typed(fed.name, model.graph.tensor[names[0]], whole)
+    unit.write(axis, writer)
+    outputs = [writer.results[names].name for names in unit.results if names in writer.results]
+    return _returning(outputs, graph, group[0])
 
 
 def apart(samples: Sequence[Model]) -> Model:
@@ -85,43 +81,35 @@ def _read(model: Model) -> list[str]:
     return [name for node in model.proto.graph.node for name in node.input]
 
 
-def _unit(parts: Parts, group: Sequence[str]) -> Unit:
-    return Unit.of(parts, [parts.model.graph.by_name[name] for name in group])
-
-
 def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
     """A model that joins `count` tensors like this one along their first axis; scalars are not joined."""
     names = tuple(f"{tensor.name}/{place}" for place in range(count))
-    draft = Draft(set(), opset)
-    joined = draft.join(names, 0, tensor.shape or ())
-    inputs = [_typed(name, tensor, tensor.shape or ()) for name in names]
-    return _model(draft, inputs, [helper.make_empty_tensor_value_info(joined.name)], opset)
+    graph = _empty(opset)
+    graph.inputs = {name: _typed(name, tensor, tensor.shape or ()) for name in names}
+    joined = Writer(graph).join(names, 0, tensor.shape or ())
+    return _returning([joined.name], graph)
 
 
 def parting(tensor: TensorSpec, count: int, opset: int) -> Model:
     """A model that takes a tensor apart into `count` tensors like this one, along their first axis."""
     names = [f"{tensor.name}/{place}" for place in range(count)]
-    draft = Draft(set(), opset)
-    joined = Joined(tensor.name, 0, tensor.shape or ())
-    draft.part(joined, names)
-    inputs = [_typed(tensor.name, tensor, scaled(joined.shape, 0, count))]
-    return _model(draft, inputs, [helper.make_empty_tensor_value_info(name) for name in names], opset)
+    joined, graph = Joined(tensor.name, 0, tensor.shape or ()), _empty(opset)
+    graph.inputs = {joined.name: _typed(joined.name, tensor, scaled(joined.shape, 0, count))}
+    Writer(graph).split(joined, names)
+    return _returning(names, graph)
 
 
-def _model(
-    draft: Draft, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto], opset: int
-) -> Model:
-    proto = onnx.ModelProto(ir_version=MIN_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
-    proto.graph.CopyFrom(helper.make_graph(draft.nodes, "sample", inputs, outputs))
-    return assembled_model("sample", proto, dict(draft.constants))
+def _empty(opset: int) -> EditableGraph:
+    return EditableGraph(bare_frame("sample", MIN_IR_VERSION, [helper.make_opsetid("", opset)]))
+
+
+def _returning(outputs: Iterable[str], graph: EditableGraph, name: str = "sample") -> Model:
+    graph.outputs = {output: helper.make_empty_tensor_value_info(output) for output in outputs}
+    graph.drop_unread_weights()
+    return assembled_model(name, graph.to_proto(), graph.weights)
 
 
 def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:
     is_text = tensor.dtype == "string"  # which numpy has no type for
     kind = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
     return helper.make_tensor_value_info(name, kind, shape)
-
-
-def _value(model: Model, name: str, like: str, shape: Shape) -> onnx.ValueInfoProto:
-    """A graph input of the type that tensor `like` has."""
-    return _typed(name, model.graph.tensor[like], shape)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.draft import Draft
 from iosched.models.batching.layer import Axes, Joined, Layer, same
+from iosched.models.batching.writer import Writer
 from iosched.models.node_attributes import names
 
 TYPES = frozenset({"Pad", "Resize", "Slice", "Upsample"})
@@ -24,11 +24,9 @@ def axes(layer: Layer) -> Axes:
     return same(axis for axis in range(len(layer.shape)) if axis not in touched)
 
 
-def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
-    name = draft.fresh(layer.node.output[0], layer.count)
-    draft.add(layer.node, layer.names(), [name])
-    return [Joined(name, axis, layer.shape)]
+    return writer.one(layer, axis, layer.names())
 
 
 def _touched(layer: Layer, rank: int) -> set[int]:

@@ -12,6 +12,7 @@ import onnx
 
 from iosched.models.batching.kinds import RULES, Rule
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single
+from iosched.models.batching.writer import Writer
 from iosched.models.canonical import counts_in_form, walked
 from iosched.models.graph import Operator
 from iosched.models.model import Model
@@ -19,26 +20,24 @@ from iosched.models.node_attributes import plain_values
 from iosched.models.wiring import is_standard, standard_opset, writes
 
 Names = tuple[str, ...]
+Way = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What there is to be batched: a composed model, taken apart.
-
-    Attributes:
-        model: the composed model.
-        nodes: its nodes by name.
-        opset: the version of ONNX's own operators.
-    """
+    """What there is to be batched: a composed model, taken apart."""
 
     model: Model
-    nodes: Mapping[str, onnx.NodeProto]
-    opset: int
 
-    @classmethod
-    def of(cls, model: Model) -> Parts:
-        """The parts of a model."""
-        return cls(model, {node.name: node for node in model.proto.graph.node}, standard_opset(model.proto))
+    @cached_property
+    def nodes(self) -> Mapping[str, onnx.NodeProto]:
+        """The model's nodes by name."""
+        return {node.name: node for node in self.model.proto.graph.node}
+
+    @cached_property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return standard_opset(self.model.proto)
 
     def looks(self, node: onnx.NodeProto) -> object:
         """What a node has in common with those that it becomes one with."""
@@ -100,9 +99,9 @@ class Unit:
         return {name: row for row, nodes in enumerate(self.rows) for name in nodes[0].output if name}
 
     @property
-    def results(self) -> tuple[Names, ...]:
+    def results(self) -> list[Names]:
         """For every output of the last node the members' tensors."""
-        return tuple(tuple(names) for names in zip(*(node.output for node in self.rows[-1]), strict=True))
+        return self._outputs(-1)
 
     @cached_property
     def spreads(self) -> bool:
@@ -126,13 +125,12 @@ class Unit:
         found = dict.fromkeys(names for row in range(len(self.rows)) for names in self.slots(row))
         return [names for names in found if self.is_own(names)]
 
+    def _outputs(self, row: int) -> list[Names]:
+        return list(zip(*(node.output for node in self.rows[row]), strict=True))
+
     def slots(self, row: int) -> list[Names]:
         """What the members' nodes of one row read, input by input."""
         return list(zip(*(node.input for node in self.rows[row]), strict=True))
-
-    def layers(self) -> tuple[Layer, ...]:
-        """The layer of each node, with no names of joined tensors yet."""
-        return tuple(self.layer(row, {}) for row in range(len(self.rows)))
 
     def layer(self, row: int, joined: Mapping[Names, Joined]) -> Layer:
         """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
@@ -140,37 +138,49 @@ class Unit:
 
     def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
         nodes = self.rows[row]
-        operands = tuple(self._operand(row, slot, names, joined, spreads) for slot, names in enumerate(self.slots(row)))
+        operands = [self._operand(row, slot, names, joined) for slot, names in enumerate(self.slots(row))]
+        if spreads and row == 0:
+            operands[0] = Single(nodes[0].input[0], self.parts.shape(nodes[0].input[0]) or ())
         results = tuple(self.parts.shape(name) or () for name in nodes[0].output)
-        return Layer(nodes, operands, results, self.parts.opset)
+        return Layer(nodes, tuple(operands), results, self.parts.opset)
 
-    def axes(self) -> Axes:
-        """The axes along which what is read from outside may be joined, and those along which the results then are.
+    @cached_property
+    def ways(self) -> Mapping[int, Way]:
+        """By the axes along which what is read from outside may be joined: for each node the axes it takes and gives.
 
         All nodes have to take what the nodes before them compute as it is. Empty where there is no such way.
         """
         if not self.rules:
             return {}
-        layers = self.layers()
-        ways = {axis: self._way(layers, axis) for axis in self.rules[0].axes(layers[0])}
-        return {axis: way[-1][1] for axis, way in ways.items() if way}
+        layers = [self.layer(row, {}) for row in range(len(self.rows))]
+        found = {axis: self._way(layers, axis) for axis in self.rules[0].axes(layers[0])}
+        return {axis: way for axis, way in found.items() if way}
 
-    def way(self, axis: int) -> tuple[tuple[int, int], ...]:
-        """For each node the axes of its operands and of its results, where what is read from outside is along `axis`.
-
-        `axis` is one of `axes()`.
-        """
-        return self._way(self.layers(), axis)
+    def axes(self) -> Axes:
+        """The axes along which what is read from outside may be joined, and those along which the results then are."""
+        return {axis: way[-1][1] for axis, way in self.ways.items()}
 
     def axis_at(self, names: Names, axis: int) -> int:
-        """The axis along which these are joined where they are read, which `ports` has; see `way`."""
-        way = self.way(axis)
-        return next(way[row][0] for row in range(len(self.rows)) if names in self.slots(row))
+        """The axis along which these, which `ports` has, are joined where they are read; `axis` is one of `axes`."""
+        return next(self.ways[axis][row][0] for row in range(len(self.rows)) if names in self.slots(row))
 
-    def _way(self, layers: Sequence[Layer], axis: int) -> tuple[tuple[int, int], ...]:
+    def write(self, axis: int, writer: Writer) -> None:
+        """Add the nodes for all members, which are joined along `axis`; all that feeds them was written."""
+        computed: dict[Names, Joined] = {}
+        for row, (own, _) in enumerate(self.ways[axis]):
+            laid: dict[Names, Joined] = {}
+            for names in self.slots(row):
+                if self.is_own(names) or names in computed:
+                    joined = computed.get(names) or writer.join(names, own, self.parts.shape(names[0]) or ())
+                    laid[names] = writer.relaid(joined, own, len(names))
+            found = self.rules[row].write(self.layer(row, laid), own, writer)
+            computed.update(zip(self._outputs(row), found, strict=False))
+        writer.results.update((names, computed[names]) for names in self.results if names in computed)
+
+    def _way(self, layers: Sequence[Layer], axis: int) -> Way:
         found: list[tuple[int, int]] = []
-        for row, (rule, layer) in enumerate(zip(self.rules, layers, strict=True)):
-            inside = {found[self.inner[name]][1] for name in self.rows[row][0].input if name in self.inner}
+        for rule, layer in zip(self.rules, layers, strict=True):
+            inside = {found[self.inner[name]][1] for name in layer.node.input if name in self.inner}
             own = next(iter(inside), axis)
             after = rule.axes(layer)
             if len(inside) > 1 or own not in after:
@@ -178,15 +188,12 @@ class Unit:
             found.append((own, after[own]))
         return tuple(found)
 
-    def _operand(self, row: int, slot: int, names: Names, joined: Mapping[Names, Joined], spreads: bool) -> Operand:
-        if not names[0]:
+    def _operand(self, row: int, slot: int, names: Names, joined: Mapping[Names, Joined]) -> Operand:
+        first, weights = names[0], self.parts.model.weights
+        if not first:
             return None
-        weights = self.parts.model.weights
-        if names[0] in weights:
-            arrays = tuple(np.asarray(weights[name]) for name in names)
-            differ = self.differ and not counts_in_form(self.rows[row][0], slot, arrays[0].dtype.name)
-            return Constants(tuple(map(str, range(len(names)))) if differ else names, arrays)
-        shape = self.parts.shape(names[0]) or ()
-        if names in joined:
-            return joined[names]
-        return Single(names[0], shape) if spreads and (row, slot) == (0, 0) else Joined("", 0, shape)
+        if first not in weights:
+            return joined.get(names) or Joined("", 0, self.parts.shape(first) or ())
+        arrays = tuple(np.asarray(weights[name]) for name in names)
+        differ = self.differ and not counts_in_form(self.rows[row][0], slot, arrays[0].dtype.name)
+        return Constants(tuple(map(str, range(len(names)))) if differ else names, arrays)

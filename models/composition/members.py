@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 
-import msgspec
 import onnx
 
+from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.models.metadata import metadata_of, write_metadata
+from iosched.models.load import assembled_model
+from iosched.models.metadata import decoded, metadata_of, write_metadata
 from iosched.models.model import Model
 from iosched.models.prepared import prepare
 
@@ -68,11 +71,7 @@ def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
 
     An entry is passed over where the graph has not the inputs and outputs that it tells of.
     """
-    text = metadata_of(proto, MEMBERS_KEY) or "[]"
-    try:
-        found = msgspec.json.decode(text, type=tuple[Member, ...])
-    except (msgspec.DecodeError, RecursionError):
-        return ()
+    found = decoded(metadata_of(proto, MEMBERS_KEY) or "[]", tuple[Member, ...]) or ()
     fed, returned = ({value.name for value in values} for values in (proto.graph.input, proto.graph.output))
     return tuple(
         member
@@ -98,11 +97,17 @@ def reached(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int
     return found
 
 
-def note_owners(proto: onnx.ModelProto, several: Mapping[str, int]) -> None:
-    """Writes into the metadata which nodes work for several members; a bit for each, as in `owners`.
+def owners_of_nodes(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, int]:
+    """The owners of every node, where `owned` has those of its operator."""
+    return {node: owned[operator.name] for operator in graph.operators for node in operator.nodes}
+
+
+def note_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:
+    """Writes into the metadata which nodes work for several members; `bits` has the owners of each, as `owners`.
 
     Behind an operator that is one for several models, outputs do not tell any more whose an operator is.
     """
+    several = {node: own for node, own in bits.items() if own & (own - 1)}
     write_metadata(proto, {OWNERS_KEY: json.dumps(several, sort_keys=True)})
 
 
@@ -113,22 +118,27 @@ def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
     """
     bits = {member.name: 1 << index for index, member in enumerate(members)}
     everyone = (1 << len(members)) - 1
-    noted = _noted(model.proto)
+    noted = decoded(metadata_of(model.proto, OWNERS_KEY) or "{}", dict[str, int]) or {}
 
     def owner(node: str) -> int:
         return noted.get(node, 0) & everyone or bits.get(node.partition("/")[0], everyone)
 
-    found = {}
-    for operator in model.graph.operators:
-        found[operator.name] = 0
-        for node in operator.nodes:
-            found[operator.name] |= owner(node)
-    return found
+    return {operator.name: reduce(or_, map(owner, operator.nodes), 0) for operator in model.graph.operators}
 
 
-def _noted(proto: onnx.ModelProto) -> dict[str, int]:
-    text = metadata_of(proto, OWNERS_KEY) or "{}"
-    try:
-        return msgspec.json.decode(text, type=dict[str, int])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
+def member_alone(whole: Model, member: Member) -> Model:
+    """The model that computes the outputs of one member; its inputs and outputs are called as in the whole.
+
+    Of a batched model, what several members are one in is computed for all of them.
+
+    Raises:
+        InvalidModelError: the graph is not one that can be run.
+
+    Complexity: O(nodes), and that of `assembled_model`.
+    """
+    graph = EditableGraph.of(whole.proto, whole.weights)
+    graph.frame = bare_frame(member.name, whole.proto.ir_version, whole.proto.opset_import)
+    inputs, outputs = frozenset(member.inputs.values()), frozenset(member.outputs.values())
+    graph.cut_out(graph.inputs, [name for name in graph.outputs if name in outputs])
+    graph.inputs = {name: value for name, value in graph.inputs.items() if name in inputs or graph.uses(name)}
+    return assembled_model(member.name, graph.to_proto(), graph.weights)

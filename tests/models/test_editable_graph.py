@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.wiring import reads, writes
@@ -38,7 +38,7 @@ def _wiring(graph: EditableGraph) -> list[tuple[str, str]]:
 
 def _check_tables(graph: EditableGraph) -> None:
     nodes = graph.nodes
-    uses = Counter(name for node in nodes for name in reads(node)) + Counter(graph.outputs)
+    uses = Counter(name for node in nodes for name in reads(node)) + Counter([*graph.outputs])
     made = {name: node for node in nodes for name in writes(node)}
     assert graph.unread == made.keys() - {name for node in nodes for name in reads(node)}
     assert graph.missing == uses.keys() - made.keys() - graph.inputs.keys()
@@ -161,3 +161,21 @@ def test_the_model_it_was_made_of_is_not_changed_and_comes_back() -> None:
     assert again == proto
     graph.set_inputs("c", ["x"])
     assert list(proto.graph.node[0].input) == ["x", "w"]
+
+
+def test_a_part_is_cut_out_with_inputs_of_its_own() -> None:
+    graph = _graph(
+        ("x", "a"), ("aw", "b"), ("av", "d"), ("bd", "c"), ("d", "e"), outputs=("c", "e"), weights=("v", "w")
+    )
+    graph.declared = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "abd"}
+    assert graph.leading_to("b") == {"a", "b"}
+    assert graph.leading_to(["d", "x"]) == {"a", "d"}
+    graph.cut_out(["a", "d"], ["c", "nobody"])
+    assert _wiring(graph) == [("aw", "b"), ("bd", "c")]
+    assert ([*graph.inputs], [*graph.outputs], [*graph.weights]) == (["a", "d"], ["c"], ["w"])
+    _check_tables(graph)
+
+
+def test_a_frame_has_a_name_and_versions_alone() -> None:
+    frame = bare_frame("part", 9, [helper.make_opsetid("", 17)])
+    assert (frame.graph.name, frame.ir_version, EditableGraph(frame).opset) == ("part", 9, 17)
