@@ -84,8 +84,8 @@ def annotate(
     graph = EditableGraph.of(model.proto, model.weights)
     owner = {node: name for name in order for node in model.graph.by_name[name].nodes}
     found: list[Merge] = []
-    operators = [[model.graph.by_name[name] for name in names] for names in merges]
-    for names, (merge, nodes) in zip(merges, merge_operators(graph, operators), strict=True):
+    for names in merges:
+        merge, nodes = merge_operators(graph, [model.graph.by_name[name] for name in names])
         owner.update((node.output[0], names[0]) for node in nodes)
         found.append(merge)
     _sort(graph, owner, {name: index for index, name in enumerate(order)})

@@ -70,6 +70,11 @@ def describe_weight(name: str, array: np.ndarray) -> TensorProto:
     return tensor
 
 
+def is_outside(tensor: TensorProto) -> bool:
+    """Whether the tensor's payload is elsewhere: see `describe_weight`."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
 def is_packed(dtype: np.dtype) -> bool:
     """Whether ONNX puts several numbers of that type into a byte; in arrays each of them takes one."""
     return onnx.helper.np_dtype_to_tensor_dtype(dtype) in _PACKED

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from msgspec import Meta
 
-from iosched.models.metadata import metadata_of
+from iosched.models.metadata import decoded, metadata_of
 from iosched.models.prepared import prepare
 from iosched.models.stacking import Origin, Size
 
@@ -39,12 +39,12 @@ class UnmergedOperator:
         """The record of an operator with these nodes; see the attributes."""
         return cls(tuple(MessageToDict(node) for node in nodes), width, constants)
 
-    def protos(self) -> list[onnx.NodeProto] | None:
-        """The nodes as messages; None where the metadata describes no valid nodes."""
+    def protos(self) -> list[onnx.NodeProto]:
+        """The nodes as messages; none where the metadata describes no valid nodes."""
         try:
             return [ParseDict(node, onnx.NodeProto()) for node in self.nodes]
         except (ParseError, ValueError, TypeError, AttributeError):
-            return None
+            return []
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,5 @@ def to_json(merges: Sequence[Merge]) -> str:
 
 def from_metadata(proto: onnx.ModelProto) -> list[Merge]:
     """The merges that a model's metadata describes; entries that are not in the form of `to_json` are left out."""
-    text = metadata_of(proto, MERGED_KEY) or "[]"
-    try:
-        entries = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    return [merge for entry in entries if (merge := _merge_of(entry)) is not None]
-
-
-def _merge_of(entry: msgspec.Raw) -> Merge | None:
-    try:
-        return msgspec.json.decode(entry, type=Merge)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    entries = decoded(metadata_of(proto, MERGED_KEY) or "[]", list[msgspec.Raw]) or []
+    return [merge for entry in entries if (merge := decoded(entry, Merge)) is not None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from math import prod
 
 import numpy as np
@@ -24,24 +25,31 @@ from iosched.models.node_attributes import integer, integers, serialized, text, 
 from iosched.models.stacking import Origin, Stacked, margins, stacked
 
 
-def merge_operators(
-    graph: EditableGraph, merges: Sequence[Sequence[Operator]]
-) -> list[tuple[Merge, tuple[onnx.NodeProto, ...]]]:
-    """For each of `merges`, replace the nodes of its operators by those of one merged operator.
+def merge_operators(graph: EditableGraph, operators: Sequence[Operator]) -> tuple[Merge, tuple[onnx.NodeProto, ...]]:
+    """Replace the nodes of operators by those of one merged operator.
 
     Args:
         graph: is changed.
-        merges: each of two or more operators that `merge_rule` allows to be merged; none in two of them.
+        operators: two or more that `merge_rule` allows to be merged.
 
     Returns:
-        For each the record that undoes it, and the new nodes.
+        The record that undoes it, and the new nodes.
 
-    Complexity: for each merge O(nodes + weights).
+    Complexity: O(nodes + weights).
 
     Raises:
         ValueError: merging would not be exact, or is not possible.
     """
-    return [_merge(graph, operators) for operators in merges]
+    if reason := refusal(operators):
+        raise ValueError(reason)
+    parts = [_chain(operator, graph) for operator in operators]
+    pads = merged_size(operators)[1] if parts[0].is_convolution else ()
+    base = _fresh(f"{parts[0].output}/merged", graph.names)
+    found = stacked(parts, pads, base, graph.opset)
+    pairs = zip(parts, found.origins, strict=True)
+    record = tuple(UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in pairs)
+    _put(graph, [node.output[0] for part in parts for node in part.nodes], found.nodes, found.constants)
+    return Merge(base, record), found.nodes
 
 
 def unmerge(graph: EditableGraph) -> None:
@@ -52,29 +60,14 @@ def unmerge(graph: EditableGraph) -> None:
     computes the same with it.
     """
     for merge in from_metadata(graph.frame):
-        weight = f"{merge.base}/weight"
-        _undo(graph, merge, next((node for node in graph.consumers(weight) if node.input[1:2] == [weight]), None))
-
-
-def _merge(graph: EditableGraph, operators: Sequence[Operator]) -> tuple[Merge, tuple[onnx.NodeProto, ...]]:
-    if reason := refusal(operators):
-        raise ValueError(reason)
-    parts = [_chain(operator, graph) for operator in operators]
-    pads = merged_size(operators)[1] if parts[0].is_convolution else ()
-    base = _fresh(f"{parts[0].output}/merged", graph.names)
-    found = stacked(parts, pads, base, graph.opset)
-    record = tuple(
-        UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in zip(parts, found.origins, strict=True)
-    )
-    _put(graph, [node.output[0] for part in parts for node in part.nodes], found.nodes, found.constants)
-    return Merge(base, record), found.nodes
+        _undo(graph, merge)
 
 
 def _put(
     graph: EditableGraph, gone: Sequence[str], nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
 ) -> None:
     """Replace nodes, and the weights that they alone read."""
-    read = {name for each in gone for node in [graph.producer(each)] if node is not None for name in node.input}
+    read = {name for each in gone for name in graph.node(each).input}
     graph.replace(gone, *nodes)
     graph.weights.update(weights)
     for name in read:
@@ -92,29 +85,27 @@ def _chain(operator: Operator, graph: EditableGraph) -> Chain:
 
 def _fresh(name: str, taken: Iterable[str]) -> str:
     """`name`, with a number behind it where that is needed for no tensor to have this name or one that begins so."""
-    begin = [other for other in taken if other.startswith(name)]
-    candidate, count = name, 1
-    while any(other == candidate or other.startswith(f"{candidate}/") for other in begin):
-        count += 1
-        candidate = f"{name}{count}"
-    return candidate
+    begun = [f"{other}/" for other in taken]
+    candidates = chain([name], (f"{name}{number}" for number in count(2)))
+    return next(each for each in candidates if not any(other.startswith(f"{each}/") for other in begun))
 
 
-def _undo(graph: EditableGraph, merge: Merge, anchor: onnx.NodeProto | None) -> None:
-    """Restore the operators of one merge; `anchor` is the node that reads its weights."""
+def _undo(graph: EditableGraph, merge: Merge) -> None:
+    """Restore the operators of one merge."""
+    weight = f"{merge.base}/weight"
+    anchor = next((node for node in graph.consumers(weight) if node.input[1:2] == [weight]), None)
     nodes = [part.protos() for part in merge.parts]
-    own = [found for found in nodes if found and all(is_well_formed(node, graph.frame) for node in found)]
-    if anchor is None or len(own) < len(nodes):
+    if anchor is None or not all(is_well_formed(node, graph.frame) for own in nodes for node in own):
         return
     constants = ChainMap(graph.weights, _cut_back(merge, graph.weights))
-    parts = [chain for found in own if (chain := chain_of(found, constants)) is not None]
-    if len(parts) < len(own) or not _fit(parts, anchor):
+    parts = [part for own in nodes if (part := chain_of(own, constants)) is not None]
+    if len(parts) < len(nodes) or not _fit(parts, anchor):
         return
     found = stacked(parts, integers(anchor, "pads"), merge.base, graph.opset)
     if not _stands_in(graph, found) or not _names_are_free(graph, parts, found):
         return
     restored = [node for part in parts for node in part.nodes]
-    read = {name for node in restored for name in node.input if name in constants}
+    read = dict.fromkeys(name for node in restored for name in node.input if name in constants)
     weights = {name: constants[name] for name in read if name not in graph.weights}
     _put(graph, [node.output[0] for node in found.nodes], restored, weights)
 
@@ -198,17 +189,18 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
 
 def _stands_in(graph: EditableGraph, found: Stacked) -> bool:
     """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
-    for node in found.nodes:
-        present = graph.producer(node.output[0])
-        if present is None or _written(present) != _written(node):
-            return False
+    present = [graph.producer(node.output[0]) for node in found.nodes]
+    if any(node is None or _written(node) != _written(own) for node, own in zip(present, found.nodes, strict=True)):
+        return False
     inside = Counter(name for node in found.nodes for name in node.input)
     if any(graph.uses(node.output[0]) != inside[node.output[0]] for node in found.nodes[:-1]):
         return False
-    weights = graph.weights
-    return all(
-        name in weights and _identity(weights[name]) == _identity(array) for name, array in found.constants.items()
-    )
+    given = {name: graph.weights[name] for name in found.constants if name in graph.weights}
+    return _identities(given) == _identities(found.constants)
+
+
+def _identities(arrays: Mapping[str, np.ndarray]) -> object:
+    return {name: _identity(array) for name, array in arrays.items()}
 
 
 def _written(node: onnx.NodeProto) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
@@ -21,7 +21,6 @@ from iosched.models.chain import Chain
 from iosched.models.node_attributes import integers, serialized, values
 
 _SPLIT_INPUT_OPSET = 13  # Split has its sizes as an input since this opset, and as an attribute before
-_NORMALIZATION = ("scale", "bias", "mean", "variance")
 
 
 Size = Annotated[int, Meta(gt=0, lt=2**31)]
@@ -70,8 +69,8 @@ def stacked(parts: Sequence[Chain], pads: Sequence[int], base: str, opset: int) 
     if (relu := parts[0].relu) is not None:
         draft.follow(relu, [draft.last], f"{base}/relu")
     draft.follow_anchor(pads)
-    for number, (like, own) in enumerate(_steps(parts)):
-        draft.follow_step(f"{base}/step{number}", like, own)
+    for number, own in enumerate(_steps(parts)):
+        draft.follow_step(f"{base}/step{number}", own)
     draft.follow_activation()
     draft.nodes[-1].output[0] = base
     draft.split(opset)
@@ -91,20 +90,18 @@ def padded_kernel(weight: np.ndarray, kernel: Sequence[int]) -> np.ndarray:
     return np.pad(weight, [(0, 0), (0, 0), *around])
 
 
-def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto, list[onnx.NodeProto | None]]]:
+def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto | None, ...]]:
     """The scales and shifts of the merged operator, in order.
 
-    Parts with the same sequence of node types share its steps. Each step is a node to copy, and for each part the
-    part's own node of that step, or None where the part has another sequence.
+    Parts with the same sequence of node types share its steps. Each step has for each part the part's own node, or None
+    where the part has another sequence.
     """
-    found: dict[tuple[object, ...], list[tuple[onnx.NodeProto, list[onnx.NodeProto | None]]]] = {}
+    found: list[tuple[onnx.NodeProto | None, ...]] = []
     kinds = [tuple(_kind(node) for node in part.linear) for part in parts]
-    for part, kind in zip(parts, kinds, strict=True):
-        found[kind] = [
-            (like, [other.linear[number] if same == kind else None for other, same in zip(parts, kinds, strict=True)])
-            for number, like in enumerate(part.linear)
-        ]
-    return [step for steps in found.values() for step in steps]
+    for kind in dict.fromkeys(kinds):
+        own = [part.linear if same == kind else [None] * len(kind) for part, same in zip(parts, kinds, strict=True)]
+        found.extend(zip(*own, strict=True))
+    return found
 
 
 def _kind(node: onnx.NodeProto) -> object:
@@ -148,37 +145,32 @@ class _Draft:
         inputs = [self.last, name]
         if any(part.bias for part in self.parts):
             inputs.append(self.stack(f"{self.base}/bias", [part.bias for part in self.parts], 0.0, 0))
+        attributes: dict[str, Any] = values(first.anchor)
         if first.is_convolution:
-            ones = (1,) * len(kernel)
-            stepped = {key: integers(first.anchor, key, ones) for key in ("dilations", "strides")}
-            attributes: dict[str, object] = {"group": 1, "kernel_shape": kernel, "pads": list(pads), **stepped}
-        else:
-            attributes = values(first.anchor)
-        node = helper.make_node(first.anchor.op_type, inputs, [f"{self.base}/linear"])
-        node.attribute.extend(helper.make_attribute(*pair) for pair in sorted(attributes.items()))
-        self.nodes.append(node)
+            stepped = {key: integers(first.anchor, key, (1,) * len(kernel)) for key in ("dilations", "strides")}
+            attributes = {"group": 1, "kernel_shape": kernel, "pads": pads, **stepped}
+        self.nodes.append(helper.make_node(first.anchor.op_type, inputs, [f"{self.base}/linear"], **attributes))
 
-    def follow_step(self, name: str, like: onnx.NodeProto, own: Sequence[onnx.NodeProto | None]) -> None:
+    def follow_step(self, name: str, own: Sequence[onnx.NodeProto | None]) -> None:
         """Add one scale or shift of every channel; it changes nothing for the parts that have none.
 
         Args:
             name: begins the names of the step's tensors.
-            like: the node to copy.
             own: each part's own node of this step, or None.
         """
+        like = next(node for node in own if node is not None)
+        behind = self.first.weight.ndim - 2 if self.first.is_convolution else 0
+        neutral = {like.op_type: float(like.op_type == "Mul")}
         if like.op_type == "BatchNormalization":
-            neutral = (1.0, 0.0, 0.0, 1.0 - epsilon_of(like))
-            constants = [
-                self.stack(f"{name}/{role}", [node.input[place] if node else "" for node in own], value, 0)
-                for place, (role, value) in enumerate(zip(_NORMALIZATION, neutral, strict=True), start=1)
-            ]
-        else:
-            names = [
-                next(item for item in node.input if item in part.weights) if node else ""
-                for node, part in zip(own, self.parts, strict=True)
-            ]
-            behind = self.first.weight.ndim - 2 if self.first.is_convolution else 0
-            constants = [self.stack(f"{name}/{like.op_type}", names, float(like.op_type == "Mul"), behind)]
+            behind, neutral = 0, {"scale": 1.0, "bias": 0.0, "mean": 0.0, "variance": 1.0 - epsilon_of(like)}
+        read = [
+            [item for item in node.input if item in part.weights] if node else [""] * len(neutral)
+            for node, part in zip(own, self.parts, strict=True)
+        ]
+        constants = [
+            self.stack(f"{name}/{role}", names, neutral[role], behind)
+            for role, names in zip(neutral, zip(*read, strict=True), strict=True)
+        ]
         self.follow(like, [self.last, *constants], f"{name}/result")
 
     def stack(self, name: str, own: Sequence[str], neutral: float, behind: int) -> str:
@@ -201,26 +193,21 @@ class _Draft:
 
     def follow_activation(self) -> None:
         """Add the activation; its constants, which are equal for all parts, are the first part's."""
+        before = self.last
         for number, node in enumerate(self.first.activation):
             for part, origins in zip(self.parts, self.origins, strict=True):
-                pairs = zip(part.activation[number].input, node.input, strict=False)
-                same = {own: Origin(name, None, part.weights[own].shape) for own, name in pairs if own in part.weights}
-                origins.update({own: origin for own, origin in same.items() if own not in origins})
-        before = self.last
-        if len(self.first.activation) == 2:
-            sigmoid, product = self.first.activation
-            self.follow(sigmoid, [before], f"{self.base}/gate")
-            self.follow(product, [before, self.last], self.base)
-        else:
-            for node in self.first.activation:
-                self.follow(node, [before, *node.input[1:]], self.base)
+                for own, name in zip(part.activation[number].input, node.input, strict=False):
+                    if own in part.weights:
+                        origins.setdefault(own, Origin(name, None, part.weights[own].shape))
+            rest = node.input[1:] if self.last == before else [self.last]  # the product of x * sigmoid(x)
+            self.follow(node, [before, *rest], f"{self.base}/gate")
 
     def split(self, opset: int) -> None:
         """Add the Split, whose outputs have the names of the parts' results."""
         sizes, outputs = [part.width for part in self.parts], [part.output for part in self.parts]
         axis = 1 if self.first.is_convolution else -1
-        if opset < _SPLIT_INPUT_OPSET:
-            self.nodes.append(helper.make_node("Split", [self.base], outputs, axis=axis, split=sizes))
-            return
-        self.constants[f"{self.base}/split"] = np.array(sizes, np.int64)
-        self.nodes.append(helper.make_node("Split", [self.base, f"{self.base}/split"], outputs, axis=axis))
+        inputs, attributes = [self.base], {"split": sizes}
+        if opset >= _SPLIT_INPUT_OPSET:
+            inputs, attributes = [self.base, f"{self.base}/split"], {}
+            self.constants[f"{self.base}/split"] = np.array(sizes, np.int64)
+        self.nodes.append(helper.make_node("Split", inputs, outputs, axis=axis, **attributes))

@@ -9,13 +9,14 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from iosched.models.batching.record import Groups, Record, note_record, record_of
+from iosched.models.batching.record import Groups, note_record, record_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import walked
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import Member, member_alone, members_of
 from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
@@ -56,7 +57,11 @@ def replaced(whole: Model, name: str, new: Model) -> Replaced:
             others that it would not any more.
         InvalidModelError: the file was changed, so that it is not known what it was made of.
     """
-    return _Replacement(whole, _member(whole, name), new).made()
+    member, record = _member(whole, name), record_of(whole.proto)
+    if record is None:
+        return _Replacement(whole, member, whole, (), whole.weight_digests, new).made()
+    composed = assembled_model("composed", record.proto, record.weights())
+    return _Replacement(whole, member, composed, record.groups, record.digests, new).made(records=True)
 
 
 def _member(whole: Model, name: str) -> Member:
@@ -69,45 +74,33 @@ def _member(whole: Model, name: str) -> Member:
 
 @dataclass(frozen=True, eq=False)
 class _Replacement:
+    """What is known of the models.
+
+    Attributes:
+        whole: the model that is to be changed.
+        member: the member that gets other weights.
+        composed: what `whole` was before batching; large weights may be missing, so that only their shapes count.
+        groups: the operators that became one.
+        digests: a hash of the content of each weight of the composed model.
+        new: the model with the other weights.
+    """
+
     whole: Model
     member: Member
+    composed: Model
+    groups: Groups
+    digests: Mapping[str, str]
     new: Model
 
-    @cached_property
-    def record(self) -> Record | None:
-        """How the file was batched; None where it was not."""
-        return record_of(self.whole.proto)
-
-    @cached_property
-    def composed(self) -> Model:
-        """The composed model; large weights may be missing in it, so that only names, types and shapes count."""
-        if self.record is None:
-            return self.whole
-        return assembled_model("composed", self.record.proto, self.record.weights())
-
-    @property
-    def groups(self) -> Groups:
-        """The operators that became one."""
-        return () if self.record is None else self.record.groups
-
-    @cached_property
-    def digests(self) -> Mapping[str, str]:
-        """A hash of the content of each weight of the composed model."""
-        return self.whole.weight_digests if self.record is None else self.record.digests
-
-    @cached_property
-    def alone(self) -> Model:
-        """The member without the others."""
-        return member_alone(self.composed, self.member)
-
-    def made(self) -> Replaced:
-        """The whole with the new weights; its record tells of them, too."""
-        pairs = self._pairs()
-        changed = {name: array for name, array in pairs.items() if array_digest(array) != self.digests.get(name)}
+    def made(self, *, records: bool = False) -> Replaced:
+        """The whole with the new weights; with `records`, it says how it was batched, too."""
+        changed = {
+            name: array for name, array in self._pairs().items() if array_digest(array) != self.digests.get(name)
+        }
         self._check_shared_nodes(changed)
         shared = {name: self._fresh(name) for name in self._unshared(changed)}
         found = self._changed(self.whole, {**changed, **self._constants(changed)}, shared)
-        if self.record is not None:
+        if records:
             composed = self._changed(self.composed, changed, shared)
             now = {shared.get(name, name): array_digest(array) for name, array in changed.items()}
             note_record(found.proto, composed.proto, self.groups, {**self.digests, **now})
@@ -126,14 +119,14 @@ class _Replacement:
 
     def _pairs(self) -> dict[str, np.ndarray]:
         """For each weight of the member what the new model has in its place."""
-        new = self._new()
-        difference = first_difference(self.alone.structure, new.structure)
+        new, alone = self._new(), member_alone(self.composed, self.member)
+        difference = first_difference(alone.structure, new.structure)
         if difference is not None:
             raise UsageError(
                 f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}.\n{_ANEW}"
             )
         found: dict[str, np.ndarray] = {}
-        for name, array in _corresponding(self.alone, new):
+        for name, array in _corresponding(alone, new):
             if name in found and array_digest(found[name]) != array_digest(array):
                 raise UsageError(
                     f"{self.member.name!r} uses weight {name!r} in several places, and {self.new.name!r} has different "
@@ -158,18 +151,21 @@ class _Replacement:
         return there
 
     @cached_property
-    def _own_nodes(self) -> frozenset[str]:
+    def _own_nodes(self) -> set[str]:
         """The composed model's nodes that work for the member alone."""
-        mine = {node.name for node in self.alone.proto.graph.node}
         others = (member for member in members_of(self.whole.proto) if member.name != self.member.name)
-        for other in others:
-            mine -= {node.name for node in member_alone(self.composed, other).proto.graph.node}
-        return frozenset(mine)
+        return self._nodes_of(self.member) - self._nodes_of(*others)
+
+    def _nodes_of(self, *members: Member) -> set[str]:
+        """The composed model's nodes that work for any of these members."""
+        graph = EditableGraph(self.composed.proto, self.composed.proto.graph.node)
+        return graph.leading_to(name for member in members for name in member.outputs.values())
 
     def _check_shared_nodes(self, changed: Collection[str]) -> None:
         """What the member computes together with others has to stay as it is."""
-        for node in self.alone.proto.graph.node:
-            if node.name not in self._own_nodes and not set(changed).isdisjoint(reads(node)):
+        shared = self._nodes_of(self.member) - self._own_nodes
+        for node in self.composed.proto.graph.node:
+            if node.name in shared and not set(changed).isdisjoint(reads(node)):
                 raise UsageError(
                     f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more.\n"
                     f"{_ANEW}"
@@ -180,8 +176,8 @@ class _Replacement:
         composed = self.composed.proto.graph.node
         others = {name for node in composed if node.name not in self._own_nodes for name in reads(node)}
         found = [name for name in changed if name in others]
-        grouped = {name for group in self.groups for name in group}
-        inside = {node for operator in grouped for node in self.composed.graph.by_name[operator].nodes}
+        operators = [self.composed.graph.by_name[name] for group in self.groups for name in group]
+        inside = {node for operator in operators for node in operator.nodes}
         for node in composed:
             fixed = reads(node) if node.name in inside else captures(node)
             if node.name in self._own_nodes and not set(found).isdisjoint(fixed):

@@ -49,7 +49,7 @@ class Writer:
 
     def make(self, op_type: str, inputs: Sequence[str], output: str, **attributes: int | Sequence[int]) -> str:
         """Add a node of ONNX's own domain; its output is returned."""
-        self._append(helper.make_node(op_type, inputs, [output], **attributes))
+        assign(self._append(helper.make_node(op_type, inputs, [output])), **attributes)
         return output
 
     def one(self, layer: Layer, axis: int, inputs: Sequence[str]) -> list[Joined]:

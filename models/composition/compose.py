@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from iosched.models.composition.members import MEMBERS_KEY, Member, check_names, note_owners, reached, to_metadata
-from iosched.models.composition.opsets import common_opsets, raised
+from iosched.models.composition.members import Member, check_names, note_members, note_owners, owners_of_nodes, reached
+from iosched.models.composition.opsets import common_opsets, imports, raised
 from iosched.models.composition.values import value_numbers
 from iosched.models.digest import opsets_of
-from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import assembled_model
@@ -72,16 +72,19 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     check_names(models, shared_inputs)
     _check_shared(models, shared_inputs)
     opsets = common_opsets(list(models.values()))
-    union = _Union.of(name, max(model.proto.ir_version for model in models.values()), opsets)
+    frame = bare_frame(name, max(model.proto.ir_version for model in models.values()), imports(opsets))
+    union, members = _Union(EditableGraph(frame)), []
     for member, model in models.items():
-        union.add(member, raised(model, opsets), frozenset(shared_inputs))
-    union.graph.frame.metadata_props.add(key=MEMBERS_KEY, value=to_metadata(union.members))
+        own = raised(model, opsets)
+        names = [spec.name for spec in own.graph.inputs]
+        inputs = {each: each if each in shared_inputs else f"{member}/{each}" for each in names}
+        union.add(member, own, value_numbers(own, member, inputs), inputs)
+        members.append(Member(member, inputs, {output: f"{member}/{output}" for output in own.graph.outputs}))
+    note_members(frame, members)
     found = union.model()
-    owned = reached(found.graph, union.members)
-    several = {node: owned[each.name] for each in found.graph.operators for node in each.nodes}
-    note_owners(found.proto, {node: bits for node, bits in several.items() if bits & (bits - 1)})
-    alone = sum(_nbytes(model.weights) for model in models.values())
-    return Composition(found, tuple(union.members), union.shared, WeightsMemory(alone, _nbytes(found.weights)))
+    note_owners(found.proto, owners_of_nodes(found.graph, reached(found.graph, members)))
+    memory = WeightsMemory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
+    return Composition(found, tuple(members), union.shared, memory)
 
 
 def beside_itself(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> Model:
@@ -97,10 +100,11 @@ def beside_itself(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> 
 
     Complexity: O(copies * (nodes + edges)).
     """
-    union = _Union.of(model.name, model.proto.ir_version, opsets_of(model.proto))
+    frame = bare_frame(model.name, model.proto.ir_version, imports(opsets_of(model.proto)))
+    union = _Union(EditableGraph(frame))
     for place, others in enumerate(weights):
         own = replace(model, weights={name: others.get(name, array) for name, array in model.weights.items()})
-        union.add_values(str(place), own, {name: f"array {id(array)}" for name, array in own.weights.items()}, {})
+        union.add(str(place), own, {name: f"array {id(array)}" for name, array in own.weights.items()}, {})
     return union.model()
 
 
@@ -109,78 +113,56 @@ class _Union:
     """The composed model while it is being made.
 
     Attributes:
-        name: of the model.
         graph: what is in it so far.
         names: what the tensor of each value number is called.
-        members: the models that are in it.
         shared: how many nodes were left out.
         added: the models with what their tensors are called.
         renames: whether there are nodes that only give an output another name.
     """
 
-    name: str
     graph: EditableGraph
     names: dict[str, str] = field(default_factory=dict)
-    members: list[Member] = field(default_factory=list)
     shared: int = 0
     added: list[_Renamed] = field(default_factory=list)
     renames: bool = False
 
-    @classmethod
-    def of(cls, name: str, ir_version: int, opsets: Mapping[str, int]) -> _Union:
-        """An empty one."""
-        frame = onnx.ModelProto(ir_version=ir_version)
-        frame.graph.name = name
-        for domain, version in opsets.items():
-            frame.opset_import.add(domain="" if domain == "ai.onnx" else domain, version=version)
-        return cls(name, EditableGraph(frame))
-
     def model(self) -> Model:
         """What the union is; where models share no node, nothing has to be found out anew of them."""
-        proto = self.graph.to_proto()
+        proto, name = self.graph.to_proto(), self.graph.frame.graph.name
         if self.shared or self.renames:
-            return assembled_model(self.name, proto, self.graph.weights)
+            return assembled_model(name, proto, self.graph.weights)
+        shapes = {each.name(own): shape for each in self.added for own, shape in each.model.bindings.items()}
         return Model(
-            name=self.name,
+            name=name,
             proto=proto,
             weights=MappingProxyType(self.graph.weights),
-            graph=_beside(self.name, self.added),
+            graph=_beside(name, self.added),
             original=None,
-            bindings=MappingProxyType(
-                {each.name(own): shape for each in self.added for own, shape in each.model.bindings.items()}
-            ),
+            bindings=MappingProxyType(shapes),
         )
 
-    def add(self, name: str, model: Model, shared_inputs: frozenset[str]) -> None:
-        """Add a model, whose opsets are those of the union."""
-        inputs = {spec.name: _input_name(name, spec.name, shared_inputs) for spec in model.graph.inputs}
-        self.add_values(name, model, value_numbers(model, name, inputs), inputs)
-        outputs = {output: f"{name}/{output}" for output in model.graph.outputs}
-        self.members.append(Member(name, inputs, outputs))
-
-    def add_values(self, name: str, model: Model, numbers: Mapping[str, str], inputs: Mapping[str, str]) -> None:
-        """Add a model whose values have these numbers; those without one are equal to no others.
+    def add(self, name: str, model: Model, numbers: Mapping[str, str], inputs: Mapping[str, str]) -> None:
+        """Add a model of the union's opsets whose values have these numbers; those without one are equal to no others.
 
         Args:
             inputs: what its inputs are called; the name of the model and a slash come before those of others.
         """
-        known, proto = dict(inputs), model.proto.graph
-        each = _Renamed(model, name, known)
+        each, proto = _Renamed(model, name, dict(inputs)), model.proto.graph
+        self.added.append(each)
         for weight, array in model.weights.items():
-            known[weight] = self.names.setdefault(numbers[weight], each.name(weight))
-            self.graph.weights.setdefault(known[weight], array)
+            each.names[weight] = self.names.setdefault(numbers[weight], each.name(weight))
+            self.graph.weights.setdefault(each.names[weight], array)
         for node in proto.node:
             self._add_node(each, node, numbers)
         for values, table in ((proto.input, self.graph.inputs), (proto.value_info, self.graph.declared)):
             for value in values:
                 table.setdefault(each.name(value.name), _called(value, each.name(value.name)))
         for value in proto.output:
-            wanted = f"{name}/{value.name}"
+            own, wanted = each.name(value.name), f"{name}/{value.name}"
             self.graph.outputs[wanted] = _called(value, wanted)
-            if each.name(value.name) != wanted:
-                self.graph.append(helper.make_node("Identity", [each.name(value.name)], [wanted]))
+            if own != wanted:
+                self.graph.append(helper.make_node("Identity", [own], [wanted]))
                 self.renames = True
-        self.added.append(each)
 
     def _add_node(self, each: _Renamed, node: onnx.NodeProto, numbers: Mapping[str, str]) -> None:
         """Add a node, or find its results among those that are there; the names of `each` grow by what it writes."""
@@ -261,10 +243,6 @@ def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     copied.CopyFrom(value)
     copied.name = name
     return copied
-
-
-def _input_name(model: str, name: str, shared_inputs: frozenset[str]) -> str:
-    return name if name in shared_inputs else f"{model}/{name}"
 
 
 def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -> None:

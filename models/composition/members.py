@@ -61,9 +61,9 @@ def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
             )
 
 
-def to_metadata(members: Sequence[Member]) -> str:
-    """The text that the metadata has under `MEMBERS_KEY`."""
-    return json.dumps([asdict(member) for member in members], sort_keys=True)
+def note_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
+    """Writes into the metadata which models are in the model."""
+    write_metadata(proto, {MEMBERS_KEY: json.dumps([asdict(member) for member in members], sort_keys=True)})
 
 
 def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from iosched.models.digest import opsets_of, since
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
-from iosched.models.initializers import read_tensor
+from iosched.models.initializers import is_outside, read_tensor
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
-from iosched.models.wiring import STANDARD_DOMAINS, nodes_within
+from iosched.models.wiring import is_standard, nodes_within
 
 _STANDARD = "ai.onnx"
 
@@ -37,65 +37,51 @@ def raised(model: Model, opsets: Mapping[str, int]) -> Model:
         InvalidModelError: onnx cannot convert the model; the message names the model and the operator.
     """
     own = opsets_of(model.proto)
-    changed = {domain for domain in own if own[domain] < opsets[domain]}
-    if not changed:
+    if all(version >= opsets[domain] for domain, version in own.items()):
         return model
-    meant = {domain: _first_that_differs(model.proto, domain, opsets) for domain in changed}
-    for domain, operator in meant.items():
-        if operator is not None and domain != _STANDARD:
+    differing = _differing(model.proto, opsets)
+    for domain, operator in differing.items():
+        if domain != _STANDARD:
             raise _refusal(model, own[domain], opsets[domain], f"{operator} of {domain} differs between the two")
-    if meant.get(_STANDARD) is not None:
+    if differing:
         return _converted(model, own[_STANDARD], opsets[_STANDARD])
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    _import(proto, {domain: opsets[domain] for domain in own})
-    return assembled_model(model.name, proto, dict(model.weights))
+    del proto.opset_import[:]
+    proto.opset_import.extend(imports({domain: opsets[domain] for domain in own}))
+    return assembled_model(model.name, proto, model.weights)
 
 
-def _first_that_differs(proto: onnx.ModelProto, domain: str, opsets: Mapping[str, int]) -> str | None:
-    own = opsets_of(proto)
+def imports(opsets: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
+    """The versions of domains as a model imports them."""
+    return [helper.make_opsetid("" if domain == _STANDARD else domain, version) for domain, version in opsets.items()]
+
+
+def _differing(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> dict[str, str]:
+    """For each imported domain with operators that mean something else in the versions of `opsets` the first one."""
+    own, found = opsets_of(proto), dict[str, str]()
     for node in nodes_within(proto.graph):
-        if (_STANDARD if node.domain in STANDARD_DOMAINS else node.domain) != domain:
-            continue
-        if since(node, own) != since(node, opsets):
-            return str(node.op_type)
-    return None
+        domain = _STANDARD if is_standard(node) else node.domain
+        if domain in own and since(node, own) != since(node, opsets):
+            found.setdefault(domain, node.op_type)
+    return found
 
 
 def _converted(model: Model, own: int, version: int) -> Model:
     """The model as onnx converts it: its large weights are graph inputs meanwhile, so that they are not copied."""
-    lent = {name: array for name, array in model.weights.items() if name in set(_outside(model.proto))}
-    given = onnx.ModelProto()
-    given.CopyFrom(model.proto)
-    inside = [tensor for tensor in model.proto.graph.initializer if tensor.name not in lent]
-    del given.graph.initializer[:]
-    given.graph.initializer.extend(inside)
-    given.graph.input.extend(
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in lent.items()
-    )
+    graph = EditableGraph.of(model.proto, model.weights)
+    large = [tensor.name for tensor in model.proto.graph.initializer if is_outside(tensor)]
+    lent = {name: graph.weights.pop(name) for name in large}
+    for name, array in lent.items():
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        graph.inputs[name] = helper.make_tensor_value_info(name, kind, array.shape)
     try:
-        proto = onnx.version_converter.convert_version(given, version)
+        proto = onnx.version_converter.convert_version(graph.to_proto(), version)
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         reason = (str(error).strip().splitlines() or ["no reason given"])[-1].strip()
         raise _refusal(model, own, version, f"onnx cannot convert it ({reason[:200]})") from error
-    fed = [value for value in proto.graph.input if value.name not in lent]
-    del proto.graph.input[:]
-    proto.graph.input.extend(fed)
-    weights: dict[str, np.ndarray] = {tensor.name: read_tensor(tensor) for tensor in proto.graph.initializer}
-    return assembled_model(model.name, proto, {**weights, **lent})
-
-
-def _outside(proto: onnx.ModelProto) -> Iterator[str]:
-    for tensor in proto.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            yield tensor.name
-
-
-def _import(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> None:
-    del proto.opset_import[:]
-    for domain, version in opsets.items():
-        proto.opset_import.add(domain="" if domain == _STANDARD else domain, version=version)
+    small = {tensor.name: read_tensor(tensor) for tensor in proto.graph.initializer}
+    return assembled_model(model.name, proto, {**small, **lent})
 
 
 def _refusal(model: Model, own: int, version: int, why: str) -> InvalidModelError:

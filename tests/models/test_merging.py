@@ -166,7 +166,7 @@ def test_a_refused_merge_changes_nothing() -> None:
     model = load_model(_network([_PLAIN, {"kernel": [3, 3]}]).SerializeToString())
     graph = EditableGraph.of(model.proto, model.weights)
     with pytest.raises(ValueError, match="centred"):
-        merge_operators(graph, [model.graph.operators])
+        merge_operators(graph, model.graph.operators)
     assert graph.to_proto() == model.proto
     assert graph.weights.keys() == model.weights.keys()
 

@@ -153,3 +153,15 @@ def test_weights_that_a_graph_inside_a_node_reads() -> None:
     for name in "ab":
         with pytest.raises(UsageError, match="Batch the models anew"):
             replaced(super_model, name, loaded(guarded(7), "new"))
+
+
+def test_a_result_that_two_models_have_in_common_has_to_stay() -> None:
+    """The output of the second is a copy of that of the first, and no node is called so in the second alone."""
+
+    def net(seed: int) -> onnx.ModelProto:
+        nodes = [node("Relu", ["x"], ["r"]), node("Conv", ["r", "w"], ["y"], pads=[1] * 4)]
+        return model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], {"w": weight(4, 4, 3, 3, seed=seed)})
+
+    _, super_model = one_file({name: loaded(net(0), name) for name in "ab"}, batches=False, shared=("x",))
+    with pytest.raises(UsageError, match="'b' computes 'a/y' together with other models, and would not any more"):
+        replaced(super_model, "b", loaded(net(5), "new"))
