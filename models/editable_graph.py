@@ -24,7 +24,7 @@ _CONTENT = ("node", "initializer", "value_info", "input", "output")
 
 def node_name(node: onnx.NodeProto) -> str:
     """The name by which a graph has a node: its first output that is not left out."""
-    return node.output[0] or next(iter(writes(node)))
+    return str(node.output[0] or next(filter(None, node.output)))
 
 
 def bare_frame(name: str, ir_version: int, opset_import: Iterable[onnx.OperatorSetIdProto]) -> onnx.ModelProto:

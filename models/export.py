@@ -15,8 +15,8 @@ from onnx import TensorProto, numpy_helper
 from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.merge_record import MERGED_KEY, Merge, to_json
-from iosched.models.merging import merge_operators
+from iosched.models.initializers import is_outside
+from iosched.models.merging import MERGED_KEY, Merge, merge_operators, to_json
 from iosched.models.metadata import METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, is_ours, write_metadata
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import StrPath
@@ -135,22 +135,20 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
         InvalidModelError: an initializer is not in `weights`.
         OSError: the files cannot be written.
     """
-    missing = [tensor.name for tensor in proto.graph.initializer if _outside(tensor) and tensor.name not in weights]
-    if missing:
+    outside = [tensor.name for tensor in proto.graph.initializer if is_outside(tensor)]
+    if missing := [name for name in outside if name not in weights]:
         raise InvalidModelError(f"the weights of {missing[0]!r} are missing.")
-    outside = sum(weights[tensor.name].nbytes for tensor in proto.graph.initializer if _outside(tensor))
-    total = outside + proto.ByteSize()
-    if total <= _INLINE_LIMIT_NBYTES:
+    total = proto.ByteSize() + sum(weights[name].nbytes for name in outside)
+    if total > _INLINE_LIMIT_NBYTES:
         if destination is None:
-            return b"".join(_encoded(proto, weights))
+            size = f"{total / 1e9:.1f} GB of weights"
+            raise UsageError(f"the model has {size}, too much for one ONNX stream; write it to a file instead.")
+        _write_external(proto, weights, Path(destination))
+    elif destination is None:
+        return b"".join(_encoded(proto, weights))
+    else:
         with whole_file(Path(destination)) as file:
             file.writelines(_encoded(proto, weights))
-        return None
-    if destination is None:
-        raise UsageError(
-            f"the model has {total / 1e9:.1f} GB of weights, too much for one ONNX stream; write it to a file instead."
-        )
-    _write_external(proto, weights, Path(destination))
     return None
 
 
@@ -183,38 +181,32 @@ def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mappin
         write_metadata(node, ours, drops=is_ours)
 
 
-def _outside(tensor: TensorProto) -> bool:
-    return bool(tensor.data_location == TensorProto.EXTERNAL)
-
-
 def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """The model with its weights inside, in protobuf's wire format, part by part: no message holds the weights."""
-    model, graph = onnx.ModelProto(), onnx.GraphProto()
+    model = onnx.ModelProto()
     model.CopyFrom(proto)
+    del model.graph.initializer[:]
+    start = model.graph.SerializeToString()
     model.ClearField("graph")
-    graph.CopyFrom(proto.graph)
-    del graph.initializer[:]
-    prefixes = [_initializer_prefix(tensor, weights) for tensor in proto.graph.initializer]
-    payloads = [weights[each.name] if _outside(each) else _NOTHING for each in proto.graph.initializer]
-    start = graph.SerializeToString()
-    nbytes = len(start) + sum(map(len, prefixes)) + sum(array.nbytes for array in payloads)
+    initializers = [_encoded_initializer(tensor, weights) for tensor in proto.graph.initializer]
+    nbytes = len(start) + sum(len(begin) + payload.nbytes for begin, payload in initializers)
     yield model.SerializeToString() + _field_prefix(onnx.ModelProto, "graph", nbytes) + start
-    for prefix, array in zip(prefixes, payloads, strict=True):
-        yield prefix
-        yield from _chunks(array)
+    for begin, payload in initializers:
+        yield begin
+        yield from _chunks(payload)
 
 
-def _initializer_prefix(tensor: TensorProto, weights: Mapping[str, np.ndarray]) -> bytes:
-    """An initializer of a graph in wire format, up to its payload where that is in `weights`."""
-    encoded: bytes = tensor.SerializeToString()
-    nbytes = 0
-    if _outside(tensor):
-        inside = TensorProto.FromString(encoded)
-        del inside.external_data[:]
+def _encoded_initializer(tensor: TensorProto, weights: Mapping[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
+    """An initializer of a graph in wire format, up to its payload where that is in `weights`, and the payload."""
+    inside, payload, prefix = TensorProto(), _NOTHING, b""
+    inside.CopyFrom(tensor)
+    if is_outside(tensor):
+        inside.ClearField("external_data")
         inside.ClearField("data_location")
-        nbytes = weights[tensor.name].nbytes
-        encoded = inside.SerializeToString() + _field_prefix(TensorProto, "raw_data", nbytes)
-    return _field_prefix(onnx.GraphProto, "initializer", len(encoded) + nbytes) + encoded
+        payload = weights[tensor.name]
+        prefix = _field_prefix(TensorProto, "raw_data", payload.nbytes)
+    encoded = inside.SerializeToString() + prefix
+    return _field_prefix(onnx.GraphProto, "initializer", len(encoded) + payload.nbytes) + encoded, payload
 
 
 def _field_prefix(message: type[Message], field: str, nbytes: int) -> bytes:
@@ -239,7 +231,7 @@ def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], d
     whole.CopyFrom(proto)
     with whole_file(destination) as file, whole_file(beside) as data:
         for tensor in whole.graph.initializer:
-            if _outside(tensor):
+            if is_outside(tensor):
                 _append(tensor, weights[tensor.name], data, beside.name)
             elif len(tensor.raw_data) > INLINE_NBYTES:
                 _append(tensor, np.frombuffer(tensor.raw_data, np.uint8), data, beside.name)

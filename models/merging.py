@@ -7,22 +7,75 @@ bit, and are cut out of those again when the merge is undone.
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain, count
 from math import prod
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import onnx
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from msgspec import Meta
 
 from iosched.models.chain import Chain, chain_of
 from iosched.models.checks import is_well_formed
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
-from iosched.models.merge_record import Merge, UnmergedOperator, from_metadata
 from iosched.models.merge_rule import merged_size, refusal
+from iosched.models.metadata import decoded, metadata_of
 from iosched.models.node_attributes import integer, integers, serialized, text, values
-from iosched.models.stacking import Origin, Stacked, margins, stacked
+from iosched.models.prepared import prepare
+from iosched.models.stacking import Origin, Size, Stacked, margins, stacked
+
+MERGED_KEY = "io.iosched.merged"
+"""The key of the model metadata that says how to undo the merges in the model."""
+
+
+@dataclass(frozen=True)
+class UnmergedOperator:
+    """One of the operators that were merged, as it was before the merge.
+
+    Attributes:
+        nodes: the operator's nodes in topological order, each in protobuf's JSON form.
+        width: how many output channels (of a convolution) or columns (of a product) the operator computes.
+        constants: for each constant that the nodes read, by name, where its values lie in the merged constants.
+    """
+
+    nodes: Annotated[tuple[dict[str, Any], ...], Meta(min_length=1)]
+    width: Size
+    constants: Mapping[str, Origin]
+
+    @classmethod
+    def of(cls, nodes: Sequence[onnx.NodeProto], width: int, constants: Mapping[str, Origin]) -> UnmergedOperator:
+        """The record of an operator with these nodes; see the attributes."""
+        return cls(tuple(MessageToDict(node) for node in nodes), width, constants)
+
+    def protos(self) -> list[onnx.NodeProto]:
+        """The nodes as messages; none where the metadata describes no valid nodes."""
+        try:
+            return [ParseDict(node, onnx.NodeProto()) for node in self.nodes]
+        except (ParseError, ValueError, TypeError, AttributeError):
+            return []
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merged operator.
+
+    Attributes:
+        base: the tensor that the Split reads; the names of all other new tensors and constants begin with it.
+        parts: the operators that were merged, in the order of their results.
+    """
+
+    base: Annotated[str, Meta(min_length=1)]
+    parts: Annotated[tuple[UnmergedOperator, ...], Meta(min_length=2)]
+
+
+prepare(Merge)
 
 
 def merge_operators(graph: EditableGraph, operators: Sequence[Operator]) -> tuple[Merge, tuple[onnx.NodeProto, ...]]:
@@ -217,6 +270,17 @@ def _names_are_free(graph: EditableGraph, parts: Sequence[Chain], found: Stacked
     written = [str(node.output[0]) for part in parts for node in part.nodes]
     read = {name for part in parts for node in part.nodes for name in node.input if name in part.weights}
     is_known = all(part.output in found.nodes[-1].output for part in parts)
-    computed = {name for name in (*written, *read) if graph.has(name) and name not in graph.weights}
-    is_taken = any((name in computed and name not in merged) or name in graph.weights for name in written)
-    return is_known and len(set(written)) == len(written) and not is_taken and computed.isdisjoint(read)
+    is_taken = any(graph.has(name) and name not in merged for name in written)
+    is_computed = any(graph.has(name) and name not in graph.weights for name in read)
+    return is_known and len(set(written)) == len(written) and not is_taken and not is_computed
+
+
+def to_json(merges: Sequence[Merge]) -> str:
+    """The text that the metadata has under `MERGED_KEY`."""
+    return json.dumps([asdict(merge) for merge in merges], sort_keys=True)
+
+
+def from_metadata(proto: onnx.ModelProto) -> list[Merge]:
+    """The merges that a model's metadata describes; entries that are not in the form of `to_json` are left out."""
+    entries = decoded(metadata_of(proto, MERGED_KEY) or "[]", list[msgspec.Raw]) or []
+    return [merge for entry in entries if (merge := decoded(entry, Merge)) is not None]

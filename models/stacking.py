@@ -206,8 +206,8 @@ class _Draft:
         """Add the Split, whose outputs have the names of the parts' results."""
         sizes, outputs = [part.width for part in self.parts], [part.output for part in self.parts]
         axis = 1 if self.first.is_convolution else -1
-        inputs, attributes = [self.base], {"split": sizes}
-        if opset >= _SPLIT_INPUT_OPSET:
-            inputs, attributes = [self.base, f"{self.base}/split"], {}
-            self.constants[f"{self.base}/split"] = np.array(sizes, np.int64)
-        self.nodes.append(helper.make_node("Split", inputs, outputs, axis=axis, **attributes))
+        if opset < _SPLIT_INPUT_OPSET:
+            self.nodes.append(helper.make_node("Split", [self.base], outputs, axis=axis, split=sizes))
+            return
+        self.constants[f"{self.base}/split"] = np.array(sizes, np.int64)
+        self.nodes.append(helper.make_node("Split", [self.base, f"{self.base}/split"], outputs, axis=axis))

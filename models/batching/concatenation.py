@@ -39,9 +39,9 @@ def _operand(layer: Layer, operand: Operand, axis: int, cut: int, writer: Writer
         return ""
     if isinstance(operand, Constants):
         if layer.node.op_type == "Split":
-            return operand.names[0]
+            return operand.name
         value = spread(operand, len(layer.shape), axis, operand.first.shape[axis])
-        name, shape = writer.constant(operand.names[0], value, layer.count), tuple(operand.first.shape)
+        name, shape = writer.constant(operand.name, value, layer.count), tuple(operand.first.shape)
     else:
         name, shape = operand.name, operand.shape
     if axis != cut:

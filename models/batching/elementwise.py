@@ -47,6 +47,6 @@ def _operand(layer: Layer, operand: Operand, axis: int, writer: Writer) -> str:
         return operand.name
     is_bound = layer.node.op_type in UNARY  # a Clip's bounds, which are numbers
     if operand.are_equal and (is_bound or not varies(operand, len(layer.shape), axis)):
-        return operand.names[0]
+        return operand.name
     value = spread(operand, len(layer.shape), axis, layer.shape[axis])
-    return writer.constant(operand.names[0], value, layer.count)
+    return writer.constant(operand.name, value, layer.count)

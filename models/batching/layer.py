@@ -43,6 +43,11 @@ class Constants:
     values: tuple[np.ndarray, ...]
 
     @property
+    def name(self) -> str:
+        """The name of the first member's constant."""
+        return self.names[0]
+
+    @property
     def are_equal(self) -> bool:
         """Whether all members have one constant."""
         return len(set(self.names)) == 1
@@ -94,20 +99,20 @@ class Layer:
 
     def constant(self, position: int) -> Constants | None:
         """The constants at an input; None where there are none."""
-        operand = self.operands[position] if position < len(self.operands) else None
+        operand = self._at(position)
         return operand if isinstance(operand, Constants) else None
 
     def computed(self, position: int) -> Joined | Single | None:
         """What is computed and read at an input; None where nothing is."""
-        operand = self.operands[position] if position < len(self.operands) else None
+        operand = self._at(position)
         return operand if isinstance(operand, Joined | Single) else None
+
+    def _at(self, position: int) -> Operand:
+        return self.operands[position] if position < len(self.operands) else None
 
     def names(self) -> list[str]:
         """What one node reads in place of the members' nodes, where all have the same constants."""
-        return [
-            "" if operand is None else operand.names[0] if isinstance(operand, Constants) else operand.name
-            for operand in self.operands
-        ]
+        return ["" if operand is None else operand.name for operand in self.operands]
 
     def joined(self) -> tuple[Joined, ...]:
         """The operands of which every member has its own."""

@@ -34,7 +34,7 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     if layer.node.op_type == "LayerNormalization" and not all(each.are_equal for each in layer.constants):
         return [Joined(_scaled_behind(layer, axis, writer), axis, layer.shape)]
     is_joined = axis == _CHANNELS and layer.node.op_type in PER_CHANNEL
-    constants = [writer.along(each, 0) if is_joined else each.names[0] for each in layer.constants]
+    constants = [writer.along(each, 0) if is_joined else each.name for each in layer.constants]
     return writer.one(layer, axis, [layer.joined()[0].name, *constants])
 
 
@@ -52,4 +52,4 @@ def _scaled_behind(layer: Layer, axis: int, writer: Writer) -> str:
 
 def _met(layer: Layer, constants: Constants, axis: int, writer: Writer) -> str:
     value = spread(constants, len(layer.shape), axis, layer.shape[axis])
-    return writer.constant(constants.names[0], value, layer.count)
+    return writer.constant(constants.name, value, layer.count)

@@ -60,11 +60,11 @@ def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
     alpha, beta = (np.asarray(number(layer.node, key, 1.0), weights.first.dtype) for key in ("alpha", "beta"))
     turned = [value.T if integer(layer.node, "transB") else value for value in weights.values]
     matrices = [(value if alpha == 1 else value * alpha)[np.newaxis] for value in turned]
-    stacked = writer.constant(weights.names[0], concatenated(matrices, 0), layer.count)
+    stacked = writer.constant(weights.name, concatenated(matrices, 0), layer.count)
     found = writer.make("MatMul", [rows, stacked], writer.fresh(f"{name}/product", layer.count))
     if bias is not None:
         added = np.stack([np.broadcast_to(value.reshape(-1), layer.shape[-1:]) * beta for value in bias.values])
-        constant = writer.constant(bias.names[0], added[:, np.newaxis], layer.count)
+        constant = writer.constant(bias.name, added[:, np.newaxis], layer.count)
         found = writer.make("Add", [found, constant], writer.fresh(f"{name}/sum", layer.count))
     found = writer.reshaped(found, scaled(layer.shape, _BATCH, layer.count), name, layer.count)
     return [Joined(found, _BATCH, layer.shape)]
@@ -78,5 +78,5 @@ def _side_by_side(layer: Layer, writer: Writer) -> list[Joined]:
         inputs.append(writer.along(weights, 0 if integer(layer.node, "transB") else 1))
     if bias is not None:
         rows = [np.broadcast_to(value.reshape(-1), layer.shape[-1:]) for value in bias.values]
-        inputs.append(writer.constant(bias.names[0], np.concatenate(rows), layer.count))
+        inputs.append(writer.constant(bias.name, np.concatenate(rows), layer.count))
     return writer.one(layer, len(layer.shape) - 1, inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.initializers import read_tensor
-from iosched.models.metadata import metadata_of, write_metadata
+from iosched.models.metadata import decoded, metadata_of, write_metadata
 from iosched.models.prepared import prepare
 
 RECORD_KEY = "io.iosched.batched"
@@ -61,7 +60,7 @@ def note_record(
 
 
 class _Entry(msgspec.Struct):
-    model: str
+    model: bytes  # which msgspec reads from base64
     groups: Groups
     digests: dict[str, str]
 
@@ -71,12 +70,11 @@ prepare(_Entry)
 
 def record_of(proto: onnx.ModelProto) -> Record | None:
     """The record in the metadata; None where there is none that can be read."""
-    text = metadata_of(proto, RECORD_KEY)
-    if text is None:
+    entry = decoded(metadata_of(proto, RECORD_KEY) or "", _Entry)
+    if entry is None:
         return None
     try:
-        entry = msgspec.json.decode(text, type=_Entry)
-        data = zlib.decompressobj().decompress(base64.b64decode(entry.model, validate=True), _MAX_NBYTES)
+        data = zlib.decompressobj().decompress(entry.model, _MAX_NBYTES)
         return Record(onnx.ModelProto.FromString(data), entry.groups, entry.digests)
-    except (msgspec.DecodeError, binascii.Error, zlib.error, DecodeError, RecursionError):
+    except (zlib.error, DecodeError):
         return None

@@ -122,15 +122,13 @@ class _Replacement:
         new, alone = self._new(), member_alone(self.composed, self.member)
         difference = first_difference(alone.structure, new.structure)
         if difference is not None:
-            raise UsageError(
-                f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}.\n{_ANEW}"
-            )
+            raise _anew(f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}")
         found: dict[str, np.ndarray] = {}
         for name, array in _corresponding(alone, new):
             if name in found and array_digest(found[name]) != array_digest(array):
-                raise UsageError(
+                raise _anew(
                     f"{self.member.name!r} uses weight {name!r} in several places, and {self.new.name!r} has different "
-                    f"ones there.\n{_ANEW}"
+                    f"ones there"
                 )
             found[name] = array
         return found
@@ -144,10 +142,8 @@ class _Replacement:
     def _opsets(self) -> dict[str, int]:
         own, there = opsets_of(self.new.proto), opsets_of(self.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
-            raise UsageError(
-                f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of "
-                f"{there.get(newer[0], 'none')}.\n{_ANEW}"
-            )
+            have = there.get(newer[0], "none")
+            raise _anew(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
         return there
 
     @cached_property
@@ -166,9 +162,8 @@ class _Replacement:
         shared = self._nodes_of(self.member) - self._own_nodes
         for node in self.composed.proto.graph.node:
             if node.name in shared and not set(changed).isdisjoint(reads(node)):
-                raise UsageError(
-                    f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more.\n"
-                    f"{_ANEW}"
+                raise _anew(
+                    f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more"
                 )
 
     def _unshared(self, changed: Collection[str]) -> list[str]:
@@ -181,9 +176,9 @@ class _Replacement:
         for node in composed:
             fixed = reads(node) if node.name in inside else captures(node)
             if node.name in self._own_nodes and not set(found).isdisjoint(fixed):
-                raise UsageError(
+                raise _anew(
                     f"{self.member.name!r} has weights of {node.name!r} together with other models, in an operator "
-                    f"that would be another one without them.\n{_ANEW}"
+                    f"that would be another one without them"
                 )
         return found
 
@@ -211,6 +206,10 @@ class _Replacement:
         while found in self.composed.weights or found in self.whole.weights:
             found += "_"
         return found
+
+
+def _anew(reason: str) -> UsageError:
+    return UsageError(f"{reason}.\n{_ANEW}")
 
 
 def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]:

@@ -17,7 +17,7 @@ from iosched.models.canonical import counts_in_form, walked
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.node_attributes import plain_values
-from iosched.models.wiring import is_standard, standard_opset, writes
+from iosched.models.wiring import is_standard, standard_opset
 
 Names = tuple[str, ...]
 Way = tuple[tuple[int, int], ...]
@@ -88,8 +88,8 @@ class Unit:
         """The rule of each node; none at all where one has no rule, or a tensor's shape is not known."""
         found = [RULES.get(row[0].op_type) if is_standard(row[0]) else None for row in self.rows]
         rules = tuple(rule for rule in found if rule is not None)
-        names = [name for row in self.rows for node in row for name in (*filter(None, node.input), *writes(node))]
-        computed = [name for name in names if name not in self.parts.model.weights]
+        names = {name for row in self.rows for node in row for name in (*node.input, *node.output)}
+        computed = names - self.parts.model.weights.keys() - {""}
         is_static = all(self.parts.shape(name) is not None for name in computed)
         return rules if len(rules) == len(found) and is_static else ()
 

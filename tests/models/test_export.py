@@ -17,8 +17,7 @@ from iosched.models.export import NodeNote, annotate, write_model
 from iosched.models.initializers import store_weights
 from iosched.models.light import light_model
 from iosched.models.load import load_model
-from iosched.models.merge_record import MERGED_KEY
-from iosched.models.merging import unmerge
+from iosched.models.merging import MERGED_KEY, unmerge
 from iosched.models.model import Model
 
 _EXPANDED = ("fire2/expand3x3", "fire2/expand1x1")
