@@ -206,7 +206,8 @@ def _encoded_initializer(tensor: TensorProto, weights: Mapping[str, np.ndarray])
         payload = weights[tensor.name]
         prefix = _field_prefix(TensorProto, "raw_data", payload.nbytes)
     encoded = inside.SerializeToString() + prefix
-    return _field_prefix(onnx.GraphProto, "initializer", len(encoded) + payload.nbytes) + encoded, payload
+    nbytes = len(encoded) + payload.nbytes
+    return _field_prefix(onnx.GraphProto, "initializer", nbytes) + encoded, payload
 
 
 def _field_prefix(message: type[Message], field: str, nbytes: int) -> bytes:

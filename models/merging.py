@@ -140,15 +140,20 @@ def _fresh(name: str, taken: Iterable[str]) -> str:
     """`name`, with a number behind it where that is needed for no tensor to have this name or one that begins so."""
     begun = [f"{other}/" for other in taken]
     candidates = chain([name], (f"{name}{number}" for number in count(2)))
-    return next(each for each in candidates if not any(other.startswith(f"{each}/") for other in begun))
+
+    def is_free(candidate: str) -> bool:
+        return not any(other.startswith(f"{candidate}/") for other in begun)
+
+    return next(filter(is_free, candidates))
 
 
 def _undo(graph: EditableGraph, merge: Merge) -> None:
     """Restore the operators of one merge."""
     weight = f"{merge.base}/weight"
-    anchor = next((node for node in graph.consumers(weight) if node.input[1:2] == [weight]), None)
+    readers = graph.consumers(weight)
+    anchor = next((node for node in readers if node.input[1:2] == [weight]), None)
     nodes = [part.protos() for part in merge.parts]
-    if anchor is None or not all(is_well_formed(node, graph.frame) for own in nodes for node in own):
+    if anchor is None or not all(is_well_formed(node, graph.frame) for node in chain(*nodes)):
         return
     constants = ChainMap(graph.weights, _cut_back(merge, graph.weights))
     parts = [part for own in nodes if (part := chain_of(own, constants)) is not None]
@@ -243,7 +248,8 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
 def _stands_in(graph: EditableGraph, found: Stacked) -> bool:
     """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
     present = [graph.producer(node.output[0]) for node in found.nodes]
-    if any(node is None or _written(node) != _written(own) for node, own in zip(present, found.nodes, strict=True)):
+    written = [None if node is None else _written(node) for node in present]
+    if written != [_written(node) for node in found.nodes]:
         return False
     inside = Counter(name for node in found.nodes for name in node.input)
     if any(graph.uses(node.output[0]) != inside[node.output[0]] for node in found.nodes[:-1]):

@@ -36,7 +36,8 @@ def part_alone(model: Model, operators: Collection[str], outputs: Collection[str
     """
     graph = EditableGraph.of(model.proto, model.weights)
     graph.frame = bare_frame(model.name, model.proto.ir_version, model.proto.opset_import)
-    nodes = [graph.node(name) for operator in operators for name in model.graph.by_name[operator].nodes]
+    wanted = [model.graph.by_name[name] for name in operators]
+    nodes = [graph.node(name) for operator in wanted for name in operator.nodes]
     inside = {name for node in nodes for name in writes(node)}
     read = {name for node in nodes for name in reads(node)}
     graph.cut_out(sorted(read - inside - model.weights.keys()), outputs)

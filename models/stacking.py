@@ -99,7 +99,8 @@ def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto | None, ...]]:
     found: list[tuple[onnx.NodeProto | None, ...]] = []
     kinds = [tuple(_kind(node) for node in part.linear) for part in parts]
     for kind in dict.fromkeys(kinds):
-        own = [part.linear if same == kind else [None] * len(kind) for part, same in zip(parts, kinds, strict=True)]
+        pairs = zip(parts, kinds, strict=True)
+        own = [part.linear if same == kind else [None] * len(kind) for part, same in pairs]
         found.extend(zip(*own, strict=True))
     return found
 
@@ -147,9 +148,11 @@ class _Draft:
             inputs.append(self.stack(f"{self.base}/bias", [part.bias for part in self.parts], 0.0, 0))
         attributes: dict[str, Any] = values(first.anchor)
         if first.is_convolution:
-            stepped = {key: integers(first.anchor, key, (1,) * len(kernel)) for key in ("dilations", "strides")}
+            ones = (1,) * len(kernel)
+            stepped = {key: integers(first.anchor, key, ones) for key in ("dilations", "strides")}
             attributes = {"group": 1, "kernel_shape": kernel, "pads": pads, **stepped}
-        self.nodes.append(helper.make_node(first.anchor.op_type, inputs, [f"{self.base}/linear"], **attributes))
+        node = helper.make_node(first.anchor.op_type, inputs, [f"{self.base}/linear"], **attributes)
+        self.nodes.append(node)
 
     def follow_step(self, name: str, own: Sequence[onnx.NodeProto | None]) -> None:
         """Add one scale or shift of every channel; it changes nothing for the parts that have none.
@@ -199,7 +202,8 @@ class _Draft:
                 for own, name in zip(part.activation[number].input, node.input, strict=False):
                     if own in part.weights:
                         origins.setdefault(own, Origin(name, None, part.weights[own].shape))
-            rest = node.input[1:] if self.last == before else [self.last]  # the product of x * sigmoid(x)
+            is_product = self.last != before  # of x * sigmoid(x)
+            rest = [self.last] if is_product else node.input[1:]
             self.follow(node, [before, *rest], f"{self.base}/gate")
 
     def split(self, opset: int) -> None:

@@ -54,19 +54,20 @@ def _of_computed(layer: Layer) -> Axes:
 
 def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
     """(members * batch, ..., in) as (members, rows, in), by (members, in, out); and back."""
+    count = layer.count
     data, name, bias = layer.computed(0), layer.node.output[0], layer.constant(2)
     shape = data.shape if data else ()
-    rows = writer.reshaped(layer.names()[0], (layer.count, prod(shape[:-1]), shape[-1]), f"{name}/rows", layer.count)
+    rows = writer.reshaped(layer.names()[0], (count, prod(shape[:-1]), shape[-1]), f"{name}/rows", count)
     alpha, beta = (np.asarray(number(layer.node, key, 1.0), weights.first.dtype) for key in ("alpha", "beta"))
     turned = [value.T if integer(layer.node, "transB") else value for value in weights.values]
     matrices = [(value if alpha == 1 else value * alpha)[np.newaxis] for value in turned]
-    stacked = writer.constant(weights.name, concatenated(matrices, 0), layer.count)
-    found = writer.make("MatMul", [rows, stacked], writer.fresh(f"{name}/product", layer.count))
+    stacked = writer.constant(weights.name, concatenated(matrices, 0), count)
+    found = writer.make("MatMul", [rows, stacked], writer.fresh(f"{name}/product", count))
     if bias is not None:
         added = np.stack([np.broadcast_to(value.reshape(-1), layer.shape[-1:]) * beta for value in bias.values])
-        constant = writer.constant(bias.name, added[:, np.newaxis], layer.count)
-        found = writer.make("Add", [found, constant], writer.fresh(f"{name}/sum", layer.count))
-    found = writer.reshaped(found, scaled(layer.shape, _BATCH, layer.count), name, layer.count)
+        constant = writer.constant(bias.name, added[:, np.newaxis], count)
+        found = writer.make("Add", [found, constant], writer.fresh(f"{name}/sum", count))
+    found = writer.reshaped(found, scaled(layer.shape, _BATCH, count), name, count)
     return [Joined(found, _BATCH, layer.shape)]
 
 

@@ -94,9 +94,8 @@ class _Replacement:
 
     def made(self, *, records: bool = False) -> Replaced:
         """The whole with the new weights; with `records`, it says how it was batched, too."""
-        changed = {
-            name: array for name, array in self._pairs().items() if array_digest(array) != self.digests.get(name)
-        }
+        pairs = self._pairs()
+        changed = {name: array for name, array in pairs.items() if array_digest(array) != self.digests.get(name)}
         self._check_shared_nodes(changed)
         shared = {name: self._fresh(name) for name in self._unshared(changed)}
         found = self._changed(self.whole, {**changed, **self._constants(changed)}, shared)

@@ -10,7 +10,7 @@ from operator import or_
 from iosched.models.batching.axes import chosen_axes
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
-from iosched.models.composition.members import members_of, note_owners, owners, owners_of_nodes
+from iosched.models.composition.members import members_of, node_owners, note_owners, owners
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import assembled_model
@@ -40,7 +40,7 @@ def batched(model: Model, groups: Groups) -> Model:
     graph = EditableGraph.of(model.proto, model.weights)
     writer = Writer(graph)
     owned = owners(model, members_of(model.proto))
-    several = owners_of_nodes(own, owned)
+    several = node_owners(own, owned)
     for group, unit, axis in zip(order, units, chosen_axes(units), strict=True):
         before = len(writer.nodes)
         unit.write(axis, writer)
@@ -50,7 +50,8 @@ def batched(model: Model, groups: Groups) -> Model:
     before = len(writer.nodes)
     writer.split_results()
     for node in writer.nodes[before:]:
-        several[node_name(node)] = reduce(or_, (owned[own.producer[name]] for name in node.output))
+        sources = (own.producer[name] for name in node.output)
+        several[node_name(node)] = reduce(or_, (owned[name] for name in sources))
     note_owners(graph.frame, several)
     return assembled_model(model.name, graph.to_proto(), graph.weights)
 

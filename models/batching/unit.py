@@ -162,7 +162,8 @@ class Unit:
 
     def axis_at(self, names: Names, axis: int) -> int:
         """The axis along which these, which `ports` has, are joined where they are read; `axis` is one of `axes`."""
-        return next(self.ways[axis][row][0] for row in range(len(self.rows)) if names in self.slots(row))
+        rows = (row for row in range(len(self.rows)) if names in self.slots(row))
+        return self.ways[axis][next(rows)][0]
 
     def write(self, axis: int, writer: Writer) -> None:
         """Add the nodes for all members, which are joined along `axis`; all that feeds them was written."""
@@ -171,11 +172,14 @@ class Unit:
             laid: dict[Names, Joined] = {}
             for names in self.slots(row):
                 if self.is_own(names) or names in computed:
-                    joined = computed.get(names) or writer.join(names, own, self.parts.shape(names[0]) or ())
+                    shape = self.parts.shape(names[0]) or ()
+                    joined = computed.get(names) or writer.join(names, own, shape)
                     laid[names] = writer.relaid(joined, own, len(names))
             found = self.rules[row].write(self.layer(row, laid), own, writer)
             computed.update(zip(self._outputs(row), found, strict=False))
-        writer.results.update((names, computed[names]) for names in self.results if names in computed)
+        for names in self.results:
+            if names in computed:
+                writer.results[names] = computed[names]
 
     def _way(self, layers: Sequence[Layer], axis: int) -> Way:
         found: list[tuple[int, int]] = []

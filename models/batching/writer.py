@@ -64,7 +64,8 @@ class Writer:
 
     def along(self, constants: Constants, axis: int) -> str:
         """Add the members' constants one behind the other along `axis`."""
-        return self.constant(constants.name, concatenated(constants.values, axis), len(constants.values))
+        values = constants.values
+        return self.constant(constants.name, concatenated(values, axis), len(values))
 
     def reshaped(self, name: str, shape: Shape, called: str, count: int) -> str:
         """Add a Reshape of a tensor to `shape`, for `count` members; `called` begins the result's name."""

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from iosched.models.composition.members import Member, check_names, note_members, note_owners, owners_of_nodes, reached
+from iosched.models.composition.members import Member, check_names, node_owners, note_members, note_owners, reached
 from iosched.models.composition.opsets import common_opsets, imports, raised
 from iosched.models.composition.values import value_numbers
 from iosched.models.digest import opsets_of
@@ -72,18 +72,21 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     check_names(models, shared_inputs)
     _check_shared(models, shared_inputs)
     opsets = common_opsets(list(models.values()))
-    frame = bare_frame(name, max(model.proto.ir_version for model in models.values()), imports(opsets))
+    newest = max(model.proto.ir_version for model in models.values())
+    frame = bare_frame(name, newest, imports(opsets))
     union, members = _Union(EditableGraph(frame)), []
     for member, model in models.items():
         own = raised(model, opsets)
         names = [spec.name for spec in own.graph.inputs]
         inputs = {each: each if each in shared_inputs else f"{member}/{each}" for each in names}
         union.add(member, own, value_numbers(own, member, inputs), inputs)
-        members.append(Member(member, inputs, {output: f"{member}/{output}" for output in own.graph.outputs}))
+        outputs = {output: f"{member}/{output}" for output in own.graph.outputs}
+        members.append(Member(member, inputs, outputs))
     note_members(frame, members)
     found = union.model()
-    note_owners(found.proto, owners_of_nodes(found.graph, reached(found.graph, members)))
-    memory = WeightsMemory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
+    note_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
+    alone = sum(_nbytes(model.weights) for model in models.values())
+    memory = WeightsMemory(alone, _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 
 
@@ -104,7 +107,8 @@ def beside_itself(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> 
     union = _Union(EditableGraph(frame))
     for place, others in enumerate(weights):
         own = replace(model, weights={name: others.get(name, array) for name, array in model.weights.items()})
-        union.add(str(place), own, {name: f"array {id(array)}" for name, array in own.weights.items()}, {})
+        numbers = {name: f"array {id(array)}" for name, array in own.weights.items()}
+        union.add(str(place), own, numbers, {})
     return union.model()
 
 

@@ -63,7 +63,8 @@ def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
 
 def note_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
     """Writes into the metadata which models are in the model."""
-    write_metadata(proto, {MEMBERS_KEY: json.dumps([asdict(member) for member in members], sort_keys=True)})
+    content = [asdict(member) for member in members]
+    write_metadata(proto, {MEMBERS_KEY: json.dumps(content, sort_keys=True)})
 
 
 def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
@@ -97,7 +98,7 @@ def reached(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int
     return found
 
 
-def owners_of_nodes(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, int]:
+def node_owners(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, int]:
     """The owners of every node, where `owned` has those of its operator."""
     return {node: owned[operator.name] for operator in graph.operators for node in operator.nodes}
 
@@ -123,7 +124,10 @@ def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
     def owner(node: str) -> int:
         return noted.get(node, 0) & everyone or bits.get(node.partition("/")[0], everyone)
 
-    return {operator.name: reduce(or_, map(owner, operator.nodes), 0) for operator in model.graph.operators}
+    found = {}
+    for operator in model.graph.operators:
+        found[operator.name] = reduce(or_, map(owner, operator.nodes), 0)
+    return found
 
 
 def member_alone(whole: Model, member: Member) -> Model:
@@ -140,5 +144,6 @@ def member_alone(whole: Model, member: Member) -> Model:
     graph.frame = bare_frame(member.name, whole.proto.ir_version, whole.proto.opset_import)
     inputs, outputs = frozenset(member.inputs.values()), frozenset(member.outputs.values())
     graph.cut_out(graph.inputs, [name for name in graph.outputs if name in outputs])
-    graph.inputs = {name: value for name, value in graph.inputs.items() if name in inputs or graph.uses(name)}
+    fed = [name for name in graph.inputs if name in inputs or graph.uses(name)]
+    graph.inputs = {name: graph.inputs[name] for name in fed}
     return assembled_model(member.name, graph.to_proto(), graph.weights)

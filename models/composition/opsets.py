@@ -54,7 +54,8 @@ def raised(model: Model, opsets: Mapping[str, int]) -> Model:
 
 def imports(opsets: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
     """The versions of domains as a model imports them."""
-    return [helper.make_opsetid("" if domain == _STANDARD else domain, version) for domain, version in opsets.items()]
+    pairs = (("" if domain == _STANDARD else domain, version) for domain, version in opsets.items())
+    return [helper.make_opsetid(domain, version) for domain, version in pairs]
 
 
 def _differing(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> dict[str, str]:
