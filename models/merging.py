@@ -21,7 +21,6 @@ import onnx
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from msgspec import Meta
 
-from iosched.models.chain import Chain, chain_of
 from iosched.models.checks import is_well_formed
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
@@ -29,7 +28,7 @@ from iosched.models.merge_rule import merged_size, refusal
 from iosched.models.metadata import decoded, metadata_of
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.prepared import prepare
-from iosched.models.stacking import Origin, Size, Stacked, margins, stacked
+from iosched.models.stacking import Chain, Origin, Size, Stacked, chain_of, margins, stacked
 
 MERGED_KEY = "io.iosched.merged"
 """The key of the model metadata that says how to undo the merges in the model."""
@@ -101,7 +100,8 @@ def merge_operators(graph: EditableGraph, operators: Sequence[Operator]) -> tupl
     found = stacked(parts, pads, base, graph.opset)
     pairs = zip(parts, found.origins, strict=True)
     record = tuple(UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in pairs)
-    _put(graph, [node.output[0] for part in parts for node in part.nodes], found.nodes, found.constants)
+    gone = [node.output[0] for part in parts for node in part.nodes]
+    _put(graph, gone, found.nodes, found.constants)
     return Merge(base, record), found.nodes
 
 

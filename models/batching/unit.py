@@ -138,7 +138,8 @@ class Unit:
 
     def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
         nodes = self.rows[row]
-        operands = [self._operand(row, slot, names, joined) for slot, names in enumerate(self.slots(row))]
+        slots = enumerate(self.slots(row))
+        operands = [self._operand(row, slot, names, joined) for slot, names in slots]
         if spreads and row == 0:
             operands[0] = Single(nodes[0].input[0], self.parts.shape(nodes[0].input[0]) or ())
         results = tuple(self.parts.shape(name) or () for name in nodes[0].output)

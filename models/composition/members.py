@@ -100,7 +100,10 @@ def reached(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int
 
 def node_owners(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, int]:
     """The owners of every node, where `owned` has those of its operator."""
-    return {node: owned[operator.name] for operator in graph.operators for node in operator.nodes}
+    found: dict[str, int] = {}
+    for operator in graph.operators:
+        found.update(dict.fromkeys(operator.nodes, owned[operator.name]))
+    return found
 
 
 def note_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:

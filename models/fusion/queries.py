@@ -32,7 +32,7 @@ class Unit:
         quantizes: the node that makes the result whole numbers, if there is one.
         takes_sums: whether sums that nothing but the unit reads become part of it.
         merges: whether the operator may be merged, where `merge_rule` finds nothing against it; only what
-            `models.chain` can take apart may.
+            `models.stacking` can take apart may.
     """
 
     type: str
