@@ -41,7 +41,7 @@ def _check_tables(graph: EditableGraph) -> None:
     uses = Counter(name for node in nodes for name in reads(node)) + Counter([*graph.outputs])
     made = {name: node for node in nodes for name in writes(node)}
     assert graph.unread == made.keys() - {name for node in nodes for name in reads(node)}
-    assert graph.missing == uses.keys() - made.keys() - graph.inputs.keys()
+    assert graph.missing == uses.keys() - made.keys() - graph.inputs.keys() - graph.weights.keys()
     for name in {*uses, *made, "nobody"}:
         assert graph.uses(name) == uses[name]
         assert graph.producer(name) is made.get(name)
