@@ -79,7 +79,9 @@ class EditableGraph:
         *,
         is_own: bool = False,
     ) -> EditableGraph:
-        """The graph of a model, of which it has its own copy; the model's initializers are not looked at.
+        """The graph of a model, of which it has its own copy.
+
+        The model's initializers are not looked at, nor are they inputs, among which models of IR version 3 list them.
 
         Args:
             is_own: the model is not used any more, and needs no copy.
@@ -96,7 +98,7 @@ class EditableGraph:
         for field in _CONTENT:
             frame.graph.ClearField(field)
         graph = cls(frame, own.graph.node)
-        graph.inputs = _by_name("input", own.graph.input)
+        graph.inputs = _by_name("input", (value for value in own.graph.input if value.name not in weights))
         graph.outputs = _by_name("output", own.graph.output)
         graph.declared = {value.name: value for value in own.graph.value_info}
         graph.weights = dict(weights)

@@ -25,7 +25,6 @@ from iosched.models.normalize import (
     compute_weight_outputs,
     constants_to_weights,
     drop_copies,
-    drop_weight_inputs,
     flatten_concats,
     inline_functions,
     name_nodes,
@@ -156,7 +155,7 @@ def assembled_model(name: str, proto: onnx.ModelProto, weights: Mapping[str, np.
 
 
 def edited_model(name: str, graph: EditableGraph) -> Model:
-    """The model of a loaded graph that was edited, which belongs to the model; see `assembled_model`."""
+    """The model of a loaded graph that was edited, which must not be used any more; see `assembled_model`."""
     _normalize(graph)
     return _bound(name, graph, None)
 
@@ -189,10 +188,9 @@ def _bound(
 
 
 def _graph_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> EditableGraph:
-    """The graph without functions and without weights among its inputs; `proto` is changed."""
+    """The graph without functions; `proto` is changed."""
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     proto.graph.name = proto.graph.name or "graph"
-    drop_weight_inputs(proto.graph, weights)
     inline_functions(proto)
     return EditableGraph.of(proto, weights, is_own=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -19,13 +19,6 @@ from iosched.models.wiring import is_standard, nodes_within
 
 MAX_WRITTEN_OUT = 200_000
 """Nodes of a model whose functions are inlined; each takes a fraction of a millisecond to read."""
-
-
-def drop_weight_inputs(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Remove the initializers from the graph's inputs, where models of IR version 3 list them."""
-    fed = [value for value in graph.input if value.name not in weights]
-    del graph.input[:]
-    graph.input.extend(fed)
 
 
 def inline_functions(proto: onnx.ModelProto) -> None:

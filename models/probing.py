@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx
 
 from iosched.models.editable_graph import EditableGraph, bare_frame
-from iosched.models.load import assembled_model
+from iosched.models.load import edited_model
 from iosched.models.model import Model
 from iosched.models.wiring import reads, writes
 
@@ -41,4 +41,4 @@ def part_alone(model: Model, operators: Collection[str], outputs: Collection[str
     inside = {name for node in nodes for name in writes(node)}
     read = {name for node in nodes for name in reads(node)}
     graph.cut_out(sorted(read - inside - model.weights.keys()), outputs)
-    return assembled_model(model.name, graph.to_proto(), graph.weights)
+    return edited_model(model.name, graph)

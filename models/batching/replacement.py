@@ -18,7 +18,7 @@ from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.load import assembled_model
+from iosched.models.load import assembled_model, edited_model
 from iosched.models.model import Model
 from iosched.models.structure import first_difference
 from iosched.models.wiring import captures, reads
@@ -107,14 +107,12 @@ class _Replacement:
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
         """A model with these weights as far as it has them; those in `shared` get that name in the member's nodes."""
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
-        for node in proto.graph.node:
+        graph = EditableGraph.of(model.proto, model.weights)
+        for node in graph.nodes:
             if node.name in self._own_nodes:
-                node.input[:] = [shared.get(name, name) for name in node.input]
-        weights = dict(model.weights)
-        weights.update((shared.get(name, name), array) for name, array in arrays.items() if name in model.weights)
-        return assembled_model(model.name, proto, weights)
+                graph.set_inputs(node.name, [shared.get(name, name) for name in node.input])
+        graph.weights |= {shared.get(name, name): array for name, array in arrays.items() if name in model.weights}
+        return edited_model(model.name, graph)
 
     def _pairs(self) -> dict[str, np.ndarray]:
         """For each weight of the member what the new model has in its place."""

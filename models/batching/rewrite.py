@@ -13,7 +13,7 @@ from iosched.models.batching.writer import Writer
 from iosched.models.composition.members import members_of, node_owners, note_owners, owners
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import ComputationGraph
-from iosched.models.load import assembled_model
+from iosched.models.load import edited_model
 from iosched.models.model import Model
 
 Groups = Sequence[Sequence[str]]
@@ -53,7 +53,7 @@ def batched(model: Model, groups: Groups) -> Model:
         sources = (own.producer[name] for name in node.output)
         several[node_name(node)] = reduce(or_, (owned[name] for name in sources))
     note_owners(graph.frame, several)
-    return assembled_model(model.name, graph.to_proto(), graph.weights)
+    return edited_model(model.name, graph)
 
 
 def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from iosched.models.batching.writer import Writer, scaled
 from iosched.models.composition.compose import beside_itself
 from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.graph import TensorSpec
-from iosched.models.load import assembled_model
+from iosched.models.load import edited_model
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import MIN_IR_VERSION
 
@@ -106,7 +106,7 @@ def _empty(opset: int) -> EditableGraph:
 def _returning(outputs: Iterable[str], graph: EditableGraph, name: str = "sample") -> Model:
     graph.outputs = {output: helper.make_empty_tensor_value_info(output) for output in outputs}
     graph.drop_unread_weights()
-    return assembled_model(name, graph.to_proto(), graph.weights)
+    return edited_model(name, graph)
 
 
 def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:

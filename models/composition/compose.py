@@ -21,7 +21,7 @@ from iosched.models.digest import opsets_of
 from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.models.load import assembled_model
+from iosched.models.load import edited_model
 from iosched.models.model import Model
 from iosched.models.node_attributes import subgraphs
 from iosched.models.wiring import writes
@@ -132,13 +132,13 @@ class _Union:
 
     def model(self) -> Model:
         """What the union is; where models share no node, nothing has to be found out anew of them."""
-        proto, name = self.graph.to_proto(), self.graph.frame.graph.name
+        name = self.graph.frame.graph.name
         if self.shared or self.renames:
-            return assembled_model(name, proto, self.graph.weights)
+            return edited_model(name, self.graph)
         shapes = {each.name(own): shape for each in self.added for own, shape in each.model.bindings.items()}
         return Model(
             name=name,
-            proto=proto,
+            proto=self.graph.to_proto(),
             weights=MappingProxyType(self.graph.weights),
             graph=_beside(name, self.added),
             original=None,

@@ -13,7 +13,7 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.models.load import assembled_model
+from iosched.models.load import edited_model
 from iosched.models.metadata import decoded, metadata_of, write_metadata
 from iosched.models.model import Model
 from iosched.models.prepared import prepare
@@ -149,4 +149,4 @@ def member_alone(whole: Model, member: Member) -> Model:
     graph.cut_out(graph.inputs, [name for name in graph.outputs if name in outputs])
     fed = [name for name in graph.inputs if name in inputs or graph.uses(name)]
     graph.inputs = {name: graph.inputs[name] for name in fed}
-    return assembled_model(member.name, graph.to_proto(), graph.weights)
+    return edited_model(member.name, graph)

@@ -11,7 +11,7 @@ from iosched.models.digest import opsets_of, since
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import is_outside, read_tensor
-from iosched.models.load import assembled_model
+from iosched.models.load import assembled_model, edited_model
 from iosched.models.model import Model
 from iosched.models.wiring import is_standard, nodes_within
 
@@ -45,11 +45,10 @@ def raised(model: Model, opsets: Mapping[str, int]) -> Model:
             raise _refusal(model, own[domain], opsets[domain], f"{operator} of {domain} differs between the two")
     if differing:
         return _converted(model, own[_STANDARD], opsets[_STANDARD])
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    del proto.opset_import[:]
-    proto.opset_import.extend(imports({domain: opsets[domain] for domain in own}))
-    return assembled_model(model.name, proto, model.weights)
+    graph = EditableGraph.of(model.proto, model.weights)
+    del graph.frame.opset_import[:]
+    graph.frame.opset_import.extend(imports({domain: opsets[domain] for domain in own}))
+    return edited_model(model.name, graph)
 
 
 def imports(opsets: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:

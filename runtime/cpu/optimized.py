@@ -58,7 +58,6 @@ def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
         weights = take_weights(proto, path)  # mapped, not read; the mapping outlives the file's name
     replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
     found = EditableGraph.of(proto, weights, is_own=True)
-    found.inputs = {name: value for name, value in found.inputs.items() if name not in weights}
     _unshare_input_reorders(found)
     found.tensors = _infer_tensors(found, graph.tensors)
     return found
