@@ -25,7 +25,7 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
 from iosched.scheduler.schedule import Division
 
-LOWERING = 13
+LOWERING = 14
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
