@@ -15,6 +15,7 @@ import onnx
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.initializers import describe_weight
+from iosched.models.node_attributes import copied
 from iosched.models.wiring import captures, reads, standard_opset, topological_order, writes
 
 _END = ""
@@ -89,12 +90,7 @@ class EditableGraph:
         Raises:
             InvalidModelError: two nodes compute a tensor of one name, or an input or output is declared twice.
         """
-        own = proto
-        if not is_own:
-            own = onnx.ModelProto()
-            own.CopyFrom(proto)
-        frame = onnx.ModelProto()
-        frame.CopyFrom(proto)
+        own, frame = proto if is_own else copied(proto), copied(proto)
         for field in _CONTENT:
             frame.graph.ClearField(field)
         graph = cls(frame, own.graph.node)
@@ -114,8 +110,7 @@ class EditableGraph:
 
     def to_proto(self) -> onnx.ModelProto:
         """The model, with initializers as `describe_weight` makes them."""
-        made = onnx.ModelProto()
-        made.CopyFrom(self.frame)
+        made = copied(self.frame)
         made.graph.node.extend(self.nodes)
         made.graph.input.extend(self.inputs.values())
         made.graph.output.extend(self.outputs.values())

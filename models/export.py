@@ -19,6 +19,7 @@ from iosched.models.initializers import is_outside
 from iosched.models.merging import MERGED_KEY, Merge, merge_operators, to_json
 from iosched.models.metadata import METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, is_ours, write_metadata
 from iosched.models.model import INLINE_NBYTES, Model
+from iosched.models.node_attributes import copied
 from iosched.models.source import StrPath
 from iosched.models.whole_file import whole_file
 from iosched.models.wiring import dependencies_first, reads
@@ -183,8 +184,7 @@ def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mappin
 
 def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """The model with its weights inside, in protobuf's wire format, part by part: no message holds the weights."""
-    model = onnx.ModelProto()
-    model.CopyFrom(proto)
+    model = copied(proto)
     del model.graph.initializer[:]
     start = model.graph.SerializeToString()
     model.ClearField("graph")
@@ -198,8 +198,7 @@ def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Itera
 
 def _encoded_initializer(tensor: TensorProto, weights: Mapping[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
     """An initializer of a graph in wire format, up to its payload where that is in `weights`, and the payload."""
-    inside, payload, prefix = TensorProto(), _NOTHING, b""
-    inside.CopyFrom(tensor)
+    inside, payload, prefix = copied(tensor), _NOTHING, b""
     if is_outside(tensor):
         inside.ClearField("external_data")
         inside.ClearField("data_location")
@@ -228,8 +227,7 @@ def _varint(value: int) -> bytes:
 def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path) -> None:
     """Write the weights to a file of their own, and the model only after them: it never stands without them."""
     beside = destination.with_name(f"{destination.name}.data")
-    whole = onnx.ModelProto()
-    whole.CopyFrom(proto)
+    whole = copied(proto)
     with whole_file(destination) as file, whole_file(beside) as data:
         for tensor in whole.graph.initializer:
             if is_outside(tensor):

@@ -29,8 +29,8 @@ _Maps = dict[str, np.ndarray]
 """The bytes of files of weights that were opened, by their locations."""
 
 
-def take_weights(proto: onnx.ModelProto, source: Path | None) -> dict[str, np.ndarray]:
-    """Move the payload of every top-level initializer out of the model's graph and return it by name.
+def read_weights(proto: onnx.ModelProto, source: Path | None) -> dict[str, np.ndarray]:
+    """Every top-level initializer of a model by name, memory-mapped where it is external data.
 
     Sparse initializers become dense ones, and all other tensors hold their payload themselves afterwards. `source` is
     the model's path, beside which external data is looked up.
@@ -47,12 +47,11 @@ def take_weights(proto: onnx.ModelProto, source: Path | None) -> dict[str, np.nd
         if tensor.name in weights:
             raise InvalidModelError(f"initializer {tensor.name!r} is defined twice.")
         weights[tensor.name] = _read(tensor, source, maps)
-    store_weights(graph, weights)
     return weights
 
 
 def store_weights(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Make the initializers of `graph` those of `weights`, as `describe_weight` writes them."""
+    """Make the initializers of `graph` those of `weights`, as `describe_weight` writes them, without large payloads."""
     del graph.initializer[:]
     graph.initializer.extend(describe_weight(name, array) for name, array in weights.items())
 

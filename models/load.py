@@ -16,7 +16,7 @@ from iosched.models.checks import check_structure
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.folding import fold_constants
-from iosched.models.initializers import take_weights
+from iosched.models.initializers import read_weights, store_weights
 from iosched.models.log import logger
 from iosched.models.merging import unmerge
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY, metadata_of
@@ -86,7 +86,9 @@ def read_unbound(source: Source, *, name: str | None = None) -> UnboundModel:
     proto = read_proto(source)
     called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
     with _telling_where(source):
-        graph = _graph_of(proto, take_weights(proto, source if isinstance(source, Path) else None))
+        weights = read_weights(proto, source if isinstance(source, Path) else None)
+        store_weights(proto.graph, weights)
+        graph = _graph_of(proto, weights)
         _normalize(graph)
     return UnboundModel(called, graph.to_proto(), MappingProxyType(graph.weights), source)
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from hashlib import sha256
+from typing import TypeVar
 
 import onnx
+from google.protobuf.message import Message
 from onnx import AttributeProto
 from onnx.helper import get_attribute_value, make_attribute
 
 from iosched.models.graph import AttributeValue
+
+Copied = TypeVar("Copied", bound=Message)
 
 
 def names(node: onnx.NodeProto) -> frozenset[str]:
@@ -144,10 +148,16 @@ def assign(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) ->
     renew(node, changes, [make_attribute(name, value) for name, value in changes.items() if value is not None])
 
 
+def copied(message: Copied) -> Copied:
+    """A copy of a node or of another message."""
+    made: Copied = type(message)()
+    made.CopyFrom(message)
+    return made
+
+
 def with_attributes(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) -> onnx.NodeProto:
     """A copy of the node with these attributes instead of its own of the same names, as `assign` gives them."""
-    changed = onnx.NodeProto()
-    changed.CopyFrom(node)
+    changed = copied(node)
     assign(changed, **changes)
     return changed
 
@@ -171,8 +181,7 @@ def _plain(item: AttributeProto) -> AttributeValue:
         return _decoded(value)
     if isinstance(value, list) and all(isinstance(entry, int | float | bytes) for entry in value):
         return tuple(_decoded(entry) if isinstance(entry, bytes) else entry for entry in value)
-    nameless = AttributeProto()
-    nameless.CopyFrom(item)
+    nameless = copied(item)
     nameless.doc_string = ""
     return f"sha256:{sha256(nameless.SerializeToString(deterministic=True)).hexdigest()[:16]}"
 

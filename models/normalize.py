@@ -14,7 +14,7 @@ from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import read_tensor
 from iosched.models.limits import MAX_PROTO_NBYTES
-from iosched.models.node_attributes import integer, values
+from iosched.models.node_attributes import copied, integer, values
 from iosched.models.wiring import is_standard, nodes_within
 
 MAX_WRITTEN_OUT = 200_000
@@ -175,8 +175,7 @@ def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
         return None
     ((name, value),) = given.items()
     if isinstance(value, TensorProto):
-        named = TensorProto()
-        named.CopyFrom(value)
+        named = copied(value)
         named.name = node.output[0]
         return read_tensor(named)
     return _listed_value(name, value)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import onnx
-
 from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.load import edited_model
 from iosched.models.model import Model
+from iosched.models.node_attributes import copied
 from iosched.models.wiring import reads, writes
 
 
@@ -21,8 +20,7 @@ def probed(model: Model, tensors: Collection[str]) -> Model:
     shown = {value.name: value for value in model.proto.graph.value_info}
     more = [name for name in tensors if name in shown and name in model.graph.producer]
     more = [name for name in more if name not in model.graph.outputs]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     proto.graph.output.extend(shown[name] for name in more)
     graph = replace(model.graph, outputs=(*model.graph.outputs, *more))
     return replace(model, proto=proto, graph=graph, original=None)

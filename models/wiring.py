@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx
 
 from iosched.models.errors import InvalidModelError
-from iosched.models.node_attributes import subgraphs
+from iosched.models.node_attributes import copied, subgraphs
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -113,15 +113,9 @@ def dependencies_first(roots: Iterable[Key], before: Callable[[Key], Iterable[Ke
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
     """Make `nodes` the nodes of `graph`, in this order; each may be a node that `graph` has now."""
-    kept = [_copy(node) for node in nodes]
+    kept = [copied(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
-    return copied
 
 
 def _free_names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -23,7 +23,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import edited_model
 from iosched.models.model import Model
-from iosched.models.node_attributes import subgraphs
+from iosched.models.node_attributes import copied, subgraphs
 from iosched.models.wiring import writes
 
 
@@ -224,10 +224,9 @@ def _beside(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
 
 def _renamed(node: onnx.NodeProto, rename: Callable[[str], str]) -> onnx.NodeProto:
     """A copy of `node` in which every tensor, also of the graphs inside it, has the name that `rename` gives it."""
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
-    _rename_node(copied, rename)
-    return copied
+    made = copied(node)
+    _rename_node(made, rename)
+    return made
 
 
 def _rename_node(node: onnx.NodeProto, rename: Callable[[str], str]) -> None:
@@ -243,10 +242,9 @@ def _rename_node(node: onnx.NodeProto, rename: Callable[[str], str]) -> None:
 
 
 def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    copied = onnx.ValueInfoProto()
-    copied.CopyFrom(value)
-    copied.name = name
-    return copied
+    made = copied(value)
+    made.name = name
+    return made
 
 
 def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -> None:

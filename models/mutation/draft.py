@@ -23,7 +23,7 @@ from iosched.models.mutation.fit import called, infer
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.new_weights import cut_out, seeded
 from iosched.models.mutation.record import Connect, Create, Delete, Primitive, Replace, Return, Weight
-from iosched.models.node_attributes import renew
+from iosched.models.node_attributes import copied, renew
 from iosched.models.wiring import is_standard, reads, writes
 
 _MAX_NEW_NBYTES = 2**30
@@ -107,7 +107,7 @@ def _create(draft: Draft, change: Create) -> None:
 
 
 def _connect(draft: Draft, change: Connect) -> None:
-    node = _copy(_node(draft.graph, change.node))
+    node = copied(_node(draft.graph, change.node))
     if change.place >= len(node.input):
         raise UsageError(f"{called(node)} has {len(node.input)} inputs; there is none at place {change.place}")
     node.input[change.place] = change.source
@@ -128,7 +128,7 @@ def _replace(draft: Draft, change: Replace) -> None:
     if not is_standard(old):
         raise UsageError(f"{old.domain}::{old.op_type} node {change.node!r} cannot be replaced; delete and create")
     opset, kept = draft.graph.opset, change.type == old.op_type
-    node = _copy(old) if kept else _new_node(change, writes(old)[:1], opset)
+    node = copied(old) if kept else _new_node(change, writes(old)[:1], opset)
     node.input[:] = change.inputs
     given = {name: value for name, value in change.attributes.items() if value is not None}
     _set_attributes(node, given, opset)
@@ -271,9 +271,3 @@ def _node(graph: EditableGraph, name: str) -> onnx.NodeProto:
     if not graph.has_node(name):
         raise UsageError(f"the graph has no node {name!r}")
     return graph.node(name)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
-    return copied

@@ -21,7 +21,7 @@ from iosched.models.mutation.edit import Answer, Edit
 from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator, Targets
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
-from iosched.models.node_attributes import serialized
+from iosched.models.node_attributes import copied, serialized
 from iosched.models.wiring import captures, is_standard, writes
 
 _SHOWN_CHOICES = 12
@@ -231,7 +231,6 @@ def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mappin
 
 def _without_notes(message: _Message) -> _Message:
     """A copy without the metadata that iosched wrote."""
-    copied = type(message)()
-    copied.CopyFrom(message)
-    write_metadata(copied, {}, drops=is_ours)
-    return copied
+    made = copied(message)
+    write_metadata(made, {}, drops=is_ours)
+    return made

@@ -18,9 +18,10 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
-from iosched.models.initializers import take_weights
+from iosched.models.initializers import is_outside, read_weights
 from iosched.models.kernel_shapes import inferred_as_run
 from iosched.models.model import INLINE_NBYTES, Model
+from iosched.models.node_attributes import copied
 from iosched.models.wiring import producers, reads, replace_nodes, writes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.rewrite import model_rewrites
@@ -55,11 +56,12 @@ def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(model, graph, path)
         proto = onnx.load(str(path), load_external_data=False)
-        weights = take_weights(proto, path)  # mapped, not read; the mapping outlives the file's name
-    replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
-    found = EditableGraph.of(proto, weights, is_own=True)
-    _unshare_input_reorders(found)
-    found.tensors = _infer_tensors(found, graph.tensors)
+        stored = {tensor.name: tensor for tensor in proto.graph.initializer if is_outside(tensor)}
+        weights = read_weights(proto, path)  # the mapping outlives the file's name
+        replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
+        found = EditableGraph.of(proto, weights, is_own=True)
+        _unshare_input_reorders(found)
+        found.tensors = _infer_tensors(found, stored, path, graph.tensors)
     return found
 
 
@@ -71,22 +73,16 @@ def _save_optimized(model: Model, graph: EditableGraph, path: Path) -> None:
     prefix = "session.optimized_model_external_initializers_"
     options.add_session_config_entry(prefix + "file_name", "weights.bin")
     options.add_session_config_entry(prefix + "min_size_in_bytes", str(INLINE_NBYTES))
-    try:
-        _open(graph, options)
-    except InvalidModelError as error:
-        Reference(model).close()  # raises if the model is at fault itself
-        raise plan_error("", error) from error
-
-
-def _open(graph: EditableGraph, options: Any) -> Any:
-    """A session of a graph, for looking at it: the weights are lent until it is open."""
     proto = graph.to_proto()
     names, values, arrays = lent_weights(proto, graph.weights)
     if names:
         options.add_external_initializers(names, values)
-    session = open_session(proto.SerializeToString(), options, called=DERIVED)
-    del arrays
-    return session
+    try:
+        open_session(proto.SerializeToString(), options, called=DERIVED)
+    except InvalidModelError as error:
+        Reference(model).close()  # raises if the model is at fault itself
+        raise plan_error("", error) from error
+    del arrays  # lent until here
 
 
 def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
@@ -128,11 +124,10 @@ def _unshare_input_reorders(graph: EditableGraph) -> None:
         shared = node.output[0]
         readers = [reader for reader in graph.nodes if shared in reader.input]
         for number, reader in reversed([*enumerate(readers)][1:]):
-            copied = onnx.NodeProto()
-            copied.CopyFrom(node)
-            copied.name, copied.output[0] = f"{node.name}/copy{number}", f"{shared}/copy{number}"
-            graph.insert_after(shared, copied)
-            own = [copied.output[0] if name == shared else name for name in reader.input]
+            made = copied(node)
+            made.name, made.output[0] = f"{node.name}/copy{number}", f"{shared}/copy{number}"
+            graph.insert_after(shared, made)
+            own = [made.output[0] if name == shared else name for name in reader.input]
             graph.set_inputs(node_name(reader), own)
 
 
@@ -145,22 +140,31 @@ def _quiet_options(level: Any) -> Any:
     return options
 
 
-def _infer_tensors(graph: EditableGraph, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+def _infer_tensors(
+    graph: EditableGraph, stored: Mapping[str, onnx.TensorProto], path: Path, known: Mapping[str, TensorSpec]
+) -> dict[str, TensorSpec]:
     """Asks onnxruntime itself for types and shapes, since only it knows its own operators' inference.
 
     Some of its fused operators have none; where such a tensor kept the name it has in the model, the shape it
     had before (`known`) goes in as a hint.
+
+    Args:
+        stored: large initializers by name, as they are written: lent ones would be read as a whole.
+        path: a file beside which they are stored.
     """
     computed = [name for node in graph.nodes for name in writes(node)]
 
     def specs(exposed: EditableGraph) -> dict[str, TensorSpec]:
-        session = _open(exposed, _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL))
+        proto = exposed.to_proto()
+        for tensor in proto.graph.initializer:
+            tensor.CopyFrom(stored.get(tensor.name, tensor))
+        onnx.save(proto, str(path))
+        session = open_session(path, _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL))
         found = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
         return {name: _spec(found[name], known) for name in (*graph.inputs, *computed)}
 
     exposed = graph.copy()
     exposed.outputs = {name: _hint(name, known.get(name)) for name in computed}
-    exposed.drop_unread_weights()
     try:
         return inferred_as_run(exposed, specs, lambda found: found)[1]
     except InvalidModelError:  # it took the model itself before

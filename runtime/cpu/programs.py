@@ -12,7 +12,7 @@ import onnx
 
 from iosched.models.initializers import is_packed
 from iosched.models.kernel_shapes import may_be_misjudged
-from iosched.models.node_attributes import has_subgraphs
+from iosched.models.node_attributes import copied, has_subgraphs
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.invoked import invoked_node
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -116,8 +116,7 @@ def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict
 
 
 def _with_names(source: onnx.NodeProto, local: Mapping[str, str]) -> onnx.NodeProto:
-    node = onnx.NodeProto()
-    node.CopyFrom(source)
+    node = copied(source)
     node.input[:] = [local.get(name, name) for name in source.input]
     node.output[:] = [local.get(name, name) for name in source.output]
     return node

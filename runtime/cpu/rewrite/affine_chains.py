@@ -19,7 +19,7 @@ from onnx.helper import make_node
 
 from iosched.models.affine import Affine, affine_of
 from iosched.models.editable_graph import EditableGraph, node_name
-from iosched.models.node_attributes import integers
+from iosched.models.node_attributes import copied, integers
 from iosched.models.wiring import is_standard, writes
 from iosched.runtime.cpu.rewrite.images import is_image
 
@@ -77,8 +77,7 @@ def _put_first(graph: EditableGraph, transpose: NodeProto, chain: Sequence[NodeP
     results = [node_name(node) for node in (*chain, transpose)]
     source, shape = _image(graph, chain[0]), graph.shape(transpose.output[0])
     for node, result in zip((transpose, *chain), results, strict=True):
-        made = NodeProto()
-        made.CopyFrom(node)
+        made = copied(node)
         made.input[:] = [_spread(graph, name) if name in graph.weights else source for name in node.input]
         made.output[0] = made.name = source = result
         graph.replace(result, made)

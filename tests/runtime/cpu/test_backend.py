@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import sequential
 
-onnxruntime = pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
+pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 node = helper.make_node
 INT64, BOOL, DOUBLE, HALF, INT8 = (
@@ -366,8 +367,8 @@ def test_a_model_that_onnxruntime_writes_and_does_not_read_back_is_declined(monk
     """As some loops over sequences are."""
     open_session = optimized.open_session
 
-    def opened(source: bytes, options: onnxruntime.SessionOptions, **more: object) -> object:
-        if options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+    def opened(source: bytes | Path, options: object, **more: object) -> object:
+        if isinstance(source, Path):
             raise InvalidModelError("in single static assignment form")
         return open_session(source, options, **more)
 
