@@ -93,7 +93,7 @@ class EditableGraph:
         own, frame = proto if is_own else copied(proto), copied(proto)
         for field in _CONTENT:
             frame.graph.ClearField(field)
-        graph = cls(frame, own.graph.node)
+        graph = cls(copied(frame), own.graph.node)  # the memory of what is cleared is freed with the first copy
         graph.inputs = _by_name("input", (value for value in own.graph.input if value.name not in weights))
         graph.outputs = _by_name("output", own.graph.output)
         graph.declared = {value.name: value for value in own.graph.value_info}
