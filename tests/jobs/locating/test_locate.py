@@ -30,8 +30,8 @@ from iosched.jobs.run import RunResult, run
 from iosched.models.composition.compose import compose
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.runtime.cpu import as_one
 from iosched.runtime.cpu import backend as cpu_backend
-from iosched.runtime.cpu import merge as cpu_merge
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -102,14 +102,14 @@ def test_an_operator_that_runs_merged_is_named_with_those_that_run_as_one_with_i
     model = load_model(model_of(nodes, {"x": [1, 8, 5, 5]}, ["y"], weights).SerializeToString())
     stages = (Stage(Strategy.MERGE, (("a",), ("b",))), Stage(Strategy.CONCURRENT, (("r", "y"),)))
     way = replace(document(model), schedule=Schedule((Block(0, stages),)))
-    stacked = cpu_merge.stacked_weight
+    stacked = as_one._stacked_weight
 
     def half_of_it_upside_down(*args: Any) -> np.ndarray:
         found = stacked(*args).copy()
         found[len(found) // 2 :] *= -1
         return found
 
-    monkeypatch.setattr(cpu_merge, "stacked_weight", half_of_it_upside_down)
+    monkeypatch.setattr(as_one, "_stacked_weight", half_of_it_upside_down)
     found = named(ran(model, way))
     assert (found.operator, found.unseen, found.cause) == ("b", (), "runtime")
     assert found.place == Place(0, 0, 1, "merge", ("a",))
