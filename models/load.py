@@ -32,7 +32,7 @@ from iosched.models.normalize import (
 )
 from iosched.models.operators import computation_graph
 from iosched.models.reshapes import check_reshapes, rebatch
-from iosched.models.shapes import forget_inferred, infer_anew
+from iosched.models.shapes import forget_inferred, infer_again
 from iosched.models.source import MIN_IR_VERSION, Source, describe, located, read_proto
 
 _log = logger(__name__)
@@ -42,12 +42,12 @@ _NORMALIZATIONS: tuple[_Rewrite, ...] = (
     constants_to_weights, EditableGraph.sort, check_structure, unmerge, EditableGraph.sort, compute_weight_outputs,
     EditableGraph.drop_unread, drop_copies, EditableGraph.drop_unread,
 )  # fmt: skip
-"""What brings a graph into one form, in this order."""
+"""The rewrites that bring a graph into one form, in order."""
 _FOLDINGS: tuple[_Rewrite, ...] = (
     fold_constants, flatten_concats, squeeze_range_operands, EditableGraph.drop_unread, name_nodes, check_reshapes,
-    infer_anew,
+    infer_again,
 )  # fmt: skip
-"""What follows once the shapes of inputs are known, in this order."""
+"""The rewrites that follow once the shapes of inputs are known, in order."""
 
 
 def load_model(

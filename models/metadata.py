@@ -21,7 +21,7 @@ SCHEDULES_KEY = "io.iosched.schedules"
 
 
 def metadata_of(proto: onnx.ModelProto, key: str) -> str | None:
-    """What the metadata of a model has under `key`, or None."""
+    """The metadata of a model under `key`, or None."""
     return next((item.value for item in proto.metadata_props if item.key == key), None)
 
 

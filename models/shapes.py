@@ -56,7 +56,7 @@ def check_shapes(graph: EditableGraph) -> None:
     _completed(made.to_proto(), strict=True)
 
 
-def infer_anew(graph: EditableGraph) -> None:
+def infer_again(graph: EditableGraph) -> None:
     """Infer from the inputs alone, strictly where shapes stay unknown. Raises as `infer`."""
     forget_inferred(graph, {}, keep_shapes=True)
     bare = graph.copy()

@@ -4,7 +4,7 @@ Here the operators are called parts. Each is a chain: an optional ReLU, a convol
 and shift its result, and an optional activation, each of which reads the result of the one before.
 
 Their kernels are padded with zeros to one size around their centres and stacked along the output channels, and so are
-the constants of the nodes that scale and shift channels. The activation stands once behind them, and a Split gives each
+the constants of the nodes that scale and shift channels. The activation follows once, and a Split gives each
 part's channels the name that the part's result had.
 """
 

@@ -119,11 +119,11 @@ class _Replacement:
         new, alone = self._new(), member_alone(self.composed, self.member)
         difference = first_difference(alone.structure, new.structure)
         if difference is not None:
-            raise _anew(f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}")
+            raise _batch_again(f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}")
         found: dict[str, np.ndarray] = {}
         for name, array in _corresponding(alone, new):
             if name in found and array_digest(found[name]) != array_digest(array):
-                raise _anew(
+                raise _batch_again(
                     f"{self.member.name!r} uses weight {name!r} in several places, and {self.new.name!r} has different "
                     f"ones there"
                 )
@@ -140,7 +140,7 @@ class _Replacement:
         own, there = opsets_of(self.new.proto), opsets_of(self.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
             have = there.get(newer[0], "none")
-            raise _anew(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
+            raise _batch_again(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
         return there
 
     @cached_property
@@ -159,7 +159,7 @@ class _Replacement:
         shared = self._nodes_of(self.member) - self._own_nodes
         for node in self.composed.proto.graph.node:
             if node.name in shared and not set(changed).isdisjoint(reads(node)):
-                raise _anew(
+                raise _batch_again(
                     f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more"
                 )
 
@@ -173,7 +173,7 @@ class _Replacement:
         for node in composed:
             fixed = reads(node) if node.name in inside else captures(node)
             if node.name in self._own_nodes and not set(found).isdisjoint(fixed):
-                raise _anew(
+                raise _batch_again(
                     f"{self.member.name!r} has weights of {node.name!r} together with other models, in an operator "
                     f"that would be another one without them"
                 )
@@ -205,7 +205,7 @@ class _Replacement:
         return found
 
 
-def _anew(reason: str) -> UsageError:
+def _batch_again(reason: str) -> UsageError:
     return UsageError(f"{reason}.\n{_ANEW}")
 
 

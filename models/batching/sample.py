@@ -14,7 +14,7 @@ from iosched.models.batching.axes import chosen_axes
 from iosched.models.batching.layer import Joined, Shape
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer, scaled
-from iosched.models.composition.compose import beside_itself
+from iosched.models.composition.compose import copies_of
 from iosched.models.editable_graph import EditableGraph, bare_frame
 from iosched.models.graph import TensorSpec
 from iosched.models.load import edited_model
@@ -74,7 +74,7 @@ def apart(samples: Sequence[Model]) -> Model:
         if id(each) not in own:
             pairs = zip(_read(first), _read(each), strict=True)
             own[id(each)] = {name: each.weights[other] for name, other in pairs if name in first.weights}
-    return beside_itself(first, [own[id(each)] for each in samples])
+    return copies_of(first, [own[id(each)] for each in samples])
 
 
 def _read(model: Model) -> list[str]:

@@ -90,7 +90,7 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     return Composition(found, tuple(members), union.shared, memory)
 
 
-def beside_itself(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> Model:
+def copies_of(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> Model:
     """The model that computes what `model` does once for each of `weights`, each time from inputs of its own.
 
     It is what `compose` makes of as many models. Tensors have the number of their copy and a slash before their names;
@@ -131,7 +131,7 @@ class _Union:
     renames: bool = False
 
     def model(self) -> Model:
-        """What the union is; where models share no node, nothing has to be found out anew of them."""
+        """The composed model. Where models share no node, their operators are renamed and not found again."""
         name = self.graph.frame.graph.name
         if self.shared or self.renames:
             return edited_model(name, self.graph)
@@ -140,7 +140,7 @@ class _Union:
             name=name,
             proto=self.graph.to_proto(),
             weights=MappingProxyType(self.graph.weights),
-            graph=_beside(name, self.added),
+            graph=_joined_graph(name, self.added),
             original=None,
             bindings=MappingProxyType(shapes),
         )
@@ -192,7 +192,7 @@ class _Renamed:
     names: dict[str, str]
 
     def name(self, name: str) -> str:
-        """What a tensor is called."""
+        """The name of a tensor in the composed model."""
         return self.names.get(name) or f"{self.prefix}/{name}"
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
@@ -211,7 +211,7 @@ class _Renamed:
         )
 
 
-def _beside(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
+def _joined_graph(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
     inputs = {each.name(spec.name): each.spec(spec) for each in models for spec in each.model.graph.inputs}
     return ComputationGraph(
         name=name,

@@ -1,4 +1,4 @@
-"""What fusion patterns ask of a graph, and the units that they find in it."""
+"""Queries of fusion patterns on a graph, and the units that patterns find."""
 
 from __future__ import annotations
 

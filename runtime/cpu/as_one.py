@@ -194,7 +194,7 @@ class _Draft:
         return True
 
     def lift(self) -> int:
-        """Adds, once for all parts, what is the same behind them; returns how many nodes of each part that stands for.
+        """Adds the nodes that all parts have in common behind their anchors; returns the number of nodes of each part.
 
         What goes on must be one tensor: a node is lifted with all others that read what it reads.
         """
@@ -225,7 +225,7 @@ class _Draft:
         self.nodes.append(node)
 
     def _add(self, like: NodeProto, inputs: Sequence[str], nodes: Sequence[NodeProto]) -> None:
-        """Adds a node as `like` that stands for `nodes`, one of each part."""
+        """Adds a copy of `like` that replaces `nodes`, one of each part."""
         names = [node.output[0] for node in nodes]
         shapes = [self.graph.shape(name) for name in names]
         shape = [*shapes[0]]
@@ -238,7 +238,7 @@ class _Draft:
         self.nodes.append(made)
 
     def _step(self, node: NodeProto) -> object:
-        """What a node behind an anchor computes of which tensors of all parts; None where it has to be alone."""
+        """The operation of a node behind an anchor and its operands; None where the parts cannot share the node."""
         if node.op_type == "ReorderOutput":
             channels = [self.graph.shape(name)[1] for name in (node.input[0], node.output[0])]
             # Blocks must be filled.

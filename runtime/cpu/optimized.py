@@ -51,7 +51,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
 
 
 def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
-    """What onnxruntime makes of a graph that was derived from `model`."""
+    """The graph that onnxruntime makes of `graph`, which was derived from `model`."""
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(model, graph, path)
@@ -150,7 +150,7 @@ def _infer_tensors(
 
     Args:
         stored: large initializers by name, as they are written: lent ones would be read as a whole.
-        path: a file beside which they are stored.
+        path: a file in the folder where they are stored.
     """
     computed = [name for node in graph.nodes for name in writes(node)]
 

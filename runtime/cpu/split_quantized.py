@@ -95,11 +95,11 @@ def _split_concat(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tu
 def _split_product(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """With a constant matrix, by rows of the left operand, all of which have one scale and zero point."""
     source, result = shape_of(kernels, node.input[0]), shape_of(kernels, node.output[0])
-    matrix, beside = _PRODUCTS[node.op_type]
+    matrix, parameters = _PRODUCTS[node.op_type]
     weight, axis = kernels.weights.get(node.input[matrix]), _first_axis(result)
     if weight is None or weight.ndim != 2 or axis is None or axis == len(result) - 1 or len(source) != len(result):
         return ()
-    if not all(_is_one_number(kernels, node.input[at]) for at in beside if at < len(node.input)):
+    if not all(_is_one_number(kernels, node.input[at]) for at in parameters if at < len(node.input)):
         return ()
     names, step = (node.input[0], node.output[0]), 4 if axis == len(result) - 2 else 1
     ranges = even_ranges(result[axis], shares, step)

@@ -32,7 +32,7 @@ def _is_constant(graph: EditableGraph, node: onnx.NodeProto) -> bool:
 
 
 def _computed(graph: EditableGraph, node: onnx.NodeProto) -> np.ndarray:
-    """What onnxruntime computes of the node."""
+    """The result of the node, computed by onnxruntime."""
     weights = {name: graph.weights[name] for name in node.input if name}
     made = onnx.helper.make_graph([node], "constant", [], [onnx.ValueInfoProto(name=node.output[0])])
     made.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
