@@ -179,3 +179,24 @@ def test_a_part_is_cut_out_with_inputs_of_its_own() -> None:
 def test_a_frame_has_a_name_and_versions_alone() -> None:
     frame = bare_frame("part", 9, [helper.make_opsetid("", 17)])
     assert (frame.graph.name, frame.ir_version, EditableGraph(frame).opset) == ("part", 9, 17)
+
+
+def test_a_replaced_node_takes_its_types_along_and_a_renamed_tensor_its_readers() -> None:
+    graph = _graph(("x", "a"), ("a", "b"), ("b", "c"))
+    graph.replace("a", helper.make_node("Sum", ["x"], ["d"]))
+    graph.set_inputs("b", ["d"])
+    assert "a" not in graph.tensors
+    graph.rename("b", "e")
+    assert _wiring(graph) == [("x", "d"), ("d", "e"), ("e", "c")]
+    graph.tensors["f"] = graph.tensors["x"]
+    assert graph.fresh("f") == "f'"
+
+
+def test_weights_are_read_only_and_no_inputs_and_only_computed_tensors_are_declared() -> None:
+    proto = _proto([helper.make_node("Sum", ["x"], ["c"])], ("c",))
+    proto.graph.value_info.append(helper.make_tensor_value_info("nobody", TensorProto.FLOAT, [2]))
+    graph = EditableGraph.of(proto, {"x": np.ones(2, np.float32)})
+    assert not graph.inputs
+    assert not graph.to_proto().graph.value_info
+    weight = graph.weights[graph.add_weight("w", np.ones(2, np.float32))]
+    assert not weight.flags.writeable
