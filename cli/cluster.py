@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress
 
-    from iosched.jobs.fleet.fleet import Fleet
-    from iosched.jobs.fleet.status import FleetStatus
+    from iosched.jobs.pool.cluster import ClusterPool
+    from iosched.jobs.pool.status import PoolStatus
 
 R = TypeVar("R")
 
@@ -39,18 +38,17 @@ _WIDTH = 60
 
 
 class ClusterView:
-    """What a person sees of a fleet while a job runs: a `TerminalObserver` and a `FleetObserver`.
+    """What a person sees of the workers while a job runs: a `TerminalObserver` and a `PoolObserver`.
 
-    The fleet shows what happens from a thread of its own. Without a terminal only lines are printed; with `-q` none.
+    Without a terminal only lines are printed; with `-q` none.
     """
 
     def __init__(self, *, prints: bool) -> None:
         self._prints = prints
         self._phases = Phases()
-        self._lock = threading.Lock()
         self._live: Live | None = None
         self._bar: Progress | None = None
-        self._status: FleetStatus | None = None
+        self._status: PoolStatus | None = None
 
     def __rich__(self) -> RenderableType:
         """The bar of the job, and a line for each worker."""
@@ -73,7 +71,7 @@ class ClusterView:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], ends=end_of(budget_s))
 
-    def status(self, status: FleetStatus) -> None:
+    def status(self, status: PoolStatus) -> None:
         """Takes what the workers do."""
         self._status = status
 
@@ -82,11 +80,10 @@ class ClusterView:
         _log.info("%s", text)
         if not self._prints:
             return
-        with self._lock:
-            if self._live is not None and self._live.is_started:
-                self._live.console.print(printable(text), markup=False, highlight=False)
-            else:
-                click.echo(printable(text), err=True)
+        if self._live is not None and self._live.is_started:
+            self._live.console.print(printable(text), markup=False, highlight=False)
+        else:
+            click.echo(printable(text), err=True)
 
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing is drawn, so that a question can be asked on the terminal."""
@@ -114,7 +111,7 @@ def _stopped(live: Live) -> Iterator[None]:
         live.start()
 
 
-def lines_of(status: FleetStatus | None) -> list[str]:
+def lines_of(status: PoolStatus | None) -> list[str]:
     """What each worker does, a line for each; and how much is done and waits."""
     if status is None:
         return []
@@ -146,17 +143,17 @@ def cluster_view() -> Iterator[ClusterView]:
 
 @dataclass(frozen=True)
 class ClusterUse:
-    """What a command had of a cluster: its text, and how the fleet was at the end."""
+    """What a command had of a cluster: its text, and how its workers were at the end."""
 
     text: str
-    status: FleetStatus
+    status: PoolStatus
 
 
-def with_fleet(
+def with_pool(
     cluster: str,
     profile_db: Path | None,
     threads: int | None,
-    do: Callable[[Fleet, ClusterView], R],
+    do: Callable[[ClusterPool, ClusterView], R],
     budget_s: float | None = None,
 ) -> tuple[R, ClusterUse]:
     """What `do` returns of the workers of a cluster, which end with it; `budget_s` is the time that it may take.
@@ -166,12 +163,12 @@ def with_fleet(
         DeviceError: there is no such cluster, or Ray is not installed.
         And what `do` raises.
     """
-    from iosched.jobs.fleet.opening import opened_fleet
+    from iosched.jobs.pool.opening import cluster_pool
 
-    with cluster_view() as view, opened_fleet(cluster, profile_db, threads, view) as fleet:
+    with cluster_view() as view, cluster_pool(cluster, profile_db, threads, view) as pool:
         view.begin(budget_s)
-        found = do(fleet, view)
-    return found, ClusterUse(cluster, fleet.status())  # when its thread has ended, so that the last errand counts
+        found = do(pool, view)
+    return found, ClusterUse(cluster, pool.status())
 
 
 def cluster_object(used: ClusterUse | None) -> dict[str, object]:

@@ -10,7 +10,7 @@ from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
 
 if TYPE_CHECKING:
-    from iosched.jobs.fleet.survey import Surveyed
+    from iosched.jobs.pool.survey import Surveyed
 
 _OBJECT = """
 node=place.node address=place.address device=place.device count=place.count threads cores=place.cores name=facts.name
@@ -26,9 +26,9 @@ def print_cluster(text: str, *, as_json: bool) -> None:
         UsageError: the text names none, or a local one of more workers than there are processors.
         DeviceError: Ray is not installed, or there is no such cluster.
     """
-    from iosched.jobs.fleet.ray.address import parse_cluster
-    from iosched.jobs.fleet.ray.transport import opened
-    from iosched.jobs.fleet.survey import survey
+    from iosched.jobs.pool.ray.address import parse_cluster
+    from iosched.jobs.pool.ray.transport import opened
+    from iosched.jobs.pool.survey import survey
 
     cluster = parse_cluster(text)
     with opened(cluster) as transport:

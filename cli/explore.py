@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
+from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
 from iosched.cli.further import WithFurther
@@ -282,11 +282,11 @@ def _explored(
 
     what = "the best variants"
     if cluster is not None:
-        from iosched.jobs.fleet.explore import explore_there
+        from iosched.jobs.explore_on import explore_on
 
-        return with_fleet(
+        return with_pool(
             *(cluster, settings.optimize.profile_db, settings.optimize.threads),
-            lambda fleet, view: explore_there(fleet, base, space, settings, view, AskOnce(view, what)),
+            lambda pool, view: explore_on(pool, base, space, settings, view, AskOnce(view, what)),
         )
     with progress_bar() as observer:
         return explore(base, space, settings, observer, AskOnce(observer, what)), None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
+from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.intervals import ENDS, EQUAL, RATIO, equal_text, latency_ends_text
 from iosched.cli.objects import json_object
 from iosched.cli.options import (
@@ -168,11 +168,9 @@ def _matrix(
 
     batches = _batches(first, batch_sizes, shapes)
     if cluster is not None:
-        from iosched.jobs.fleet.matrix import matrix_there
-
-        return with_fleet(
+        return with_pool(
             *(cluster, settings.profile_db, settings.threads),
-            lambda fleet, view: matrix_there(fleet, batches, settings, view),
+            lambda pool, view: matrix(batches, settings, view, pool),
         )
     for line in (line for device in settings.devices for line in remarks(device)):
         note(line)

@@ -162,13 +162,6 @@ def _settings(
 @cluster_option(
     "Search on a device of a cluster; --device then names it. All workers of that device measure for the search."
 )
-@click.option(
-    "--speculate",
-    type=click.IntRange(min=2, max=1024),
-    metavar="N",
-    help="With --cluster: if a search asks for less at a time than N workers can measure, have them also measure what "
-    "it may ask next. N is best the number of workers.",
-)
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
@@ -183,7 +176,6 @@ def command(
     batch_sizes: tuple[int, ...],
     settings: OptimizeSettings,
     cluster: str | None,
-    speculate: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -212,7 +204,6 @@ def command(
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
       iosched optimize model.onnx --batch-sizes 1,4,16
       iosched optimize model.onnx --device v100 --cluster ray://head:10001
-      iosched optimize model.onnx --device v100 --cluster auto --speculate 16
       iosched optimize model.onnx --batch-size 32 --objective throughput
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
@@ -223,8 +214,6 @@ def command(
         refuse_terminal(output)
     if dry_run and settings.objective != DEFAULT_OBJECTIVE:
         raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
-    if speculate is not None and cluster is None:
-        raise UsageError("--speculate is for the workers of a cluster: name one with --cluster")
     if dry_run:
         refuse_cluster(cluster, "--dry-run tells of a search on this machine")
     batch_sizes = tuple(sorted(batch_sizes))
@@ -240,23 +229,23 @@ def command(
         if dry_run:
             estimate_each(dynamic, batch_sizes, settings, as_json=as_json)
             return
-        files, fill = files_for(dynamic), speculate or 0
-        optimize_each(dynamic, batch_sizes, settings, taken, files, cluster=cluster, fill=fill, as_json=as_json)
+        files = files_for(dynamic)
+        optimize_each(dynamic, batch_sizes, settings, taken, files, cluster=cluster, as_json=as_json)
         return
     loaded = read_model(model, binding)
     settings = replace(settings, schedule_from=None if taken is None else for_model(taken, loaded).document)
     if dry_run:
         print_estimate(loaded, settings, as_json=as_json)
         return
-    _optimize(loaded, settings, files_for(loaded), cluster, speculate or 0, as_json=as_json)
+    _optimize(loaded, settings, files_for(loaded), cluster, as_json=as_json)
 
 
 def _optimize(
-    model: Model, settings: OptimizeSettings, files: OptimizedFiles, cluster: str | None, fill: int, *, as_json: bool
+    model: Model, settings: OptimizeSettings, files: OptimizedFiles, cluster: str | None, *, as_json: bool
 ) -> None:
     from iosched.jobs.annotate import annotated
 
-    result, used = optimizing(settings, cluster, fill, lambda one, view, held: one(model, settings, view, held))
+    result, used = optimizing(settings, cluster, lambda one, view, held: one(model, settings, view, held))
     files.write(annotated(model, result.document), model.weights, result.document.to_json())
     if as_json:
         found = {"model": model.name, **files.as_object(), **as_object(result), **cluster_object(used)}

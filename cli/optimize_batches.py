@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
+from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.optimize_report import as_object, table_rows
@@ -71,7 +71,6 @@ def optimize_each(
     files: OptimizedFiles,
     *,
     cluster: str | None,
-    fill: int,
     as_json: bool,
 ) -> None:
     """Optimizes for each batch size, writes the files and prints what was found.
@@ -83,7 +82,7 @@ def optimize_each(
     from iosched.jobs.optimize_batches import optimize_batches
 
     found, used = optimizing(
-        *(settings, cluster, fill),
+        *(settings, cluster),
         lambda one, view, held: optimize_batches(model, batch_sizes, settings, view, held, taken, one),
     )
     files.write(annotated_batches(model, found.schedules), model.unbound.weights, found.schedules.to_json())
@@ -102,7 +101,6 @@ def optimize_each(
 def optimizing(
     settings: OptimizeSettings,
     cluster: str | None,
-    fill: int,
     do: Callable[[OptimizeOne, TerminalObserver, Interrupt], R],
 ) -> tuple[R, ClusterUse | None]:
     """What `do` makes of the function that optimizes one model, on this machine or on a device of a cluster."""
@@ -112,11 +110,11 @@ def optimizing(
         note_before([settings.device], settings.threads)
         with progress_bar(settings.budget_s) as observer:
             return do(optimize, observer, AskOnce(observer)), None
-    from iosched.jobs.fleet.optimize import optimize_there
+    from iosched.jobs.optimize_task import optimize_on
 
-    return with_fleet(
+    return with_pool(
         *(cluster, settings.profile_db, settings.threads),
-        lambda fleet, view: do(partial(optimize_there, fleet, fill=fill), view, AskOnce(view)),
+        lambda pool, view: do(partial(optimize_on, pool), view, AskOnce(view)),
         settings.budget_s,
     )
 

@@ -402,7 +402,7 @@ def _profile_db(ctx: click.Context, param: click.Parameter, path: Path | None) -
 
 
 def cluster_option(text: str) -> Callable[[F], F]:
-    """`--cluster`, the text that `jobs.fleet.ray.address.parse_cluster` reads, or None; `text` begins its help."""
+    """`--cluster`, the text that `jobs.pool.ray.address.parse_cluster` reads, or None; `text` begins its help."""
     return click.option(
         "--cluster",
         cls=SiteOption,

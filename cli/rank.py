@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_fleet
+from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_pool
 from iosched.cli.complete import complete_model
 from iosched.cli.members import name_of
 from iosched.cli.objects import json_object
@@ -141,11 +141,9 @@ def _ranked(
     from iosched.jobs.rank import rank
 
     if cluster is not None:
-        from iosched.jobs.fleet.rank import rank_there
-
-        return with_fleet(
+        return with_pool(
             *(cluster, settings.profile_db, settings.threads),
-            lambda fleet, view: _as_far_as_it_goes(lambda: rank_there(fleet, sources, settings, view)),
+            lambda pool, view: _as_far_as_it_goes(lambda: rank(sources, settings, view, pool)),
             settings.budget_s,
         )
     if settings.measure != "none":

@@ -5,34 +5,29 @@ The source is table 4.2 of Ding's thesis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from iosched.jobs.costing import measured_share, schedule_latency_us, stages_as_run
-from iosched.jobs.opening import check_schedulable
+from iosched.jobs.matrix_cells import PRICE, SEARCH, MatrixIntervals, Price, Priced, Search, Searched, fastest
+from iosched.jobs.pool.here import LocalPool
+from iosched.jobs.pool.task import Kind, Pool, Target, Task, refuse_measuring_anew
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_planned_gpus
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import Interval
-from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
-from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of, refuse_limits
 
-_ROUNDING = 1e-9
-_Value = TypeVar("_Value")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -118,14 +113,6 @@ class MatrixTarget:
 
 
 @dataclass(frozen=True)
-class MatrixIntervals:
-    """How well a computed latency in microseconds is known, and its ratio to that of the target's own schedule."""
-
-    latency_us: Interval
-    slowdown: Interval
-
-
-@dataclass(frozen=True)
 class MatrixResult:
     """The targets, and how long each runs the schedules of all.
 
@@ -168,7 +155,10 @@ class MatrixResult:
 
 
 def matrix(
-    batches: Iterable[tuple[int, Model]], settings: MatrixSettings, observer: Observer | None = None
+    batches: Iterable[tuple[int, Model]],
+    settings: MatrixSettings,
+    observer: Observer | None = None,
+    pool: Pool | None = None,
 ) -> MatrixResult:
     """Finds a schedule for every device at every batch size, and its latency on every target.
 
@@ -179,108 +169,120 @@ def matrix(
     Args:
         batches: batch sizes, each with the model bound to it; iterated once.
         settings: the devices, and how to search.
-        observer: is shown the number of targets that are done, and the next one.
+        observer: is shown how many searches are done, and then of how many targets all schedules are priced.
+        pool: whose workers search; by default this machine. On a cluster all is measured.
 
     Raises:
         UsageError: there is no such device, or the model's operators depend on its batch size.
-        DeviceError: a device is not attached, and there is no specification of it.
+        DeviceError: a device is not attached, and there is no specification of it; or there is no cluster.
+        DeviceLostError: all workers of a device were lost.
+        ExecutionError: too many workers were lost with one cell.
+        KeyboardInterrupt: the user interrupts; what was measured is kept.
     """
-    observer = observer or Silence()
-    with ExitStack() as open_things:
-        opened = list(_open_targets(batches, settings, open_things))
-        found = []
-        for index, target in enumerate(opened):
-            observer.progress(index, len(opened), f"{target.opened.device.info.key}, batch size {target.batch_size}")
-            found.append(schedule_by(target.opened, settings.strategy, settings.pruning))
-        observer.progress(len(opened), len(opened), "every schedule on every target")
-        schedules = [target.opened.units.expanded(one.schedule) for target, one in zip(opened, found, strict=True)]
-        costs = [[schedule_latency_us(target.opened, schedule) for schedule in schedules] for target in opened]
-        shares = [[measured_share(target.opened, schedule) for schedule in schedules] for target in opened]
-        baselines = [sequential(target.model.graph) for target in opened]
-        sequential_us = [
-            schedule_latency_us(target.opened, each) for target, each in zip(opened, baselines, strict=True)
-        ]
-    sources = [fastest(row, own) for own, row in enumerate(costs)]
-    schedules = [schedules[source] for source in sources]
-    targets = tuple(
-        MatrixTarget(
-            target.opened.device.info.key,
-            target.opened.device.info.name,
-            target.batch_size,
-            target.opened.device.info.cost_kind,
-            schedules[own],
-            found[own].proven if sources[own] == own else None,
-            sequential_us[own],
-            None if sources[own] == own else sources[own],
-            target.opened.details.elsewhere.notes,
-            _speedup(target.opened, baselines[own], schedules[own]),
-        )
-        for own, target in enumerate(opened)
-    )
-    intervals = tuple(tuple(_intervals(target.opened, schedules, own)) for own, target in enumerate(opened))
-    return MatrixResult(targets, chosen(costs, sources), chosen(shares, sources), intervals)
+    if pool is None:
+        if all(resolve(device).info.cost_kind == "measured" for device in settings.devices):
+            refuse_for_planned_gpus(settings.opening)
+        with LocalPool(settings.profile_db) as here:
+            return _matrix(here, batches, settings, observer or Silence())
+    refuse_measuring_anew(settings.resume)
+    refuse_for_planned_gpus(settings.opening)
+    return _matrix(pool, batches, settings, observer or Silence())
 
 
-def chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[tuple[_Value, ...], ...]:
-    """The columns of these numbers, in their order."""
-    return tuple(tuple(row[source] for source in sources) for row in table)
+@dataclass(frozen=True)
+class _Cell:
+    """A target, and the model at its batch size."""
 
-
-def _intervals(opened: OpenModel, schedules: Sequence[Schedule], own: int) -> Iterator[MatrixIntervals | None]:
-    """How well the latency of each schedule is known on a device whose own is number `own`."""
-    known = opened.details.uncertainty
-    stages = [() if known is None else stages_as_run(opened, schedule) for schedule in schedules]
-    for each in stages:
-        yield None if known is None else MatrixIntervals(known.latency_us(each), known.ratio(each, stages[own]))
-
-
-def _speedup(opened: OpenModel, baseline: Schedule, schedule: Schedule) -> Interval | None:
-    known = opened.details.uncertainty
-    return None if known is None else known.ratio(stages_as_run(opened, baseline), stages_as_run(opened, schedule))
-
-
-def fastest(row: Sequence[float], own: int) -> int:
-    """The number of the fastest schedule on target `own`; `own` itself if no other is faster by more than rounding."""
-    best = min(range(len(row)), key=row.__getitem__)
-    return best if row[best] < row[own] * (1 - _ROUNDING) else own
-
-
-@dataclass(frozen=True, eq=False)
-class _OpenTarget:
-    """One target: the model at a batch size, open on a device."""
-
+    target: Target
     batch_size: int
     model: Model
-    opened: OpenModel
+
+    @property
+    def text(self) -> str:
+        return f"{self.target.device}, batch size {self.batch_size}"
 
 
-def _open_targets(
-    batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack
-) -> Iterator[_OpenTarget]:
-    """All targets by device and then by batch size; those of a device share its threads, and all share a database."""
-    devices = {device.info.key: device for device in map(resolve, settings.devices)}
-    is_measured = any(device.info.cost_kind == "measured" for device in devices.values())
-    if all(device.info.cost_kind == "measured" for device in devices.values()):
-        refuse_for_planned_gpus(settings.opening)
-    path = settings.profile_db or default_path()
-    is_read = settings.resume and path is not None and is_there(path)
-    database = open_things.enter_context(ProfileDatabase(path)) if is_measured or is_read else None
-    found: dict[str, list[_OpenTarget]] = {key: [] for key in devices}
-    first: ComputationGraph | None = None
-    for batch_size, model in batches:
-        first = model.graph if first is None else first
-        check_same_operators(first, model.graph, batch_size)
-        for key, device in devices.items():
-            beside = found[key][0].opened if found[key] else None
-            open_model = device.open(model, settings.opening, database, beside=beside)
-            open_things.callback(open_model.close)
-            check_schedulable(open_model)
-            found[key].append(_OpenTarget(batch_size, model, open_model))
-    for opened in found.values():
-        yield from opened
+def _matrix(
+    pool: Pool, batches: Iterable[tuple[int, Model]], settings: MatrixSettings, observer: Observer
+) -> MatrixResult:
+    named = [pool.target(device, may_simulate=False) for device in settings.devices]
+    targets = list({target.device: target for target in named}.values())
+    models = list(batches)
+    for batch_size, model in models:
+        _check_same_operators(models[0][1].graph, model.graph, batch_size)
+    cells = [_Cell(target, *each) for target in targets for each in models]
+    opening = settings.opening
+    searches = [Search(cell.target.asked, opening, settings.strategy, settings.pruning) for cell in cells]
+    done = _Done(pool, observer, 2 * len(cells))
+    asks = [pool.count(cell.target.workers) > len(models) for cell in cells]
+    found = done.of(cells, [_task(SEARCH, *each) for each in zip(searches, cells, asks, strict=True)], 0)
+    schedules = tuple(each.schedule for each in found)
+    prices = [Price(cell.target.asked, opening, schedules, own) for own, cell in enumerate(cells)]
+    priced = done.of(cells, [_task(PRICE, *each) for each in zip(prices, cells, strict=True)], len(cells))
+    return _result(cells, found, priced)
 
 
-def check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
+def _task(kind: Kind[Any, R], work: object, cell: _Cell, asks: bool = False) -> Task[R]:
+    return Task(kind, work, cell.model, cell.target.workers, asks=asks)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """Has cells done, and shows how many are."""
+
+    pool: Pool
+    observer: Observer
+    total: int
+
+    def of(self, cells: Sequence[_Cell], tasks: Sequence[Task[R]], done: int) -> list[R]:
+        """The results of tasks, in their order; raises what the first that fails raises."""
+        asked = [self.pool.submit(task) for task in tasks]
+        waiting = dict(zip(asked, cells, strict=True))
+        try:
+            while waiting:
+                self.observer.progress(done, self.total, next(iter(waiting.values())).text)
+                self.pool.wait(tuple(waiting))
+                for pending in [each for each in waiting if each.is_done]:
+                    pending.result()
+                    del waiting[pending]
+                    done += 1
+            return [each.result() for each in asked]
+        finally:
+            for pending in waiting:
+                self.pool.stop(pending, "now")
+
+
+def _result(cells: Sequence[_Cell], found: Sequence[Searched], priced: Sequence[Priced]) -> MatrixResult:
+    sources = [fastest(each.latency_us, own) for own, each in enumerate(priced)]
+    targets = tuple(
+        MatrixTarget(
+            cell.target.device,
+            priced[own].name,
+            cell.batch_size,
+            priced[own].cost,
+            found[sources[own]].schedule,
+            found[own].proven if sources[own] == own else None,
+            priced[own].sequential_us,
+            None if sources[own] == own else sources[own],
+            priced[own].notes,
+            priced[own].speedups[sources[own]],
+        )
+        for own, cell in enumerate(cells)
+    )
+    return MatrixResult(
+        targets,
+        _columns([each.latency_us for each in priced], sources),
+        _columns([each.shares for each in priced], sources),
+        _columns([each.intervals for each in priced], sources),
+    )
+
+
+def _columns(table: Sequence[Sequence[R]], numbers: Sequence[int]) -> tuple[tuple[R, ...], ...]:
+    """The columns of these numbers, in their order."""
+    return tuple(tuple(row[number] for number in numbers) for row in table)
+
+
+def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
     """Accepts a model whose operators are those that it has at the first batch size.
 
     Raises:

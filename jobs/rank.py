@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from iosched.jobs.pace import share_s
+from iosched.jobs.pool.budget import Budget
+from iosched.jobs.pool.here import LocalPool
+from iosched.jobs.pool.task import Pending, Pool, Target, refuse_measuring_anew
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.ranking.cost import ModelCost, model_cost
+from iosched.jobs.ranking.cost import ModelCost
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
+from iosched.jobs.ranking.task import cost_task
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceLostError, IoschedError, UsageError
 from iosched.models.model import Model
@@ -158,6 +162,7 @@ def rank(
     models: Mapping[str, Source],
     settings: RankSettings = RankSettings(),
     observer: Observer | None = None,
+    pool: Pool | None = None,
 ) -> RankResult:
     """Finds what each model costs on each device, and sorts the models by it.
 
@@ -165,24 +170,40 @@ def rank(
     why. What was measured is kept: a call that was interrupted goes on where it was.
 
     Args:
-        models: by name; those that have to be loaded are loaded one at a time.
+        models: by name; those that have to be loaded are loaded as their turns come.
         settings: the devices, and how latencies are found.
         observer: is shown how many models on how many devices are done.
+        pool: whose workers find the costs; by default this machine. Workers of a cluster also compute those of GPUs
+            that the cluster lacks.
 
     Raises:
         UsageError: there is no model or device, or a setting is wrong.
-        DeviceError: a device is not attached, or a library is missing.
-        DeviceLostError: a GPU stopped working.
+        DeviceError: a device is not attached, or a library is missing; or there is no cluster.
+        DeviceLostError: a GPU stopped working, or all workers of a device were lost.
         RankInterruptedError: the user interrupts; it is a `KeyboardInterrupt` that has the rows that were done.
         KeyboardInterrupt: the user interrupts before there is one.
     """
-    check_asked(models, settings)
-    devices = _devices(settings)
-    with _shared(settings) as shared:
-        return _Ranking(shared, devices, observer or Silence(), time.monotonic()).of(models)
+    _check_asked(models, settings)
+    if pool is not None:
+        refuse_measuring_anew(settings.resume)
+        return _ranked(pool, models, settings, observer)
+    for name in settings.devices:
+        resolve(name).check(settings.on(name).opening)
+    with _shared(settings) as shared, LocalPool() as here:
+        return _ranked(here, models, shared, observer)
 
 
-def check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
+def _ranked(pool: Pool, models: Mapping[str, Source], settings: RankSettings, observer: Observer | None) -> RankResult:
+    targets = [pool.target(device, settings.profile_db) for device in settings.devices]
+    by_device = {target.device: target for target in reversed(targets)}
+    devices = tuple(dict.fromkeys(by_device[target.device] for target in targets))
+    if not devices:
+        raise UsageError("there is no device to rank models on")
+    budget = pool.budget(settings.budget_s)
+    return _Ranking(pool, settings, devices, models, observer or Silence(), time.monotonic(), budget).of()
+
+
+def _check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
     """Accepts what can be asked for.
 
     Raises:
@@ -192,13 +213,6 @@ def check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
         raise UsageError("there is no model to rank")
     if settings.measure not in MEASURES:
         raise UsageError(f"unknown measure {settings.measure!r}: there are {', '.join(MEASURES)}")
-
-
-def ranked(rows: Sequence[RankRow], n_devices: int, seconds: float, notes: Iterable[str] = ()) -> RankResult:
-    """The result of rows that are model by model, each on all of so many devices."""
-    by_device = (rows[place::n_devices] for place in range(n_devices))
-    sorted_rows = (row for found in by_device for row in sorted(found, key=lambda row: row.latency_us))
-    return RankResult(tuple(sorted_rows), seconds, tuple(dict.fromkeys(notes)))
 
 
 def loaded(source: Source) -> Model | Exception:
@@ -226,18 +240,6 @@ def limited(settings: RankSettings, device: str, started: float, left: float) ->
     return replace(on_device, budget_s=budget_s)
 
 
-def _devices(settings: RankSettings) -> Mapping[str, str]:
-    """The names that devices are given by, and their short ones; raises where one cannot be used with the settings."""
-    found: dict[str, str] = {}
-    for name in settings.devices:
-        device = resolve(name)
-        device.check(settings.on(name).opening)
-        found.setdefault(device.info.key, name)
-    if not found:
-        raise UsageError("there is no device to rank models on")
-    return {name: key for key, name in found.items()}
-
-
 @contextmanager
 def _shared(settings: RankSettings) -> Iterator[RankSettings]:
     """The settings with a profile database that all models share, also where none is to be kept."""
@@ -248,60 +250,105 @@ def _shared(settings: RankSettings) -> Iterator[RankSettings]:
         yield replace(settings, profile_db=Path(folder) / "profile.sqlite")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Ranking:
     """One call of `rank`.
 
     Attributes:
-        devices: the short names of the devices by those that they were given by.
-        started: when it began, by `time.monotonic`.
+        rows: those that are done, by model and device.
+        asked: those that a worker has, or will have.
     """
 
+    pool: Pool
     settings: RankSettings
-    devices: Mapping[str, str]
+    devices: tuple[Target, ...]
+    models: Mapping[str, Source]
     observer: Observer
     started: float
+    budget: Budget | None
+    rows: dict[tuple[str, str], RankRow] = field(default_factory=dict)
+    asked: dict[Pending[ModelCost], RankRow] = field(default_factory=dict)
 
-    def of(self, models: Mapping[str, Source]) -> RankResult:
+    def of(self) -> RankResult:
         """Ranks the models."""
-        rows: list[RankRow] = []
         try:
-            for row in self._in_turn(models):
-                rows.append(row)
+            for name, source in self.models.items():
+                model = loaded(source)
+                for target in self.devices:
+                    self._ask(name, model, target)
+                    while len(self.asked) >= self._most:
+                        self._take()
+            while self.asked:
+                self._take()
         except KeyboardInterrupt:
-            if not rows:
+            self._stop()
+            if not self.rows:
                 raise
-            pairs = [(name, self.devices[device]) for name in models for device in self.devices]
-            unreached = [RankRow(*pair, failure=UnreachedError("interrupted")) for pair in pairs[len(rows) :]]
-            raise RankInterruptedError(self._result([*rows, *unreached])) from None
-        return self._result(rows)
-
-    def _in_turn(self, models: Mapping[str, Source]) -> Iterator[RankRow]:
-        """The rows as they are done: model by model, each on all devices."""
-        total = len(models) * len(self.devices)
-        for number, (name, source) in enumerate(models.items()):
-            model = loaded(source)
-            for place, device in enumerate(self.devices):
-                done = number * len(self.devices) + place
-                self.observer.progress(done, total, f"{name} on {self.devices[device]}")
-                yield self._row(name, model, device, total - done)
-
-    def _result(self, rows: Sequence[RankRow]) -> RankResult:
-        """The result of rows that are model by model, each on all devices."""
-        notes = (line for device in self.devices for line in remarks(device))
-        return ranked(rows, len(self.devices), time.monotonic() - self.started, notes)
-
-    def _row(self, name: str, model: Model | Exception, device: str, left: int) -> RankRow:
-        """The row of one model on one device; so many rows are `left` with this one."""
-        row = RankRow(name, self.devices[device])
-        if isinstance(model, Exception):
-            return replace(row, failure=model)
-        row = replace(row, flops=model.flops, params=model.n_parameters)
-        try:
-            settings = limited(self.settings, device, self.started, left)
-            cost = model_cost(model, self.settings.measure, settings)
-            return replace(row, device=cost.device, cost=cost)
+            raise RankInterruptedError(self._result()) from None
         except DeviceLostError:
+            self._stop()
             raise
+        return self._result()
+
+    @property
+    def _most(self) -> int:
+        """How many rows are asked for at a time: a worker never waits for a model to be read."""
+        workers = sum(self.pool.n_up([device]) for device in {each.workers for each in self.devices})
+        return (1 + self.pool.n_spare) * workers
+
+    @property
+    def _began(self) -> float:
+        """When the budget began to count: now, as long as it has not."""
+        began = None if self.budget is None else self.budget.opened_s
+        return time.monotonic() if began is None else began
+
+    @property
+    def _total(self) -> int:
+        return len(self.models) * len(self.devices)
+
+    def _ask(self, name: str, model: Model | Exception, target: Target) -> None:
+        self.observer.progress(len(self.rows), self._total, f"{name} on {target.device}")
+        row = RankRow(name, target.device)
+        try:
+            if isinstance(model, Exception):
+                raise model
+            row = replace(row, flops=model.flops, params=model.n_parameters)
+            left = self._total - len(self.rows) - len(self.asked)
+            in_turn = left / self.pool.n_up([target.workers])
+            settings = limited(self.settings, target.asked, self._began, in_turn)
+            about = (self.settings.measure, settings, model, len(self.models), self.budget)
+            self.asked[self.pool.submit(cost_task(self.pool, target, *about))] = row
         except Exception as error:  # noqa: BLE001 - one model of a hundred is not the end of the others
-            return replace(row, failure=error)
+            self._done(replace(row, failure=error))
+
+    def _take(self) -> None:
+        """Takes the rows that are done, or waits a moment for one."""
+        self.pool.wait(tuple(self.asked))
+        for pending in [each for each in self.asked if each.is_done]:
+            row = self.asked.pop(pending)
+            try:
+                self._done(replace(row, cost=replace(pending.result(), device=row.device)))
+            except DeviceLostError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one model of a hundred is not the end of the others
+                self._done(replace(row, failure=error))
+
+    def _done(self, row: RankRow) -> None:
+        self.rows[row.model, row.device] = row
+        self.observer.progress(len(self.rows), self._total, f"{row.model} on {row.device} done")
+
+    def _stop(self) -> None:
+        for pending in self.asked:
+            self.pool.stop(pending, "now")
+
+    def _result(self) -> RankResult:
+        """The rows device by device, the fastest first."""
+        found = [
+            self.rows.get((name, target.device)) or RankRow(name, target.device, failure=UnreachedError("interrupted"))
+            for target in self.devices
+            for name in self.models
+        ]
+        order = {target.device: place for place, target in enumerate(self.devices)}
+        rows = sorted(found, key=lambda row: (order[row.device], row.latency_us))
+        notes = (line for each in self.devices if not each.is_elsewhere for line in remarks(each.asked))
+        return RankResult(tuple(rows), time.monotonic() - self.started, tuple(dict.fromkeys(notes)))

@@ -1,0 +1,157 @@
+"""Cells of `matrix` as tasks: the search of a schedule for one target, and what all schedules take on one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from iosched.jobs.costing import measured_share, schedule_latency_us, stages_as_run
+from iosched.jobs.opening import check_schedulable
+from iosched.jobs.pool.task import Context, Kind
+from iosched.jobs.schedules import schedule_by
+from iosched.models.errors import UsageError
+from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.measuring.statistics import Interval
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.schedule import Schedule, Scope
+from iosched.scheduler.strategy_names import SearchStrategy
+
+_ROUNDING = 1e-9
+
+
+class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to search on a device."""
+
+    device: str
+    opening: OpenSettings
+    strategy: SearchStrategy
+    pruning: Pruning
+
+
+class Searched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule of the model's operators, and of what it is proven to be the best."""
+
+    schedule: Schedule
+    proven: Scope | None
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Schedules of the model's operators, of which number `own` was found for this device; the sequential one is priced
+    besides."""
+
+    device: str
+    opening: OpenSettings
+    schedules: tuple[Schedule, ...]
+    own: int
+
+
+@dataclass(frozen=True)
+class MatrixIntervals:
+    """How well a computed latency in microseconds is known, and its ratio to that of the target's own schedule."""
+
+    latency_us: Interval
+    slowdown: Interval
+
+
+class Priced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What schedules take on a device, in microseconds.
+
+    Attributes:
+        name: the product's name of the device.
+        cost: "analytic" or "measured".
+        shares: the part of each that was measured on such a GPU elsewhere.
+        intervals: where each lies; its ratio is to the fastest one.
+        speedups: how many times as fast as the sequential schedule each is.
+        notes: sentences that a user should read.
+    """
+
+    name: str
+    cost: str
+    latency_us: tuple[float, ...]
+    sequential_us: float
+    shares: tuple[float | None, ...]
+    intervals: tuple[MatrixIntervals | None, ...]
+    speedups: tuple[Interval | None, ...]
+    notes: tuple[str, ...]
+
+
+def fastest(row: Sequence[float], own: int) -> int:
+    """The number of the fastest schedule on target `own`; `own` itself if no other is faster by more than rounding."""
+    best = min(range(len(row)), key=row.__getitem__)
+    return best if row[best] < row[own] * (1 - _ROUNDING) else own
+
+
+def _search(work: Search, here: Context) -> Searched:
+    opened = _opened(work.device, work.opening, here)
+    ahead = None if opened.here is None else here.ahead(work.opening, opened.here)
+    interrupt = here.interrupt
+    deadline = (lambda: interrupt.came) if interrupt.can_come else None
+    how = (work.strategy, work.pruning)
+    found = schedule_by(opened, *how, observer=here.observer, deadline=deadline, ahead=ahead)
+    _check_stopped(here)
+    return Searched(opened.units.expanded(found.schedule), found.proven)
+
+
+def _price(work: Price, here: Context) -> Priced:
+    opened = _opened(work.device, work.opening, here)
+    baseline = sequential(here.model.graph)
+    schedules = [_known_in(schedule, here.model.graph.by_name) for schedule in work.schedules]
+    latencies_us = []
+    for schedule in (*schedules, baseline):
+        _check_stopped(here)
+        latencies_us.append(schedule_latency_us(opened, schedule))
+    *found_us, sequential_us = latencies_us
+    info = opened.device.info
+    intervals, speedups = _uncertainty(opened, schedules, baseline, schedules[fastest(found_us, work.own)])
+    return Priced(
+        info.name,
+        info.cost_kind,
+        tuple(found_us),
+        sequential_us,
+        tuple(measured_share(opened, schedule) for schedule in schedules),
+        intervals,
+        speedups,
+        opened.details.elsewhere.notes,
+    )
+
+
+def _uncertainty(
+    opened: OpenModel, schedules: Sequence[Schedule], baseline: Schedule, own: Schedule
+) -> tuple[tuple[MatrixIntervals | None, ...], tuple[Interval | None, ...]]:
+    """How well the latency of each schedule is known, and its speed-up over the baseline."""
+    known = opened.details.uncertainty
+    if known is None:
+        return (None,) * len(schedules), (None,) * len(schedules)
+    stages = [stages_as_run(opened, schedule) for schedule in schedules]
+    of_own, of_baseline = stages_as_run(opened, own), stages_as_run(opened, baseline)
+    return (
+        tuple(MatrixIntervals(known.latency_us(each), known.ratio(each, of_own)) for each in stages),
+        tuple(known.ratio(of_baseline, each) for each in stages),
+    )
+
+
+def _opened(device: str, opening: OpenSettings, here: Context) -> OpenModel:
+    opened = here.opened(device, opening)
+    check_schedulable(opened)
+    return opened
+
+
+def _known_in(schedule: Schedule, operators: Mapping[str, object]) -> Schedule:
+    """The schedule, which names operators of this model alone and each once."""
+    names = [name for stage in schedule.stages for name in stage.operators]
+    if sorted(names) != sorted(operators):
+        raise UsageError("a schedule that was sent is not one of the model's operators")
+    return schedule
+
+
+def _check_stopped(here: Context) -> None:
+    if here.interrupt.came:
+        raise KeyboardInterrupt
+
+
+SEARCH = Kind("search", Search, Searched, _search)
+PRICE = Kind("price", Price, Priced, _price)

@@ -1,0 +1,137 @@
+"""Questions of a search that other workers of the device answer: how they are asked, and how they are answered."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from iosched.jobs.pool.messages import Asked, SentModel
+from iosched.profiler.devices.cost import MeasuredCosts
+from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.runtime.faults import Faults
+from iosched.scheduler.asking import ask
+from iosched.scheduler.questions import Question
+from iosched.scheduler.signature import Signatures
+
+if TYPE_CHECKING:
+    from iosched.jobs.pool.call import WorkerCall
+    from iosched.jobs.pool.worker import Worker
+
+QUESTIONS = "questions"
+"""The kind of calls that answer questions of a search that runs elsewhere."""
+
+_POLL_S = 0.01
+_FEWEST = 2
+"""One question alone is answered sooner here than by way of the driver."""
+
+_Key = tuple[object, ...]
+
+
+class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Questions about a model that is opened in this way."""
+
+    opening: OpenSettings
+    questions: tuple[Question, ...] = ()
+
+
+def answered(work: Questions, call: WorkerCall) -> int:
+    """Measures, which says the rows; returns how many were answered. The model stays open for the next packet."""
+    cost, faults = call.cost(work.opening), Faults()
+    end = math.inf if call.left_s is None else time.monotonic() + call.left_s
+    count = 0
+    for question in work.questions:
+        if call.stopped() is not None:
+            raise KeyboardInterrupt
+        if time.monotonic() >= end:
+            break
+        with faults.contained("a question"):  # the search meets the same when it asks for itself
+            ask(cost, question)
+            count += 1
+    return count
+
+
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """A search that waits for others' answers: its model is open, and questions about it can be asked of `cost`."""
+
+    sent: SentModel
+    settings: OpenSettings
+    model: OpenModelHere
+    cost: MeasuredCosts
+
+
+@dataclass(frozen=True, eq=False)
+class AskedAhead:
+    """Has all workers of the device answer a search's questions ahead; see `scheduler.cost.Prefetchable`.
+
+    Their rows come to this worker's database, where the cost model finds them when the search asks. While it waits,
+    this worker takes packets of questions like the others, its own too.
+
+    Attributes:
+        is_over: whether the search has no more time.
+    """
+
+    worker: Worker
+    call: WorkerCall
+    sent: SentModel
+    opening: OpenSettings
+    model: OpenModelHere
+    is_over: Callable[[], bool]
+
+    def prefetch(self, questions: Sequence[Question]) -> None:
+        """Has those of the questions answered that are not known yet; returns early at an interruption."""
+        asked = list(self._different(self._unknown(questions)))
+        if len(asked) < _FEWEST:
+            return
+        opening = msgspec.to_builtins(self.opening)
+        self.worker.say(Asked(call=self.call.number, opening=opening, questions=tuple(asked)))
+        with self.worker.waiting(self._asking):
+            while not (self.call.came or self.is_over()):
+                if (rows := self.worker.known(self.call.number)) is not None:
+                    self.worker.learn(rows)
+                    return
+                self.worker.listen(_POLL_S)
+                self.worker.serve()
+
+    @cached_property
+    def _asking(self) -> Asking:
+        return Asking(self.sent, self.opening, self.model, self.model.cost.counted_apart())
+
+    def _unknown(self, questions: Iterable[Question]) -> Iterable[Question]:
+        """Those that the database does not answer, as far as can be told without measuring."""
+        cost = self.model.cost
+        for question in questions:
+            if question.kind == "work":
+                is_known = cost.known_work_us(question.stage.operators[0]) is not None
+            else:
+                is_known = question.kind != "again" and cost.known(question.stage) is not None
+            if not is_known:
+                yield question
+
+    def _different(self, questions: Iterable[Question]) -> Iterable[Question]:
+        """One of those that one measurement answers: the most thorough of them."""
+        found: dict[_Key, Question] = {}
+        for question in questions:
+            key = self._key(question)
+            before = found.get(key, question)
+            worse_than_us = max(before.worse_than_us, question.worse_than_us)
+            found[key] = replace(before, worse_than_us=worse_than_us)
+        whole = {key[:-1] for key in found if key[-1] == "work"}
+        return (found[key] for key in found if key[-1] != "latency" or key[:-1] not in whole)
+
+    def _key(self, question: Question) -> _Key:
+        stage = question.stage
+        kind = "latency" if question.kind == "operator" else question.kind
+        return (self._signatures.of(stage), stage.division, kind)
+
+    @cached_property
+    def _signatures(self) -> Signatures:
+        key = self.model.cost.operator_key
+        return Signatures(self.model.graph, lambda operator: key(operator.name))

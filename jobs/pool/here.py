@@ -1,0 +1,154 @@
+"""The pool of this machine: tasks are done here, one after another, while somebody waits for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.opening import NOTHING_LENT, Lent, profile_database
+from iosched.jobs.pool.budget import Budget
+from iosched.jobs.pool.messages import InterruptedTaskError, Step
+from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
+from iosched.jobs.progress import Observer, Silence
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.export import write_model
+from iosched.models.model import Model
+from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.cost import Prefetchable
+
+R = TypeVar("R")
+
+
+class LocalPool:
+    """This machine as a `Pool`; a context manager, which closes the models that tasks have open.
+
+    Args:
+        profile_db: the profile database of models that are open; by default the user's own.
+    """
+
+    n_spare = 0
+
+    def __init__(self, profile_db: Path | None = None) -> None:
+        self._profile_db = profile_db
+        self._waiting: list[Pending[Any]] = []
+        self._stack = ExitStack()
+        self._databases: dict[str, ProfileDatabase | None] = {}
+        self._open: dict[tuple[str, int, OpenSettings], OpenModel] = {}
+
+    def __enter__(self) -> LocalPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
+        """The device that a text means, see `resolve`."""
+        del profile_db, may_simulate
+        return Target(resolve(text).info.key, text, text)
+
+    def count(self, device: str) -> int:
+        """One: this machine."""
+        del device
+        return 1
+
+    def n_up(self, devices: Iterable[str]) -> int:
+        """One: this machine."""
+        del devices
+        return 1
+
+    def budget(self, seconds: float | None) -> Budget | None:
+        """The budget of a job, which begins now."""
+        return None if seconds is None else Budget(seconds, time.monotonic())
+
+    def submit(self, task: Task[R]) -> Pending[R]:
+        """Has a task done at a later `wait`."""
+        pending = Pending(task)
+        self._waiting.append(pending)
+        return pending
+
+    def wait(self, pending: Sequence[Pending[Any]], timeout_s: float = POLL_S) -> None:
+        """Does the task that was submitted first of those that are not done, if any."""
+        if any(each.is_done for each in pending) or not self._waiting:
+            return
+        first = self._waiting.pop(0)
+        task = first.task
+        try:
+            first.fulfil(task.kind.do(task.work, _Call(self, task)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever takes the result hears of it
+            first.error = error
+
+    def stop(self, pending: Pending[Any], how: How) -> None:
+        """Ends a task that is not done yet."""
+        del how
+        if pending in self._waiting:
+            self._waiting.remove(pending)
+            pending.error = InterruptedTaskError("interrupted")
+
+    def opened(self, device: str, model: Model, settings: OpenSettings) -> OpenModel:
+        """The model, open on a device until the pool is closed; models on one device share its threads."""
+        key = (device, id(model), settings)
+        if key not in self._open:
+            found, beside = resolve(device), [each for (name, *_), each in self._open.items() if name == device]
+            if device not in self._databases:
+                database = profile_database(found, settings, self._profile_db)
+                self._databases[device] = self._stack.enter_context(database)
+            opened = found.open(model, settings, self._databases[device], beside=next(iter(beside), None))
+            self._stack.callback(opened.close)
+            self._open[key] = opened
+        return self._open[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A task as it is done here; see `Context`."""
+
+    pool: LocalPool
+    task: Task[Any]
+
+    @property
+    def observer(self) -> Observer:
+        return Silence()
+
+    @property
+    def interrupt(self) -> Interrupt:
+        return Uninterrupted()
+
+    @property
+    def model(self) -> Model:
+        return self.task.model
+
+    def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
+        return asked
+
+    def opened(self, device: str, asked: OpenSettings) -> OpenModel:
+        return self.pool.opened(device, self.model, asked)
+
+    def lent(self, opening: OpenSettings) -> Lent:
+        del opening
+        return NOTHING_LENT
+
+    def ahead(
+        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
+    ) -> Prefetchable | None:
+        del opening, model, is_over
+        return None
+
+    def write(self, path: Path) -> None:
+        write_model(self.model.proto, self.model.weights, path)
+
+    def stopped(self) -> How | None:
+        return None
+
+    def step(self, step: int, value: float) -> None:
+        self.task.on_said(Step(call=0, step=step, value=value))
