@@ -1,6 +1,6 @@
-"""Discrete events around the fleet's own state machine: the cluster behind `fleet_simulation.py`, all times made up.
+"""Discrete events around the pool's own scheduling: the cluster behind `fleet_simulation.py`, all times made up.
 
-`jobs/fleet/leases.py` decides who does what, as it does on a real cluster; here is only what it is told, and when.
+`jobs/pool/scheduling.py` decides who does what, as it does on a real cluster; here is only what it is told, and when.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from iosched.jobs.fleet.backlog import Work
-from iosched.jobs.fleet.crew import WorkerFacts
-from iosched.jobs.fleet.leases import Dispatcher, Lease, Loss
+from iosched.jobs.pool.backlog import Work
+from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler, WorkerInfo
 
 MESSAGE_S = 0.05
 """That a message takes from the driver to a worker or back: kilobytes, over a slow network, by busy processes."""
@@ -108,9 +107,9 @@ class Outcome:
         answered: works that have an answer, and `failed` those that were given up.
         by_worker: how many answers counted of each place; a worker that replaces a lost one has its place.
         lost: workers.
-        late: leases whose works were given out again since they took too long.
+        late: assignments whose works were given to others too since they took too long.
         in_vain_hours: of workers, spent on what was lost or had an answer already.
-        leases: packets that were sent.
+        packets: assignments that were sent.
     """
 
     hours: float = 0.0
@@ -121,7 +120,7 @@ class Outcome:
     lost: int = 0
     late: int = 0
     in_vain_hours: float = 0.0
-    leases: int = 0
+    packets: int = 0
 
     @property
     def speed_up(self) -> float:
@@ -134,7 +133,7 @@ class _Worker:
     place: int
     speed: float
     lives: bool = True
-    doing: tuple[str, int] | None = None  # a lease, and the place of a work in it
+    doing: tuple[int, int] | None = None  # an assignment, and the place of a work in it
     begun_s: float = 0.0
 
 
@@ -145,12 +144,12 @@ class Simulation:
         self._cluster, self._algorithm = cluster, algorithm
         self._lengths, self._lives = random.Random(f"lengths {seed}"), random.Random(f"lives {seed}")
         self._length_s = length_s
-        self._fleet = Dispatcher()
+        self._scheduler = Scheduler()
         self._now_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._workers: dict[str, _Worker] = {}
-        self._works_s: dict[str, float] = {}
+        self._works_s: dict[int, float] = {}
         self._open = 0
         self.outcome = Outcome()
 
@@ -162,8 +161,8 @@ class Simulation:
         while self._open:
             self._now_s, _, event = heappop(self._events)
             event()
-            for lease in self._fleet.assignments(self._now_s):
-                self._send(lease)
+            for assignment in self._scheduler.assign(self._now_s):
+                self._send(assignment)
         self.outcome.hours = self._now_s / 3600
         return self.outcome
 
@@ -174,7 +173,7 @@ class Simulation:
     def _start(self, place: int, speed: float) -> None:
         name = f"worker-{len(self._workers)}"
         self._workers[name] = _Worker(place, speed)
-        self._fleet.worker_up(WorkerFacts(name, (DEVICE,), name))
+        self._scheduler.join(WorkerInfo(name, (DEVICE,), name))
         if self._cluster.lost_an_hour:
             self._after(self._lives.expovariate(self._cluster.rate_s), lambda: self._die(name))
 
@@ -183,53 +182,56 @@ class Simulation:
         worker.lives = False
         self._drop(worker)
         self.outcome.lost += 1
-        self._after(NOTICED_S, lambda: self._count_failed(self._fleet.worker_lost(name, self._now_s)))
+        self._after(NOTICED_S, lambda: self._notice(name))
         self._after(REPLACED_S, lambda: self._start(worker.place, worker.speed))
+
+    def _notice(self, name: str) -> None:
+        self._count_failed(self._scheduler.leave(name, self._now_s, is_blamed=True))
 
     def _submit(self, count: int) -> None:
         """Works that are born now; their lengths do not depend on who does them, or when."""
         born = len(self._works_s)
-        names = [f"work-{number}" for number in range(born, born + count)]
+        names = range(born, born + count)
         self._works_s.update((name, self._length_s(self._lengths)) for name in names)
         self._open += count
         packets = self._algorithm.in_packets
-        self._fleet.submit([Work(name, DEVICE, "individual", in_packets=packets) for name in names])
+        self._scheduler.submit([Work(name, DEVICE, "individual", in_packets=packets) for name in names])
 
-    def _send(self, lease: Lease) -> None:
-        self.outcome.leases += 1
-        self._after(self._cluster.message_s, lambda: self._do(lease, 0))
+    def _send(self, assignment: Assignment) -> None:
+        self.outcome.packets += 1
+        self._after(self._cluster.message_s, lambda: self._do(assignment, 0))
 
-    def _do(self, lease: Lease, index: int) -> None:
-        """The worker begins with a work of its lease, or tells that it has done all."""
-        worker = self._workers[lease.worker]
+    def _do(self, assignment: Assignment, index: int) -> None:
+        """The worker begins with a work of its assignment, or tells that it has done all."""
+        worker = self._workers[assignment.worker]
         if not worker.lives:
             return
-        if index == len(lease.works):
-            self._return(lease)
+        if index == len(assignment.works):
+            self._return(assignment)
             return
-        worker.doing, worker.begun_s = (lease.name, index), self._now_s
-        seconds = self._works_s[lease.works[index].name] / worker.speed
-        self._after(seconds, lambda: self._finish(lease, index, seconds))
+        worker.doing, worker.begun_s = (assignment.number, index), self._now_s
+        seconds = self._works_s[assignment.works[index].name] / worker.speed
+        self._after(seconds, lambda: self._finish(assignment, index, seconds))
 
-    def _finish(self, lease: Lease, index: int, seconds: float) -> None:
-        worker = self._workers[lease.worker]
-        if worker.doing == (lease.name, index):
+    def _finish(self, assignment: Assignment, index: int, seconds: float) -> None:
+        worker = self._workers[assignment.worker]
+        if worker.doing == (assignment.number, index):
             worker.doing = None
-            self._after(self._cluster.message_s, lambda: self._answer(lease, index, seconds))
-            self._do(lease, index + 1)
+            self._after(self._cluster.message_s, lambda: self._answer(assignment, index, seconds))
+            self._do(assignment, index + 1)
 
-    def _return(self, lease: Lease) -> None:
-        self._after(self._cluster.message_s, lambda: self._count_failed(self._fleet.returned(lease.name, self._now_s)))
+    def _return(self, assignment: Assignment) -> None:
+        self._after(self._cluster.message_s, lambda: self._count_failed(self._scheduler.ended(assignment.number, self._now_s)))
 
-    def _answer(self, lease: Lease, index: int, seconds: float) -> None:
-        name = lease.works[index].name
-        answer = self._fleet.answered(lease.name, name, self._now_s)
+    def _answer(self, assignment: Assignment, index: int, seconds: float) -> None:
+        name = assignment.works[index].name
+        answer = self._scheduler.answered(assignment.number, name, self._now_s)
         for superfluous in answer.superfluous:
             self._after(self._cluster.message_s, partial(self._stop, superfluous))
         if not answer.is_first:
             self.outcome.in_vain_hours += seconds / 3600
             return
-        self.outcome.by_worker[self._workers[lease.worker].place] += 1
+        self.outcome.by_worker[self._workers[assignment.worker].place] += 1
         self.outcome.work_hours += self._works_s[name] / 3600
         self.outcome.answered += 1
         self._closed()
@@ -238,11 +240,11 @@ class Simulation:
         self._open -= 1
         self._submit(self._algorithm.after(self.outcome.answered + self.outcome.failed))
 
-    def _stop(self, lease: Lease) -> None:
-        worker = self._workers[lease.worker]
-        if worker.doing is not None and worker.doing[0] == lease.name:
+    def _stop(self, assignment: Assignment) -> None:
+        worker = self._workers[assignment.worker]
+        if worker.doing is not None and worker.doing[0] == assignment.number:
             self._drop(worker)
-            self._return(lease)
+            self._return(assignment)
 
     def _drop(self, worker: _Worker) -> None:
         """What a worker does just now comes to nothing."""
@@ -250,7 +252,7 @@ class Simulation:
         worker.doing = None
 
     def _tick(self) -> None:
-        self.outcome.late += len(self._fleet.tick(self._now_s))
+        self.outcome.late += len(self._scheduler.late(self._now_s))
         self._after(TICK_S, self._tick)
 
     def _count_failed(self, loss: Loss) -> None:

@@ -32,9 +32,9 @@ from fleet_events import (
 )
 from testbed import markdown_table, write_results, zoo_model
 
-from iosched.jobs.fleet.messages import Call, Known, Measured, SentModel, encoded
-from iosched.jobs.fleet.work.optimize import Optimize
-from iosched.jobs.fleet.work.questions import Questions
+from iosched.jobs.optimize_task import Optimize
+from iosched.jobs.pool.ahead import Questions
+from iosched.jobs.pool.messages import Call, Known, Measured, SentModel, encoded
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import device_key
@@ -231,14 +231,14 @@ def message_sizes() -> list[dict[str, Any]]:
 
     def packet(count: int) -> bytes:
         work = {**opening, "questions": msgspec.to_builtins(asked[:count])}
-        return encoded(Call(kind="questions", work=work, model=sent))
+        return encoded(Call(call=1, kind="questions", work=work, model=sent))
 
     made: Mapping[str, tuple[Callable[[int], bytes], str]] = {
         "as published: a packet": (published_packet, "individual"),
         "a packet of questions": (packet, "stage of two operators"),
-        "a whole job": (lambda count: encoded(Call(kind="optimize", work=job, model=sent, rows=rows[:count])), "row"),
+        "a whole job": (lambda count: encoded(Call(call=1, kind="optimize", work=job, model=sent, rows=rows[:count])), "row"),
         "what was measured": (lambda count: encoded(Measured(rows=rows[:count])), "row of 20 samples"),
-        "answers to questions": (lambda count: encoded(Known(number=0, rows=rows[:count])), "row of 20 samples"),
+        "answers to questions": (lambda count: encoded(Known(call=1, rows=rows[:count])), "row of 20 samples"),
     }
     return [
         {"message": name, "each": each, "fixed": len(of(0)), "more": (len(of(3)) - len(of(0))) / 3}

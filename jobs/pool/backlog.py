@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
+from typing import Any
 
 LARGEST_PACKET = 3
 """What a packet begins with in the paper on distributed EA-NAS (TPDS); towards the end of a round it falls to 1."""
@@ -22,6 +23,7 @@ class Work:
         in_packets: whether a worker may take several at a time, as measurements of stages.
         asker: the assignment whose holder waits for this; None where nobody does.
         is_repeatable: whether two workers may have it at a time.
+        about: what it stands for.
     """
 
     name: int
@@ -31,6 +33,7 @@ class Work:
     in_packets: bool = False
     asker: int | None = None
     is_repeatable: bool = True
+    about: Any = field(default=None, compare=False)
 
 
 def packet_size(remaining: int, workers: int) -> int:

@@ -6,43 +6,34 @@ A transport may end at any time; another is made, and what was not answered is a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, TypeVar
 
-import msgspec
-
 from iosched.jobs.pool import messages, transport
-from iosched.jobs.pool.ahead import QUESTIONS
-from iosched.jobs.pool.backlog import Work
 from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.messages import Asked, Call, Done, Facts, Failed, Known, Measured, Opened, SentModel, Unusable
+from iosched.jobs.pool.calls import Calls, Submitted, what_of
+from iosched.jobs.pool.messages import Asked, Done, Facts, Failed, Measured, Opened, Progress, Step, Unusable
 from iosched.jobs.pool.patience import Patience
-from iosched.jobs.pool.plain import read_as
 from iosched.jobs.pool.roster import Member, Roster
 from iosched.jobs.pool.row_writer import RowWriter
 from iosched.jobs.pool.rows import RowLog, family_of, is_of_gpu
-from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler, WorkerInfo
-from iosched.jobs.pool.sending import packed
+from iosched.jobs.pool.scheduling import Assignment, WorkerInfo
 from iosched.jobs.pool.status import PoolObserver, PoolStatus, Silence, WorkerStatus
 from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
-from iosched.jobs.pool.transport import Lost, ModelFile, Place, Places, Reached, Said, Send, Transport, Unreached
-from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError
+from iosched.jobs.pool.transport import Lost, ModelFile, Places, Reached, Said, Send, Transport, Unreached
+from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
-from iosched.scheduler.questions import Question
 
 R = TypeVar("R")
 
 _STEP_S, _ROUND_S = 0.25, 0.2
 _LONGEST_PAUSE_S = 30.0
-_GO_ON = "What was measured is kept: run the command again to go on from there, with a larger --budget if it has one."
 
 
 @dataclass(frozen=True)
@@ -60,40 +51,6 @@ class ClusterPatience:
     without_s: float = 180.0
     reconnect_s: float = 1.0
     ending_s: float = 3.0
-
-
-@dataclass(eq=False)
-class _Submitted:
-    """A task until it has its answer.
-
-    Attributes:
-        stop: how it is to end, since the user has said so.
-        has_begun: whether a worker has had it.
-    """
-
-    work: Work
-    pending: Pending[Any]
-    sent: SentModel
-    file: ModelFile
-    stop: How | None = None
-    has_begun: bool = False
-
-    @property
-    def task(self) -> Task[Any]:
-        return self.pending.task
-
-    @property
-    def text(self) -> str:
-        return f"{self.task.kind.name} {self.sent.name}"
-
-
-@dataclass(frozen=True, eq=False)
-class _Question:
-    """A question of the search of a task, as work of its own."""
-
-    submitted: _Submitted
-    asked: Asked
-    question: Question
 
 
 class ClusterPool:
@@ -117,26 +74,18 @@ class ClusterPool:
     ) -> None:
         self._connect, self._observer = connect, observer or Silence()
         self._patience = patience or ClusterPatience()
-        self._scheduler = Scheduler(self._patience.works)
-        self._roster, self._log, self._writer = Roster(), RowLog(), RowWriter(path)
-        self._folder = TemporaryDirectory(prefix="iosched-pool-")
-        self._names = count(1)
-        self._submitted: dict[int, _Submitted] = {}
-        self._questions: dict[int, _Question] = {}
-        self._calls: dict[int, Assignment] = {}
-        self._ends: list[tuple[int, Callable[[], None]]] = []  # after so many rows were written
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._writer, self._log = RowWriter(path), RowLog()
+        self._roster = Roster(self._send, self._observer.note)
+        self._calls = Calls(self._patience.works, self._tell, self._unseen)
+        self._ends: list[tuple[int, Callable[[], None]]] = []  # after so many rows are written
+        self._leaves: list[tuple[float, Callable[[float], None]]] = []  # at such times
         self._transport: Transport | None = None
         self._was_reached = False
         self._connect_at_s = self._round_at_s = 0.0
         self._pause_s = self._patience.reconnect_s
         self._without: dict[str, float] = {}
-        self._had: set[str] = set()
-        self._reasons: dict[str, str] = {}
-        self._lost: list[str] = []
         self._trouble = ""
         self._longest_s = 0.0
-        self._n_done = 0
         self._status = PoolStatus()
 
     def __enter__(self) -> ClusterPool:
@@ -209,28 +158,13 @@ class ClusterPool:
         Raises:
             UsageError: its model is too large to be sent.
         """
-        pending, (sent, data) = Pending(task), packed(task.model)
-        path = Path(self._folder.name, f"{sent.file}.onnx")
-        if not path.exists():
-            path.write_bytes(data)
-        kind = task.kind
-        work = Work(next(self._names), task.device, kind.name, sent.file, is_repeatable=kind.is_repeatable)
-        self._submitted[work.name] = _Submitted(work, pending, sent, ModelFile(sent.file, str(path)))
         self._roster.wanted.add(task.device)
-        self._scheduler.submit([work])
         self._round_at_s = 0.0
-        return pending
+        return self._calls.submit(task)
 
     def stop(self, pending: Pending[Any], how: How) -> None:
         """Has a task end in this way; one that no worker has begun ends at once, without a result."""
-        for each in list(self._submitted.values()):
-            if each.pending is pending:
-                each.stop = how
-                holders = self._holders(each)
-                for assignment in holders:
-                    self._tell(assignment, messages.Stop(call=assignment.number, how=how))
-                if not holders:
-                    self._fail(each, messages.InterruptedTaskError("interrupted"))
+        self._calls.stop(pending, how)
 
     def wait(self, pending: Sequence[Pending[Any]], timeout_s: float = POLL_S) -> None:
         """Waits until one of these tasks is done, at most so long; messages are read meanwhile.
@@ -257,7 +191,7 @@ class ClusterPool:
         try:
             self._writer.close()
         finally:
-            self._folder.cleanup()
+            self._calls.close()
 
     def _turn(self, wait_s: float) -> None:
         """Does what has come, or waits so long for something; then gives out work."""
@@ -270,9 +204,8 @@ class ClusterPool:
         if now_s >= self._round_at_s:
             self._round_at_s = now_s + _ROUND_S
             self._look_round(now_s)
-        self._end_budgets(now_s)
-        for assignment in self._scheduler.assign(now_s):
-            self._give(assignment, now_s)
+        self._calls.end_budgets(now_s, self._longest_s, self._roster.why)
+        self._calls.give(self._roster.members, now_s)
         self._write()
 
     def _reach(self, wait_s: float) -> None:
@@ -298,14 +231,16 @@ class ClusterPool:
                 self._roster.change(places)
                 self._round_at_s = 0.0
             case Lost(worker, reason, has_ended):
-                self._lose(worker, reason, now_s, has_ended=has_ended)
+                self._roster.lost(worker, reason, now_s)
+                self._leave(worker, now_s, reason, is_blamed=True, has_ended=has_ended)
             case Unreached(reason, has_ended):
-                self._lose_all(reason, now_s, has_ended=has_ended)
+                self._lose(reason, now_s, has_ended=has_ended)
             case Said(worker, message):
                 try:
                     self._hear(worker, messages.said(message), now_s)
                 except ExecutionError as error:
-                    self._refuse(worker, f"it says what is not understood here: {error}", now_s)
+                    self._roster.refuse(worker, f"it says what is not understood here: {error}")
+                    self._leave(worker, now_s, "it was refused")
 
     def _hear(self, worker: str, said: messages.SaidMessage, now_s: float) -> None:
         member = self._roster.members.get(worker)
@@ -313,281 +248,94 @@ class ClusterPool:
             self._arrive(worker, said, now_s)
         elif isinstance(said, Unusable):
             self._send(transport.Stop(worker))
-            self._lose(worker, said.reason, now_s, has_ended=True)
+            self._roster.lost(worker, said.reason, now_s)
+            self._leave(worker, now_s, said.reason, is_blamed=True, has_ended=True)
         elif member is not None:
             took_s, member.heard_s = now_s - member.heard_s, now_s
             if isinstance(said, Measured):
                 self._longest_s = max(self._longest_s, took_s)
-                self._keep(said.rows, worker)
-                self._watch(worker, member, said, now_s)
-            elif (call := self._calls.get(said.call)) is not None and call.worker == worker:
-                self._hear_of(call, member, said, now_s)
+                self._writer.add(self._log.add(said.rows, worker))
+                if self._roster.is_given_up(worker, said.rows, now_s):
+                    self._leave(worker, now_s, "its machine is noisy")
+            elif isinstance(said, Done | Failed):
+                member.done += 1
+                self._roster.proved(worker)
+                self._ends.append((self._writer.n_added, self._calls.take(said, worker, now_s)))
+            elif (submitted := self._calls.task_of(said.call, worker)) is not None:
+                self._hear_of(submitted, said, member, now_s)
 
-    def _hear_of(self, call: Assignment, member: Member, said: Any, now_s: float) -> None:
-        submitted = self._submitted.get(call.works[0].name)
-        if isinstance(said, Done | Failed):
-            self._take(call, member, said, now_s)
-        elif submitted is None:
-            return
-        elif isinstance(said, Asked):
-            self._ask(call, submitted, said, member, now_s)
+    def _hear_of(self, of: Submitted, said: Asked | Opened | Progress | Step, member: Member, now_s: float) -> None:
+        if isinstance(said, Asked):
+            self._calls.ask(of, said, member.facts.key, now_s)
         elif not isinstance(said, Opened):
-            submitted.task.on_said(said)
-        elif submitted.task.budget is not None:
-            submitted.task.budget.open(now_s)
+            of.task.on_said(said)
+        elif of.task.budget is not None:
+            of.task.budget.open(now_s)
 
     def _arrive(self, worker: str, facts: Facts, now_s: float) -> None:
-        """A worker is up: it is used if it is of the same version, and no quieter machine has one where it is noisy."""
-        place = self._roster.place_of(worker)
-        if place is None:
-            self._send(transport.Stop(worker))
-        elif facts.other_version:
-            self._refuse(worker, facts.other_version, now_s)
-        elif facts.disturbed_by and self._roster.is_quieter_elsewhere(place):
-            self._rest(worker, place, f"its machine is too noisy to measure on: {facts.disturbed_by[-1]}", now_s)
-        else:
-            self._admit(worker, facts, place)
-
-    def _admit(self, worker: str, facts: Facts, place: Place) -> None:
-        family = family_of(facts.key)
-        if not self._log.has(family):
+        """A worker is up; it is given tasks if it is of use."""
+        member = self._roster.arrive(worker, facts, now_s)
+        if member is None:
+            return
+        if not self._log.has(family := family_of(facts.key)):
             self._log.begin(family, self._writer.all_rows())
-        self._keep(facts.yardstick, None)
-        self._roster.members[worker] = Member(facts, place)
-        self._had.add(facts.device)
+        self._writer.add(self._log.add(facts.yardstick, None))
         side = "cpu" if facts.device == "cpu" else "gpu"
-        self._scheduler.join(WorkerInfo(worker, (facts.device, facts.key), place.node, side))
-        noisy = f"; its machine is noisy: {facts.disturbed_by[-1]}" if facts.disturbed_by else ""
-        self._observer.note(f"{worker} is up: {facts.name} of {place.address}{noisy}")
+        self._calls.scheduler.join(WorkerInfo(worker, (facts.device, facts.key), member.place.node, side))
 
-    def _refuse(self, worker: str, reason: str, now_s: float) -> None:
-        """Uses no worker on this device any more."""
-        if (place := self._roster.place_of(worker)) is not None:
-            self._send(transport.Stop(worker))
-            self._roster.shut(worker)
-            self._tell_unused(place, reason)
-        self._leave(worker, now_s, reason, is_blamed=False, has_ended=False)
-
-    def _rest(self, worker: str, place: Place, reason: str, now_s: float) -> None:
-        """Uses the device again later, or where no other is left."""
-        self._send(transport.Stop(worker))
-        self._roster.rest(worker, now_s)
-        self._tell_unused(place, reason)
-        self._leave(worker, now_s, reason, is_blamed=False, has_ended=False)
-
-    def _watch(self, worker: str, member: Member, said: Measured, now_s: float) -> None:
-        """A worker most of whose last measurements were disturbed is given up if a quieter machine has another."""
-        member.measured(said.rows)
-        if (noise := member.noise) and self._roster.is_quieter_elsewhere(member.place):
-            self._rest(worker, member.place, f"its machine has become too noisy to measure on: {noise}", now_s)
-
-    def _tell_unused(self, place: Place, reason: str) -> None:
-        text = f"{place.device} of {place.address} is not used: {reason}"
-        if self._reasons.get(place.device) != text:
-            self._observer.note(text)
-        self._reasons[place.device] = text
-
-    def _give(self, assignment: Assignment, now_s: float) -> None:
-        """Sends an assignment to its worker."""
-        member = self._roster.members[assignment.worker]
-        member.heard_s = now_s
-        self._calls[assignment.number] = assignment
-        submitted = self._submitted.get(assignment.works[0].name)
-        owner = submitted or self._questions[assignment.works[0].name].submitted
-        task, budget = owner.task, owner.task.budget
-        others = () if member.knows_others else task.rows
-        member.knows_others = member.knows_others or bool(others)
-        kind, work = (task.kind.name, msgspec.to_builtins(task.work)) if submitted else self._packet(assignment)
-        call = Call(
-            call=assignment.number,
-            kind=kind,
-            work=work,
-            model=owner.sent,
-            rows=(*others, *self._unseen(assignment.worker)),
-            left_s=None if budget is None else budget.left_s(now_s),
-            asks=submitted is not None and task.asks,
-        )
-        self._tell(assignment, call, owner.file)
-        if submitted is not None:
-            submitted.has_begun = True
-            if submitted.stop is not None:
-                self._tell(assignment, messages.Stop(call=assignment.number, how=submitted.stop))
-
-    def _packet(self, assignment: Assignment) -> tuple[str, object]:
-        found = [self._questions[work.name] for work in assignment.works]
-        questions = msgspec.to_builtins([each.question for each in found])
-        return QUESTIONS, {"opening": found[0].asked.opening, "questions": questions}
-
-    def _ask(self, call: Assignment, submitted: _Submitted, asked: Asked, member: Member, now_s: float) -> None:
-        """The search of a call waits for the answers of others."""
-        group = f"{submitted.sent.file} {json.dumps(asked.opening, sort_keys=True)}"
-        works = []
-        for question in asked.questions:
-            name, device = next(self._names), member.facts.key
-            works.append(Work(name, device, QUESTIONS, group, in_packets=True, asker=call.number))
-            self._questions[name] = _Question(submitted, asked, question)
-        self._scheduler.wait_for(call.number, works, now_s)
-        if not works:
-            self._tell_known(call)
-
-    def _tell_known(self, call: Assignment) -> None:
-        self._tell(call, Known(call=call.number, rows=self._unseen(call.worker)))
-
-    def _take(self, call: Assignment, member: Member, said: Done | Failed, now_s: float) -> None:
-        """A call has ended with a result."""
-        del self._calls[call.number]
-        member.done += len(call.works)
-        self._roster.proved(call.worker)
-        for work in call.works:
-            answer = self._scheduler.answered(call.number, work.name, now_s)
-            for other in answer.superfluous:
-                self._tell(other, messages.Stop(call=other.number, how="now"))
-            self._n_done += answer.is_first
-            self._questions.pop(work.name, None)
-            if answer.resumed is not None:
-                self._tell_known(answer.resumed)
-            if (submitted := self._close(work.name)) is not None:
-                self._end(submitted, said, call.worker)
-        self._follow(self._scheduler.ended(call.number, now_s), "")
-
-    def _end(self, submitted: _Submitted, said: Done | Failed, worker: str) -> None:
-        """Ends a task once all that was measured for it is in the database."""
-        pending = submitted.pending
-        try:
-            if isinstance(said, Failed):
-                raise messages.raised(said, worker)
-            result = read_as(said.result, pending.task.kind.result)
-        except IoschedError as error:
-            pending_error = error
-            self._ends.append((self._writer.n_added, lambda: setattr(pending, "error", pending_error)))
-        else:
-            self._ends.append((self._writer.n_added, lambda: pending.fulfil(result)))
-
-    def _lose(self, worker: str, reason: str, now_s: float, *, has_ended: bool) -> None:
-        if (place := self._roster.place_of(worker)) is not None:
-            text = f"{worker} on {place.device} of {place.address} was lost: {reason}"
-            self._reasons[place.device] = text
-            self._lost.append(text)
-            self._observer.note(text)
-        self._roster.lost(worker, now_s)
-        self._leave(worker, now_s, reason, is_blamed=True, has_ended=has_ended)
-
-    def _lose_all(self, reason: str, now_s: float, *, has_ended: bool) -> None:
+    def _lose(self, reason: str, now_s: float, *, has_ended: bool) -> None:
         """The transport has ended, and all workers with it: no task's fault."""
         assert self._transport is not None
         self._transport.close()
         self._transport = None
         for worker in list(self._roster.members):
-            self._leave(worker, now_s, reason, is_blamed=False, has_ended=has_ended)
+            self._leave(worker, now_s, reason, has_ended=has_ended)
         self._roster.clear()
         if not self._was_reached:
             raise DeviceError(reason)
         self._connect_at_s = now_s + self._pause_s
         self._observer.note(f"the cluster is not reached any more ({reason}); trying again")
 
-    def _leave(self, worker: str, now_s: float, reason: str, *, is_blamed: bool, has_ended: bool) -> None:
-        """Others get what a worker had; a score command, once nothing is left of it where it ran."""
+    def _leave(
+        self, worker: str, now_s: float, reason: str, *, is_blamed: bool = False, has_ended: bool = False
+    ) -> None:
+        """Others get what a worker had; a score command not before all is over that it may have left."""
         self._roster.members.pop(worker, None)
-        calls = [call for call in self._calls.values() if call.worker == worker]
-        for call in calls:
-            del self._calls[call.number]
-        scored = [call.works[0] for call in calls if not call.works[0].is_repeatable]
-        if scored and has_ended:
-            end = lambda: self._follow(self._scheduler.leave(worker, now_s, is_blamed=is_blamed), reason)  # noqa: E731
-            self._later.append((now_s + self._patience.ending_s, end))
-            return
-        for work in scored:
-            if (submitted := self._submitted.get(work.name)) is not None:
-                text = f"{submitted.text}: its worker was lost, and what it ran there may still run"
-                self._fail(submitted, ExecutionError(f"{text}, so it is not run again: {reason}"))
-        self._follow(self._scheduler.leave(worker, now_s, is_blamed=is_blamed), reason)
-
-    def _follow(self, loss: Loss, reason: str) -> None:
-        """What is given to others is begun anew, but for what the user wants no more; what failed is told."""
-        for work in loss.failed:
-            self._questions.pop(work.name, None)
-            if (submitted := self._close(work.name)) is not None:
-                text = f"{submitted.text}: workers were lost again and again as they did it"
-                submitted.pending.error = ExecutionError(f"{text}.\nThe last: {reason}.")
-        for call in loss.resumed:
-            if call.number in self._calls:
-                self._tell_known(call)
-        for each in list(self._submitted.values()):
-            if each.stop is not None and not self._holders(each):
-                self._fail(each, messages.InterruptedTaskError("interrupted"))
-
-    def _holders(self, submitted: _Submitted) -> list[Assignment]:
-        return [call for call in self._calls.values() if call.works[0].name == submitted.work.name]
-
-    def _fail(self, submitted: _Submitted, error: IoschedError) -> None:
-        for call in self._scheduler.withdraw(submitted.work.name):
-            self._tell(call, messages.Stop(call=call.number, how="now"))
-        self._close(submitted.work.name)
-        submitted.pending.error = error
-
-    def _close(self, name: int) -> _Submitted | None:
-        """Forgets a task that has its answer; its file where no other task needs it."""
-        submitted = self._submitted.pop(name, None)
-        if submitted is not None and all(each.file != submitted.file for each in self._submitted.values()):
-            Path(submitted.file.path).unlink(missing_ok=True)
-        return submitted
+        leave = partial(self._calls.leave, worker, reason=reason, is_blamed=is_blamed, has_ended=has_ended)
+        if has_ended and self._calls.scores_on(worker):
+            self._leaves.append((now_s + self._patience.ending_s, leave))
+        else:
+            leave(now_s)
 
     def _look_round(self, now_s: float) -> None:
         """Starts workers, gives to others what is late, and gives up what waited too long."""
-        due = [do for when_s, do in self._later if when_s <= now_s]
-        self._later = [each for each in self._later if each[0] > now_s]
-        for do in due:
-            do()
-        for start in self._roster.to_start(now_s):
-            self._send(start)
-        for call in self._scheduler.late(now_s):
-            self._observer.note(f"{call.worker} takes long for {self._doing([call])}: another is asked, too")
+        due = [leave for when_s, leave in self._leaves if when_s <= now_s]
+        self._leaves = [each for each in self._leaves if each[0] > now_s]
+        for leave in due:
+            leave(now_s)
+        self._roster.start(now_s)
+        for call in self._calls.scheduler.late(now_s):
+            self._observer.note(f"{call.worker} takes long for {what_of(call)}: another is asked, too")
         self._give_up(now_s)
         if (status := self._now()) != self._status:
             self._status = status
             self._observer.status(status)
 
-    def _end_budgets(self, now_s: float) -> None:
-        """Fails what no worker has begun within its budget, and what has no result long after."""
-        for each in list(self._submitted.values()):
-            if (budget := each.task.budget) is None:
-                continue
-            if budget.is_exceeded(now_s, self._longest_s) or (budget.left_s(now_s) == 0 and not each.has_begun):
-                what = "a worker had a result" if each.has_begun else "there was a worker for it"
-                text = f"{each.text}: the budget of {budget.seconds:g} s was over before {what}."
-                self._fail(each, ExecutionError(f"{text}{self._why(each.task.device)}\n{_GO_ON}"))
-
     def _give_up(self, now_s: float) -> None:
         """Fails what has waited too long for any worker of its device; who asks again later waits as long again."""
         served = {member.facts.device for member in self._roster.members.values()}
-        without = {each.task.device for each in self._submitted.values()} - served
+        without = {each.task.device for each in self._calls.submitted} - served
         self._without = {device: self._without.get(device, now_s) for device in without}
-        for each in list(self._submitted.values()):
-            if now_s - self._without.get(each.task.device, now_s) >= self._patience.without_s:
-                self._fail(each, self._no_worker(each.task.device))
-
-    def _no_worker(self, device: str) -> IoschedError:
-        why, without_s = self._why(device), self._patience.without_s
-        if device in self._had:
-            text = f"all workers on {device} were lost, and none came for {without_s:.0f} s."
-            return DeviceLostError(f"{text}{why}\n{_GO_ON}")
-        there = ", ".join(self.devices) or "none"
-        return DeviceError(
-            f"no worker on {device} came up within {without_s:.0f} s; the cluster has: {there}.{why}\n"
-            "See what its machines lack with: iosched devices --cluster"
-        )
-
-    def _why(self, device: str) -> str:
-        reason = self._reasons.get(device)
-        return f"\nThe last: {reason}." if reason else ""
+        for each in self._calls.submitted:
+            device = each.task.device
+            if now_s - self._without.get(device, now_s) >= self._patience.without_s:
+                self._calls.fail(each, self._roster.no_worker(device, self._patience.without_s))
 
     def _unseen(self, worker: str) -> messages.Rows:
         return self._log.unseen(worker, family_of(self._roster.members[worker].facts.key))
 
-    def _keep(self, rows: messages.Rows, worker: str | None) -> None:
-        self._writer.add(self._log.add(rows, worker))
-
     def _write(self) -> None:
+        """Goes on writing rows, and ends tasks of which all is written."""
         trouble = self._writer.step()
         if trouble is not None and trouble != self._trouble:
             self._trouble = trouble
@@ -595,7 +343,7 @@ class ClusterPool:
         while self._ends and self._ends[0][0] <= self._writer.n_written:
             self._ends.pop(0)[1]()
 
-    def _tell(self, call: Assignment, message: messages.ToldMessage, file: ModelFile | None = None) -> None:
+    def _tell(self, call: Assignment, message: messages.ToldMessage, file: ModelFile | None) -> None:
         self._send(Send(call.worker, messages.encoded(message), file))
 
     def _send(self, command: transport.Command) -> None:
@@ -603,31 +351,20 @@ class ClusterPool:
             self._transport.send(command)
 
     def _now(self) -> PoolStatus:
-        calls = list(self._calls.values())
         workers = tuple(
             WorkerStatus(
                 name,
                 member.place.address,
                 member.facts.device,
                 member.facts.name,
-                self._doing([call for call in calls if call.worker == name]),
+                self._calls.doing(name),
                 member.done,
             )
             for name, member in self._roster.members.items()
         )
-        under_way = sum(len(call.works) for call in calls)
-        return PoolStatus(workers, self._scheduler.waiting(), under_way, self._n_done, tuple(self._lost))
-
-    def _doing(self, calls: Iterable[Assignment]) -> str:
-        """What a worker with these calls does, for people."""
-        texts = []
-        for call in calls:
-            name = call.works[0].name
-            if (submitted := self._submitted.get(name)) is not None:
-                texts.append(submitted.text)
-            elif (asked := self._questions.get(name)) is not None:
-                texts.append(f"{len(call.works)} stages of {asked.submitted.sent.name}")
-        return ", ".join(texts)
+        calls = self._calls
+        numbers = (calls.scheduler.waiting(), calls.n_under_way(), calls.n_done)
+        return PoolStatus(workers, *numbers, tuple(self._roster.losses))
 
 
 def _rows_of_gpus(profile_db: Path | None) -> messages.Rows:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from iosched.jobs.pool.messages import Facts
-from iosched.jobs.pool.transport import Place, Start
+from iosched.jobs.pool.transport import Command, Place, Start, Stop
+from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.profiler.store.tables import Row, StageRow
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 60.0
 """How long a device stays without a worker that was lost: twice as long each time, until one has done something."""
+
+GO_ON = "What was measured is kept: run the command again to go on from there, with a larger --budget if it has one."
 
 WATCHED, MOST_DISTURBED = 10, 7
 """Of so many stages that a worker measured last so many may have been disturbed."""
@@ -22,7 +25,7 @@ class Member:
     """A worker that may be given tasks.
 
     Attributes:
-        done: works that it has answered.
+        done: calls that it has answered.
         knows_others: whether it was sent rows of other devices.
         heard_s: when it was given something, or said something, last.
     """
@@ -60,21 +63,30 @@ class _Post:
     is_closed: bool = False
 
 
-@dataclass
 class Roster:
     """The devices of a cluster, and their workers. Times are seconds of any clock.
+
+    Args:
+        send: passes a command to the cluster.
+        note: tells people that a worker came, was lost or is not used.
 
     Attributes:
         wanted: names of devices that workers are started for.
         members: workers that may be given tasks, by name.
+        losses: a line for each worker that was lost.
+        is_known: whether the cluster has said what it has.
     """
 
-    wanted: set[str] = field(default_factory=set)
-    members: dict[str, Member] = field(default_factory=dict)
-    is_known: bool = False
-    _posts: dict[tuple[str, str, tuple[int, ...], int], _Post] = field(default_factory=dict)
-    _started: int = 0
-    _is_reached: bool = False
+    def __init__(self, send: Callable[[Command], None], note: Callable[[str], None]) -> None:
+        self._send, self._note = send, note
+        self.wanted: set[str] = set()
+        self.members: dict[str, Member] = {}
+        self.losses: list[str] = []
+        self.is_known = self._is_reached = False
+        self._posts: dict[tuple[str, str, tuple[int, ...], int], _Post] = {}
+        self._n_started = 0
+        self._had: set[str] = set()
+        self._reasons: dict[str, str] = {}
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -98,8 +110,8 @@ class Roster:
         self._posts = {key: _Post(post.place) for key, post in self._posts.items()}
         self._is_reached = False
 
-    def to_start(self, now_s: float) -> Iterator[Start]:
-        """Workers for the wanted devices that have none; they count as there from here on.
+    def start(self, now_s: float) -> None:
+        """Starts workers on the wanted devices that have none.
 
         A device rests no longer once no other one of its name has a worker.
         """
@@ -108,37 +120,89 @@ class Roster:
             is_rested = now_s >= post.again_s or (post.is_resting and post.place.device not in served)
             is_due = post.worker is None and not post.is_closed and is_rested
             if is_due and post.place.device in self.wanted:
-                self._started += 1
-                post.worker, post.is_resting = f"worker-{self._started}", False
-                yield Start(post.worker, post.place)
+                self._n_started += 1
+                post.worker, post.is_resting = f"worker-{self._n_started}", False
+                self._send(Start(post.worker, post.place))
 
-    def place_of(self, worker: str) -> Place | None:
-        """Where a worker is; None where its place is gone."""
-        post = self._post_of(worker)
-        return None if post is None else post.place
+    def arrive(self, worker: str, facts: Facts, now_s: float) -> Member | None:
+        """A worker is up; None where it is of no use: of another version, or noisy while a quieter machine has one."""
+        if (post := self._post_of(worker)) is None:
+            self._send(Stop(worker))
+            return None
+        if facts.other_version:
+            self.refuse(worker, facts.other_version)
+            return None
+        noise = facts.disturbed_by[-1] if facts.disturbed_by else ""
+        if noise and self._is_quieter_elsewhere(post.place):
+            self._rest(worker, post, f"its machine is too noisy to measure on: {noise}", now_s)
+            return None
+        self.members[worker] = Member(facts, post.place)
+        self._had.add(facts.device)
+        noisy = f"; its machine is noisy: {noise}" if noise else ""
+        self._note(f"{worker} is up: {facts.name} of {post.place.address}{noisy}")
+        return self.members[worker]
+
+    def refuse(self, worker: str, reason: str) -> None:
+        """No worker is of use there."""
+        self._send(Stop(worker))
+        if (post := self._post_of(worker)) is not None:
+            post.worker, post.is_closed = None, True
+            self._tell_unused(post.place, reason)
+
+    def is_given_up(self, worker: str, rows: Sequence[Row], now_s: float) -> bool:
+        """Whether most of what a worker measured last, with these rows, was disturbed, while others measure undisturbed."""
+        member, post = self.members[worker], self._post_of(worker)
+        member.measured(rows)
+        if post is None or not (noise := member.noise) or not self._is_quieter_elsewhere(member.place):
+            return False
+        self._rest(worker, post, f"its machine has become too noisy to measure on: {noise}", now_s)
+        return True
 
     def proved(self, worker: str) -> None:
         """A worker has done something, so the next one there will not have to wait long."""
         if (post := self._post_of(worker)) is not None:
             post.wait_s = FIRST_WAIT_S
 
-    def lost(self, worker: str, now_s: float) -> None:
+    def lost(self, worker: str, reason: str, now_s: float) -> None:
         """A worker has ended; another is started there after a while."""
-        if (post := self._post_of(worker)) is not None:
-            post.worker, post.again_s = None, now_s + post.wait_s
-            post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
+        if (post := self._post_of(worker)) is None:
+            return
+        text = f"{worker} on {post.place.device} of {post.place.address} was lost: {reason}"
+        self._reasons[post.place.device] = text
+        self.losses.append(text)
+        self._note(text)
+        post.worker, post.again_s = None, now_s + post.wait_s
+        post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
 
-    def rest(self, worker: str, now_s: float) -> None:
+    def why(self, device: str) -> str:
+        """What was last in the way of a worker of a device, as a line; empty where nothing was."""
+        reason = self._reasons.get(device)
+        return f"\nThe last: {reason}." if reason else ""
+
+    def no_worker(self, device: str, without_s: float) -> IoschedError:
+        """Says that a device has had no worker for so long."""
+        if device in self._had:
+            text = f"all workers on {device} were lost, and none came for {without_s:.0f} s."
+            return DeviceLostError(f"{text}{self.why(device)}\n{GO_ON}")
+        there = ", ".join(self.devices) or "none"
+        return DeviceError(
+            f"no worker on {device} came up within {without_s:.0f} s; the cluster has: {there}.{self.why(device)}\n"
+            "See what its machines lack with: iosched devices --cluster"
+        )
+
+    def _rest(self, worker: str, post: _Post, reason: str, now_s: float) -> None:
         """A worker is of less use than others; another is started there after the longest wait."""
-        if (post := self._post_of(worker)) is not None:
-            post.worker, post.again_s, post.is_resting = None, now_s + LONGEST_WAIT_S, True
+        self._send(Stop(worker))
+        post.worker, post.again_s, post.is_resting = None, now_s + LONGEST_WAIT_S, True
+        self._tell_unused(post.place, reason)
 
-    def shut(self, worker: str) -> None:
-        """No worker is of use there."""
-        if (post := self._post_of(worker)) is not None:
-            post.worker, post.is_closed = None, True
+    def _tell_unused(self, place: Place, reason: str) -> None:
+        text = f"{place.device} of {place.address} is not used: {reason}"
+        if self._reasons.get(place.device) != text:
+            self._note(text)
+        self._reasons[place.device] = text
 
-    def is_quieter_elsewhere(self, place: Place) -> bool:
+    def _is_quieter_elsewhere(self, place: Place) -> bool:
         """Whether a worker of the same device on another machine measures undisturbed."""
         others = (each for each in self.members.values() if each.place.node != place.node)
         return any(each.place.device == place.device and not each.noise for each in others)
