@@ -25,6 +25,7 @@ from iosched.jobs.pool.task import How, Pending, Task
 from iosched.jobs.pool.transport import ModelFile
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Stage
 
 R = TypeVar("R")
 
@@ -64,6 +65,11 @@ class _Question:
     submitted: Submitted
     opening: dict[str, Any]
     question: Question
+
+    @property
+    def key(self) -> tuple[Stage, str]:
+        """What is measured."""
+        return self.question.stage, self.question.kind
 
 
 class Calls:
@@ -142,7 +148,7 @@ class Calls:
                 model=submitted.sent,
                 rows=(*others, *self._unseen(call.worker)),
                 left_s=None if budget is None else budget.left_s(now_s),
-                asks=is_whole and task.asks,
+                asks=task.asks if is_whole else 0,
             )
             self._tell(call, message, submitted.file)
             submitted.has_begun = submitted.has_begun or is_whole
@@ -155,16 +161,18 @@ class Calls:
         return self._submitted.get(call.works[0].name) if call is not None and call.worker == worker else None
 
     def ask(self, submitted: Submitted, asked: Asked, device: str, now_s: float) -> None:
-        """The search of a task waits for the answers of other workers of a device."""
+        """The search of a task asks other workers of a device; what it had guessed is not asked again."""
         group = f"{submitted.sent.file} {json.dumps(asked.opening, sort_keys=True)}"
-        about = [_Question(submitted, asked.opening, question) for question in asked.questions]
-        works = [
-            Work(next(self._names), device, QUESTIONS, group, in_packets=True, asker=asked.call, about=each)
-            for each in about
-        ]
-        self.scheduler.wait_for(asked.call, works, now_s)
-        if not works:
-            self._tell_known(self._calls[asked.call])
+        guessed = {work.about.key: work for work in self.scheduler.guesses(asked.call)}
+        works = []
+        for question in asked.questions:
+            about = _Question(submitted, asked.opening, question)
+            work = Work(next(self._names), device, QUESTIONS, group, in_packets=True, asker=asked.call, about=about)
+            works.append(guessed.get(about.key, work))
+        if asked.is_guess:
+            self.scheduler.guess(asked.call, works)
+        else:
+            self.scheduler.wait_for(asked.call, works, now_s)
 
     def take(self, said: Done | Failed, worker: str, now_s: float) -> Callable[[], None]:
         """A call has ended; returns what ends its task, to be called once all that was measured for it is kept."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from iosched.jobs.pool.backlog import Backlog, Work
 from iosched.jobs.pool.patience import Durations, Patience
 
-_ASKED, _SUBMITTED = 0, 1
-"""What a search waits for goes before what nobody has begun."""
+_ASKED, _SUBMITTED, _GUESSED = range(3)
+"""What a search waits for goes before what nobody has begun, and what it may come to ask after that."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class _Held:
         spent_s: what the work under way took until the holder last waited for others.
         is_late: whether its works were given to others too.
         waits_for: names of works that its holder has asked for, and waits for.
+        guesses: names of works that its holder may come to wait for.
     """
 
     assignment: Assignment
@@ -90,6 +91,7 @@ class _Held:
     spent_s: float = 0.0
     is_late: bool = False
     waits_for: set[int] = field(default_factory=set)
+    guesses: set[int] = field(default_factory=set)
 
     def took_s(self, now_s: float) -> float:
         """How long its holder has had the work under way, without what it waited for others."""
@@ -101,12 +103,14 @@ class _Course:
     """What became of a work that has no answer yet.
 
     Attributes:
+        is_guess: whether nobody waits for it.
         holders: assignments that have it.
         losses: how many workers were lost with it.
         delays: how often it was late.
     """
 
     work: Work
+    is_guess: bool = False
     holders: set[int] = field(default_factory=set)
     losses: int = 0
     delays: int = 0
@@ -170,8 +174,11 @@ class Scheduler:
     def submit(self, works: Iterable[Work]) -> None:
         """Adds works; those of one call and one group begin a new round of packets."""
         for work in works:
-            self._courses[work.name] = _Course(work)
-            self._backlog(work).add(work)
+            self._add(_Course(work))
+
+    def _add(self, course: _Course) -> None:
+        self._courses[course.work.name] = course
+        self._backlog(course).add(course.work)
 
     def withdraw(self, name: int) -> tuple[Assignment, ...]:
         """Forgets a work; returns assignments of which no answer is waited for any more."""
@@ -220,16 +227,43 @@ class Scheduler:
                     yield self._begin(worker, device, backlog, now_s)
 
     def wait_for(self, number: int, works: Sequence[Work], now_s: float) -> None:
-        """The holder of an assignment waits for works, whose `asker` is its number; see `Answer.resumed`."""
+        """The holder of an assignment waits for works, whose `asker` is its number; see `Answer.resumed`.
+
+        Its guesses may be among them, which may have been begun.
+        """
         held = self._held.get(number)
         if held is None or not held.open or not works:
             return
         held.spent_s = held.took_s(now_s)
-        held.waits_for |= {work.name for work in works}
+        for work in works:
+            if work.name in held.guesses:
+                held.guesses.discard(work.name)
+                self._come_true(self._courses[work.name])
+            else:
+                self._add(_Course(work))
+            held.waits_for.add(work.name)
         worker = self._workers[held.assignment.worker]
         worker.group = works[0].group
         self._place(worker)
-        self.submit(works)
+
+    def _come_true(self, course: _Course) -> None:
+        """A guess is waited for from now on."""
+        self._backlog(course).remove(course.work)
+        course.is_guess = False
+        self._give_back([course])
+
+    def guess(self, number: int, works: Sequence[Work]) -> None:
+        """Adds works that the holder of an assignment may come to wait for; until it waits no longer for others."""
+        held = self._held.get(number)
+        if held is not None and held.waits_for:
+            for work in works:
+                held.guesses.add(work.name)
+                self._add(_Course(work, is_guess=True))
+
+    def guesses(self, number: int) -> tuple[Work, ...]:
+        """What the holder of an assignment may come to wait for, and has no answer."""
+        held = self._held.get(number)
+        return () if held is None else tuple(self._courses[name].work for name in held.guesses)
 
     def answered(self, number: int, work: int, now_s: float) -> Answer:
         """A worker has done a work of this assignment, which may have ended, or have been given to others too."""
@@ -274,15 +308,15 @@ class Scheduler:
 
     def waiting(self) -> int:
         """How many works wait for a worker; one that is late and given to others too counts."""
-        return sum(map(len, self._backlogs.values()))
+        return sum(len(backlog) for (rank, _), backlog in self._backlogs.items() if rank != _GUESSED)
 
     def unanswered(self) -> tuple[Work, ...]:
         """Works that have no answer yet."""
         return tuple(course.work for course in self._courses.values())
 
-    def _backlog(self, work: Work) -> Backlog:
-        rank = _SUBMITTED if work.asker is None else _ASKED
-        return self._backlogs.setdefault((rank, work.device), Backlog())
+    def _backlog(self, course: _Course) -> Backlog:
+        rank = _SUBMITTED if course.work.asker is None else _GUESSED if course.is_guess else _ASKED
+        return self._backlogs.setdefault((rank, course.work.device), Backlog())
 
     def _candidates(self, device: str, asked: Iterable[str] | None) -> tuple[_Worker, ...]:
         """Workers that may take works: of what somebody waits for, in groups, first those that have a group open."""
@@ -310,7 +344,8 @@ class Scheduler:
         return now_s - turn.since_s >= self._patience.turn_s
 
     def _has_work(self, worker: _Worker) -> bool:
-        return any(backlog and device in worker.info.devices for (_, device), backlog in self._backlogs.items())
+        there = self._backlogs.items()
+        return any(backlog and rank != _GUESSED and name in worker.info.devices for (rank, name), backlog in there)
 
     def _begin(self, worker: _Worker, device: str, backlog: Backlog, now_s: float) -> Assignment:
         works = backlog.take(self._serving[device], self._blamed, worker.group)
@@ -350,7 +385,9 @@ class Scheduler:
         work = course.work
         del self._courses[work.name]
         self._blamed.discard(work.name)
-        self._backlog(work).remove(work)
+        self._backlog(course).remove(work)
+        if (asker := self._held.get(work.asker or 0)) is not None:
+            asker.guesses.discard(work.name)
         for number in course.holders:
             del self._held[number].open[work.name]
         over = [self._held[number] for number in sorted(course.holders) if not self._held[number].open]
@@ -361,7 +398,7 @@ class Scheduler:
     def _withdraw_asked(self, held: _Held) -> None:
         """Nobody needs any more what the holder of this assignment asked for."""
         asked, held.waits_for = sorted(held.waits_for), set()
-        for name in asked:
+        for name in (*asked, *sorted(held.guesses)):
             self._close(self._courses[name])
         if asked and held.assignment.worker in self._workers:
             self._place(self._workers[held.assignment.worker])
@@ -375,6 +412,9 @@ class Scheduler:
         if asker.waits_for:
             return None
         asker.sign_s = now_s
+        for name in sorted(asker.guesses):
+            if not self._courses[name].holders:
+                self._close(self._courses[name])
         self._place(self._workers[asker.assignment.worker])
         return asker.assignment
 
@@ -398,7 +438,7 @@ class Scheduler:
         """Has works done again, before all others, unless somebody has them who is not late."""
         for course in reversed(courses):
             if all(self._held[number].is_late for number in course.holders):
-                self._backlog(course.work).put_back(course.work)
+                self._backlog(course).put_back(course.work)
 
     def _open_courses(self, held: _Held) -> list[_Course]:
         return [self._courses[name] for name in held.open]
