@@ -1,0 +1,1 @@
+"""A pool of workers on the machines of a cluster."""
