@@ -1,0 +1,61 @@
+"""How `--cluster local:N` divides the processors of this machine among its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from platform import node
+
+from iosched.jobs.pool.transport import Place
+from iosched.models.errors import UsageError
+from iosched.runtime.cores import allowed_cpus, cpu_count, siblings
+
+
+def local_places(workers: int, threads: int | None) -> tuple[Place, ...]:
+    """The places of a local cluster on the processors that this process may use, as far as its quota goes.
+
+    Args:
+        workers: how many.
+        threads: of each worker; None for as many as there can be.
+
+    Raises:
+        UsageError: the threads of all workers are more than the processors.
+    """
+    return divided(workers, threads, allowed_cpus(), cpu_count(), siblings)
+
+
+def divided(
+    workers: int,
+    threads: int | None,
+    cpus: Sequence[int],
+    most: int,
+    siblings_of: Callable[[int], Collection[int]],
+) -> tuple[Place, ...]:
+    """Divides processors evenly; no two workers share one, nor a physical core where that can be helped.
+
+    Each gets `len(cpus) // workers`. Where a quota leaves less than that, it has fewer threads than processors, among
+    which the system may choose.
+
+    Args:
+        workers: how many.
+        threads: of each worker; None for `most // workers`.
+        cpus: numbers of the processors.
+        most: how many threads the processors and the quota keep running.
+        siblings_of: the processors that share a physical core with one, itself included.
+
+    Raises:
+        UsageError: the threads of all workers are more than `most`.
+    """
+    each = threads if threads is not None else most // workers
+    if each < 1 or workers * each > most:
+        wanted = "one thread each" if threads is None else f"{each} thread{'s' if each > 1 else ''} each"
+        raise UsageError(
+            f"--cluster local:{workers} with {wanted} needs {workers * max(each, 1)} cores, and this process may use"
+            f" {most}: take fewer workers{'' if threads in (None, 1) else ' or fewer --threads'}"
+        )
+    share = len(cpus) // workers
+    ordered = sorted(cpus, key=lambda cpu: (min(set(siblings_of(cpu)) & set(cpus), default=cpu), cpu))
+    machine = node() or "localhost"
+    return tuple(
+        Place(machine, "127.0.0.1", "cpu", threads=each, cores=tuple(sorted(ordered[start : start + share])))
+        for start in range(0, workers * share, share)
+    )

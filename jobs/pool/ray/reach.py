@@ -1,0 +1,125 @@
+"""Whether something listens where a cluster is said to be: Ray itself takes long to say so, or ends the process.
+
+And what is done where something does, but Ray Client fails.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from iosched.models.errors import IoschedError
+
+_WAIT_S = 5.0
+_TRIES = 3
+_SIGNS = (
+    ("No module named 'iosched'", "iosched is not installed on its machine"),
+    ("out of memory", "its machine ran out of memory"),
+    ("OutOfMemory", "its machine ran out of memory"),
+    ("its node has died", "its machine left the cluster"),
+    ("its owner has died", "the process that talks to Ray ended"),
+    ("worker process has died", "its process ended"),
+    ("is temporarily unavailable", "it cannot be reached"),
+)
+_MOST = 300
+
+
+class UnreachedError(Exception):
+    """There is no cluster; the text says why."""
+
+
+def known_address(of: Mapping[str, str] = os.environ) -> str:
+    """The address that `auto` means: what RAY_ADDRESS says, or the cluster that this machine was made a part of.
+
+    Raises:
+        UnreachedError: there is none.
+    """
+    named = of.get("RAY_ADDRESS", "").strip()
+    if named and named not in ("auto", "local"):
+        return named
+    noted = Path(of.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    try:
+        found = noted.read_text().strip()
+    except OSError:
+        found = ""
+    if not found:
+        raise UnreachedError(
+            "no Ray cluster is known on this machine: start one with `ray start --head`, name one with"
+            " --cluster HOST:PORT or RAY_ADDRESS, or use this machine alone with --cluster local:N"
+        )
+    return found
+
+
+def check(address: str) -> None:
+    """Accepts that something listens at "HOST:PORT" or "ray://HOST:PORT".
+
+    Raises:
+        UnreachedError: nothing does, or the host is not known.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_WAIT_S).close()
+    except ValueError:
+        raise UnreachedError(f"{address!r} is no address of a cluster: that is HOST:PORT or ray://HOST:PORT") from None
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        raise UnreachedError(f"no Ray cluster at {address}: {why[:1].lower()}{why[1:]}") from None
+
+
+def patiently(connect: Callable[[], object]) -> None:
+    """Connects; tries it again, three times in all, where the head could not start a server for Ray Client.
+
+    That is a process of its own for each driver, and dies now and then as it is forked (github.com/ray-project/ray,
+    issue 63202), or takes too long on a busy head. Ray leaves nothing behind then, so that `ray.init` can be called
+    again; it has waited for long itself.
+
+    Raises:
+        Exception: what `connect` raises otherwise, or the last time.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(ConnectionAbortedError):
+            connect()
+            return
+    connect()
+
+
+def reason(error: BaseException) -> str:
+    """Why Ray's exception means that a worker cannot be used: a known sign, or the last line of what it says."""
+    cause = getattr(error, "cause", None)  # what a worker has raised, in Ray's error about it
+    if isinstance(cause, IoschedError):
+        return " ".join(str(cause).split())[:_MOST]
+    text = str(error)
+    return next((said for sign, said in _SIGNS if sign in text), None) or _last(text) or type(error).__name__
+
+
+def unreached(error: Exception) -> str:
+    """Why there is no cluster; to whom it does not know, Ray says no more than that it cannot connect."""
+    if isinstance(error, UnreachedError):
+        return str(error)
+    told = _lines(str(error)) or _lines(repr(error))
+    if isinstance(error, ConnectionAbortedError):
+        return f"the Ray cluster cannot be used: its head could not start a server for Ray Client: {_cause(told)}"
+    if not (isinstance(error, ConnectionError) and "connect" in told[0]):
+        return f"the Ray cluster cannot be used: {told[0]}"
+    return (
+        f"the Ray cluster does not let this machine in: {told[0]}\nIf it has a token, set RAY_AUTH_MODE=token and"
+        " the cluster's token, by RAY_AUTH_TOKEN_PATH; have the same versions of Python and Ray everywhere; and name"
+        " the right port, which is 10001 for ray://HOST:PORT and 6379 for HOST:PORT where the head was told no other"
+    )
+
+
+def _cause(told: list[str]) -> str:
+    """What went wrong on the head: the end of its traceback, or the line after Ray's own."""
+    return told[-1] if any(line.startswith("Traceback") for line in told) else told[min(1, len(told) - 1)]
+
+
+def _last(text: str) -> str:
+    return _lines(text)[-1] if _lines(text) else ""
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that are not empty, shortened."""
+    return [line.strip()[:_MOST] for line in text.splitlines() if line.strip()]

@@ -1,0 +1,79 @@
+"""All processes of a session, as Linux has them: what a child process started, and what was started by that in turn.
+
+Ray's own processes end with the one that started them, but for two agents, which were seen to stay when it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_ROUNDS = 20
+_ROUND_S = 0.05
+
+
+def members(leader: int) -> tuple[int, ...]:
+    """The processes that have not ended of the session that process `leader` began."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return tuple(pid for pid in pids if _session_of(pid) == leader)
+
+
+def end(leader: int, but: int | None = None) -> bool:
+    """Kills the processes of a session, `but` one, and those that they start meanwhile; waits a second at most.
+
+    Returns whether all have ended.
+
+    Args:
+        leader: the process that began it. No other session has its number until it has been waited for.
+        but: the one that is spared.
+
+    Raises:
+        ValueError: the session is not one that a process here began, or the caller's own and the caller is not spared.
+    """
+    if leader <= 0 or (leader == os.getsid(0) and but != os.getpid()):
+        raise ValueError(f"session {leader} is not one to end")
+    for _ in range(_ROUNDS):
+        left = [pid for pid in members(leader) if pid != but]
+        if not left:
+            return True
+        for pid in left:
+            kill(pid, leader)
+        time.sleep(_ROUND_S)
+    return False
+
+
+def kill(pid: int, leader: int) -> None:
+    """Kills a process of a session; does nothing where it has ended, or another one has its number since."""
+    held = _held(pid)
+    try:
+        if _session_of(pid) != leader:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            if held is None:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _held(pid: int) -> int | None:
+    """A descriptor that goes on meaning this process; None where there is none, or Linux is older than 5.3."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not every Python has it
+        return None
+
+
+def _session_of(pid: int) -> int | None:
+    """The session of a process; None where it has ended, if only its parent does not know yet."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, _parent, _group, session, *_ = told.rpartition(")")[2].split()  # what it is called may have blanks in it
+    return None if state in "ZX" else int(session)
