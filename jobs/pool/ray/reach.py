@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from iosched.models.errors import IoschedError
-
 _WAIT_S = 5.0
 _TRIES = 3
 _SIGNS = (
@@ -88,10 +86,10 @@ def patiently(connect: Callable[[], object]) -> None:
 
 def reason(error: BaseException) -> str:
     """Why Ray's exception means that a worker cannot be used: a known sign, or the last line of what it says."""
-    cause = getattr(error, "cause", None)  # what a worker has raised, in Ray's error about it
-    if isinstance(cause, IoschedError):
-        return " ".join(str(cause).split())[:_MOST]
     text = str(error)
+    _, is_ours, raised = text.rpartition("iosched.models.errors.")  # by the worker, as it ends a traceback
+    if is_ours:
+        return " ".join(raised.partition(": ")[2].split())[:_MOST]
     return next((said for sign, said in _SIGNS if sign in text), None) or _last(text) or type(error).__name__
 
 
