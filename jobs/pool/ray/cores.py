@@ -24,11 +24,7 @@ def local_places(workers: int, threads: int | None) -> tuple[Place, ...]:
 
 
 def divided(
-    workers: int,
-    threads: int | None,
-    cpus: Sequence[int],
-    most: int,
-    siblings_of: Callable[[int], Collection[int]],
+    workers: int, threads: int | None, cpus: Sequence[int], most: int, siblings_of: Callable[[int], Collection[int]]
 ) -> tuple[Place, ...]:
     """Divides processors evenly; no two workers share one, nor a physical core where that can be helped.
 

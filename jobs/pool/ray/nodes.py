@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from typing import Any
 
 from iosched.jobs.pool.transport import Place
 from iosched.profiler.devices.gpus import spec_of
@@ -42,17 +42,12 @@ class Node:
         return next(names, None) if self.resources.get("GPU", 0) >= 1 else None
 
 
-def nodes_of(told: Iterable[Mapping[str, object]]) -> tuple[Node, ...]:
+def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
     """The living nodes in what `ray.nodes()` returns."""
     return tuple(
-        Node(
-            str(entry["NodeID"]),
-            str(entry.get("NodeManagerHostname") or entry["NodeManagerAddress"]),
-            str(entry["NodeManagerAddress"]),
-            _resources(entry.get("Resources")),
-        )
+        Node(entry["NodeID"], entry.get("NodeManagerHostname") or address, address, entry.get("Resources") or {})
         for entry in told
-        if entry.get("Alive")
+        if entry["Alive"] and (address := entry["NodeManagerAddress"])
     )
 
 
@@ -112,8 +107,3 @@ def _places(node: Node, called: Mapping[str, str]) -> Iterable[Place]:
 def _names_for(node: Node) -> Iterable[str]:
     yield node.host
     yield from (f"{node.host}-{node.id[:length]}" for length in range(_LEAST_PART_OF_ID, len(node.id) + 1))
-    yield from (f"{node.host}-{node.id}-{number}" for number in count(2))
-
-
-def _resources(told: object) -> Mapping[str, float]:
-    return {str(name): float(amount) for name, amount in told.items()} if isinstance(told, Mapping) else {}

@@ -39,16 +39,12 @@ def known_address(of: Mapping[str, str] = os.environ) -> str:
     if named and named not in ("auto", "local"):
         return named
     noted = Path(of.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    try:
-        found = noted.read_text().strip()
-    except OSError:
-        found = ""
-    if not found:
-        raise UnreachedError(
-            "no Ray cluster is known on this machine: start one with `ray start --head`, name one with"
-            " --cluster HOST:PORT or RAY_ADDRESS, or use this machine alone with --cluster local:N"
-        )
-    return found
+    if noted.is_file():
+        return noted.read_text().strip()
+    raise UnreachedError(
+        "no Ray cluster is known on this machine: start one with `ray start --head`, name one with"
+        " --cluster HOST:PORT or RAY_ADDRESS, or use this machine alone with --cluster local:N"
+    )
 
 
 def check(address: str) -> None:
@@ -90,7 +86,8 @@ def reason(error: BaseException) -> str:
     _, is_ours, raised = text.rpartition("iosched.models.errors.")  # by the worker, as it ends a traceback
     if is_ours:
         return " ".join(raised.partition(": ")[2].split())[:_MOST]
-    return next((said for sign, said in _SIGNS if sign in text), None) or _last(text) or type(error).__name__
+    known = (said for sign, said in _SIGNS if sign in text)
+    return next(known, [type(error).__name__, *_lines(text)][-1])
 
 
 def unreached(error: Exception) -> str:
@@ -98,8 +95,9 @@ def unreached(error: Exception) -> str:
     if isinstance(error, UnreachedError):
         return str(error)
     told = _lines(str(error)) or _lines(repr(error))
-    if isinstance(error, ConnectionAbortedError):
-        return f"the Ray cluster cannot be used: its head could not start a server for Ray Client: {_cause(told)}"
+    if isinstance(error, ConnectionAbortedError):  # the end of the head's traceback, or the line after Ray's own
+        cause = told[-1] if "Traceback" in str(error) else told[:2][-1]
+        return f"the Ray cluster cannot be used: its head could not start a server for Ray Client: {cause}"
     if not (isinstance(error, ConnectionError) and "connect" in told[0]):
         return f"the Ray cluster cannot be used: {told[0]}"
     return (
@@ -107,15 +105,6 @@ def unreached(error: Exception) -> str:
         " the cluster's token, by RAY_AUTH_TOKEN_PATH; have the same versions of Python and Ray everywhere; and name"
         " the right port, which is 10001 for ray://HOST:PORT and 6379 for HOST:PORT where the head was told no other"
     )
-
-
-def _cause(told: list[str]) -> str:
-    """What went wrong on the head: the end of its traceback, or the line after Ray's own."""
-    return told[-1] if any(line.startswith("Traceback") for line in told) else told[min(1, len(told) - 1)]
-
-
-def _last(text: str) -> str:
-    return _lines(text)[-1] if _lines(text) else ""
 
 
 def _lines(text: str) -> list[str]:

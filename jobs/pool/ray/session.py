@@ -47,26 +47,16 @@ def end(leader: int, but: int | None = None) -> bool:
 
 def kill(pid: int, leader: int) -> None:
     """Kills a process of a session; does nothing where it has ended, or another one has its number since."""
-    held = _held(pid)
-    try:
-        if _session_of(pid) != leader:
-            return
-        with suppress(ProcessLookupError, PermissionError):
-            if held is None:
-                os.kill(pid, signal.SIGKILL)
-            else:
-                signal.pidfd_send_signal(held, signal.SIGKILL)
-    finally:
-        if held is not None:
-            os.close(held)
-
-
-def _held(pid: int) -> int | None:
-    """A descriptor that goes on meaning this process; None where there is none, or Linux is older than 5.3."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not every Python has it
-        return None
+    held = None
+    with suppress(AttributeError, OSError):  # not every Python has it, nor Linux before 5.3
+        held = os.pidfd_open(pid)  # goes on meaning this process
+    with suppress(ProcessLookupError, PermissionError):
+        if _session_of(pid) == leader and held is not None:
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+        elif _session_of(pid) == leader:
+            os.kill(pid, signal.SIGKILL)
+    if held is not None:
+        os.close(held)
 
 
 def _session_of(pid: int) -> int | None:
