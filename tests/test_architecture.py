@@ -44,7 +44,10 @@ ROOMS = {
 LIBRARIES = {
     "click": ("iosched.cli",),
     "rich": ("iosched.cli",),
-    "ray": ("iosched.jobs.fleet.ray.child", "iosched.jobs.fleet.ray.actor"),
+    "ray": (
+        *("iosched.jobs.fleet.ray.child", "iosched.jobs.fleet.ray.actor"),
+        *("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.workers", "iosched.jobs.pool.ray.actor"),
+    ),
 }
 NOT_IN_THE_SCHEDULER = ("onnx", "onnxruntime", "cupy", "click", "rich")
 

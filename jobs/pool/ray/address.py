@@ -1,4 +1,4 @@
-"""Which cluster the text of `--cluster` means; Ray is not needed to tell."""
+"""Parses `--cluster`, without Ray."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LocalCluster:
     """A cluster of this machine alone, which is started for one command and ends with it.
 
     Attributes:
-        workers: how many there are; each has processors of its own.
+        workers: number of workers, each with processors of its own.
     """
 
     workers: int
@@ -31,11 +31,11 @@ class LocalCluster:
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A cluster that somebody has started.
+    """A cluster that is running already.
 
     Attributes:
         address: "HOST:PORT" of its head, for a driver on one of its machines, or "ray://HOST:PORT" of its Ray Client
-            server, for a driver elsewhere; None for the one that this machine knows of.
+            server, for a driver elsewhere; None for the cluster that this machine knows.
     """
 
     address: str | None
@@ -48,10 +48,10 @@ Cluster = LocalCluster | RunningCluster
 
 
 def parse_cluster(text: str) -> Cluster:
-    """The cluster that the text of `--cluster` means; does not look for it.
+    """Parses the value of `--cluster`; does not look for the cluster.
 
     Raises:
-        UsageError: the text has none of the forms.
+        UsageError: it has none of the forms.
     """
     asked = text.strip()
     if asked == "auto":
