@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from pool_clusters import Driver, driver, kill, surroundings
@@ -47,7 +48,7 @@ class Head:
 
     def __enter__(self) -> Head:
         ports = [f"--port={self.port}", f"--ray-client-server-port={self.client_port}"]
-        offers = ["--num-cpus=1", "--num-gpus=0", '--resources={"iosched_cpu": 3}', "--object-store-memory=80000000"]
+        offers = ["--num-cpus=1", "--num-gpus=0", '--resources={"iosched_cpu": 5}', "--object-store-memory=80000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1"]
         told = subprocess.PIPE
         with subprocess.Popen(
@@ -96,16 +97,18 @@ def head(tmp_path: Path) -> Iterator[Head]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def works(found: Driver, tmp_path: Path) -> None:
-    """A worker comes up and has the model as it is."""
+def works(found: Driver, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Three workers come up, and one has the model as it is; returns them and their descriptions."""
     (place,) = found.places()
     assert place == Place(socket.gethostname(), "127.0.0.1", "cpu", 1, 1)
-    worker, _ = found.up(place)
+    workers = [found.up(place) for _ in range(3)]
+    worker, _ = workers[0]
     model = os.urandom(300_000)
     digest = hashlib.sha256(model).hexdigest()
     (tmp_path / "model").write_bytes(model)
     found.ask(worker, ModelFile(digest, str(tmp_path / "model")), digest=True)
     assert found.said(worker) == digest
+    return workers
 
 
 def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_is_back(
@@ -118,7 +121,11 @@ def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_i
             stranger = stack.enter_context(driver(direct))
         drivers = [stack.enter_context(driver(cluster)) for cluster in (RunningCluster(None), direct, client)]
         for found in drivers:
-            works(found, tmp_path)
+            (killed, facts), (failing, _), _ = works(found, tmp_path)
+            os.kill(facts["pid"], signal.SIGKILL)
+            assert found.next(Lost) == Lost(killed, "its process ended", has_ended=True)
+            found.ask(failing, fail="broken")
+            assert found.next(Lost) == Lost(failing, "RuntimeError: broken", has_ended=True)
         assert "If it has a token, set RAY_AUTH_MODE=token and" in stranger.next(Unreached).reason
         kill(head.session, "gcs_server")
         began = time.monotonic()
