@@ -1,1 +1,1 @@
-"""A pool of workers: jobs submit tasks, and take results as they complete, from this machine or from a Ray cluster."""
+"""A pool of workers on the machines of a cluster."""

@@ -23,7 +23,7 @@ import ray
 from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.nodes import CPU_RESOURCE, Node, named, nodes_of, places_on
 from iosched.jobs.pool.ray.reach import check, known_address, patiently, unreached
-from iosched.jobs.pool.ray.setup import Setup, encoded
+from iosched.jobs.pool.ray.transport import Setup, encoded
 from iosched.jobs.pool.ray.workers import Workers
 from iosched.jobs.pool.transport import Command, Event, Place, Places, Reached, Send, Start, Stop, Unreached
 
@@ -31,7 +31,8 @@ LOOK_S = 1.0
 CONNECT_S = 60.0
 SILENCE_S = 10.0
 _LEAVE_S = 5.0
-_STORE_NBYTES = 256 * 2**20
+_QUIETLY = {"log_to_driver": False, "configure_logging": False}
+_OWN = {"num_gpus": 0, "object_store_memory": 256 * 2**20, "include_dashboard": False, **_QUIETLY}
 
 
 class Channel:
@@ -81,8 +82,15 @@ class Child:
         self._leave()
 
     def _connect(self) -> None:
+        """Starts a cluster or joins one; raises what Ray likes where that cannot be done."""
+        setup = self._setup
         self._deadline = time.monotonic() + CONNECT_S
-        connect(self._setup)
+        if setup.address is not None:
+            check(known_address() if setup.address == "auto" else setup.address)
+            ray.init(setup.address, **_QUIETLY)
+            return
+        count, folder = len(setup.places), Path(setup.folder, "ray")  # Ray opens it to all, but not the one above
+        ray.init("local", num_cpus=count, resources={CPU_RESOURCE: count}, _temp_dir=str(folder), **_OWN)
 
     def _read(self) -> None:
         for line in self._channel.inlet:
@@ -132,29 +140,6 @@ class Child:
         session.end(os.getpid(), but=os.getpid())  # the session that it leads
         shutil.rmtree(self._setup.folder, ignore_errors=True)
         os._exit(0)
-
-
-def connect(setup: Setup) -> None:
-    """Starts a cluster or joins one.
-
-    Raises:
-        Exception: of any kind, where that cannot be done.
-    """
-    quietly = {"log_to_driver": False, "configure_logging": False}
-    if setup.address is not None:
-        check(known_address() if setup.address == "auto" else setup.address)
-        ray.init(setup.address, **quietly)
-        return
-    ray.init(
-        "local",
-        num_cpus=len(setup.places),
-        num_gpus=0,
-        resources={CPU_RESOURCE: len(setup.places)},
-        object_store_memory=_STORE_NBYTES,
-        include_dashboard=False,
-        _temp_dir=str(Path(setup.folder, "ray")),  # Ray opens it to everybody, who cannot reach it there
-        **quietly,
-    )
 
 
 if __name__ == "__main__":

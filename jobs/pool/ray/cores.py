@@ -1,4 +1,4 @@
-"""How `--cluster local:N` divides the processors of this machine among its workers."""
+"""Divides the processors of this machine among the workers of `--cluster local:N`."""
 
 from __future__ import annotations
 
@@ -11,39 +11,34 @@ from iosched.runtime.cores import allowed_cpus, cpu_count, siblings
 
 
 def local_places(workers: int, threads: int | None) -> tuple[Place, ...]:
-    """The places of a local cluster on the processors that this process may use, as far as its quota goes.
+    """The places of a local cluster, on the processors that this process may use and within its CPU quota.
 
     Args:
-        workers: how many.
-        threads: of each worker; None for as many as there can be.
+        workers: number of workers.
+        threads: of each worker; None for as many as possible.
 
     Raises:
-        UsageError: the threads of all workers are more than the processors.
+        UsageError: the workers need more threads than processors.
     """
     return divided(workers, threads, allowed_cpus(), cpu_count(), siblings)
 
 
 def divided(
-    workers: int,
-    threads: int | None,
-    cpus: Sequence[int],
-    most: int,
-    siblings_of: Callable[[int], Collection[int]],
+    workers: int, threads: int | None, cpus: Sequence[int], most: int, siblings_of: Callable[[int], Collection[int]]
 ) -> tuple[Place, ...]:
-    """Divides processors evenly; no two workers share one, nor a physical core where that can be helped.
+    """Divides processors evenly: `len(cpus) // workers` each, none shared, and physical cores kept whole if possible.
 
-    Each gets `len(cpus) // workers`. Where a quota leaves less than that, it has fewer threads than processors, among
-    which the system may choose.
+    Under a quota a worker may have fewer threads than processors.
 
     Args:
-        workers: how many.
+        workers: number of workers.
         threads: of each worker; None for `most // workers`.
         cpus: numbers of the processors.
-        most: how many threads the processors and the quota keep running.
-        siblings_of: the processors that share a physical core with one, itself included.
+        most: threads that the processors and the quota can run.
+        siblings_of: the processors of the same physical core, itself included.
 
     Raises:
-        UsageError: the threads of all workers are more than `most`.
+        UsageError: the workers need more than `most` threads.
     """
     each = threads if threads is not None else most // workers
     if each < 1 or workers * each > most:

@@ -1,15 +1,15 @@
-"""The devices of a Ray cluster, as its nodes tell their resources, and what to ask Ray for to get one.
+"""The devices of a Ray cluster by the resources of its nodes, and the resources that a worker requests.
 
-Ray calls a GPU by a word that it takes out of what the driver calls it: "V100", "T4", "A100", but "GTX-1080",
-"GeForce-GTX-1080" or "TITAN-Xp"; it knows one kind of GPU on a node. A machine whose CPU may be measured says so by a
-resource of its own, of which it has one, so that no two workers measure there at once.
+Ray derives a type of GPU from the driver's name of it ("V100", "A100", but "GTX-1080", "GeForce-GTX-1080" or
+"TITAN-Xp"), one for a node. A machine offers its CPU by a custom resource, of which it has one: no two workers measure
+there at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from typing import Any
 
 from iosched.jobs.pool.transport import Place
 from iosched.profiler.devices.gpus import spec_of
@@ -24,10 +24,10 @@ class Node:
     """A machine of a cluster.
 
     Attributes:
-        id: Ray's name of it.
-        host: the machine's own name.
-        address: where people find it.
-        resources: Ray's names of what it has, and how much.
+        id: of Ray, in hexadecimal.
+        host: the host name.
+        address: the IP address.
+        resources: amounts by Ray's names.
     """
 
     id: str
@@ -37,31 +37,26 @@ class Node:
 
     @property
     def accelerator(self) -> str | None:
-        """Ray's word for its GPUs; None where it has none, or none that Ray has a word for."""
+        """Ray's type of its GPUs; None without GPUs of a type."""
         names = (name.removeprefix(_ACCELERATOR) for name in self.resources if name.startswith(_ACCELERATOR))
         return next(names, None) if self.resources.get("GPU", 0) >= 1 else None
 
 
-def nodes_of(told: Iterable[Mapping[str, object]]) -> tuple[Node, ...]:
-    """The living nodes in what `ray.nodes()` returns."""
+def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """The living nodes among the entries of `ray.nodes()`."""
     return tuple(
-        Node(
-            str(entry["NodeID"]),
-            str(entry.get("NodeManagerHostname") or entry["NodeManagerAddress"]),
-            str(entry["NodeManagerAddress"]),
-            _resources(entry.get("Resources")),
-        )
+        Node(entry["NodeID"], entry.get("NodeManagerHostname") or address, address, entry.get("Resources") or {})
         for entry in told
-        if entry.get("Alive")
+        if entry["Alive"] and (address := entry["NodeManagerAddress"])
     )
 
 
 def named(nodes: Sequence[Node], before: Mapping[str, str]) -> dict[str, str]:
-    """A name for each node by its id: that of its machine, with a part of the id where another node has that name.
+    """Names of nodes by their ids: the host name, with a part of the id where another node has that name.
 
     Args:
-        nodes: all that live.
-        before: the names that were given before, which nodes keep: workers are known by them.
+        nodes: all living nodes.
+        before: earlier names, which nodes keep: workers are known by them.
     """
     found = {node.id: before[node.id] for node in nodes if node.id in before}
     for node in sorted(nodes, key=lambda node: node.id):
@@ -71,28 +66,27 @@ def named(nodes: Sequence[Node], before: Mapping[str, str]) -> dict[str, str]:
 
 
 def places_on(nodes: Sequence[Node], called: Mapping[str, str]) -> dict[Place, Node]:
-    """What can be measured on each node, in the order of their names.
+    """The places of each node, sorted by name.
 
-    A node that offers nothing has its CPU, of which it has none to offer, so that people see why.
-    A GPU that the table of GPUs does not have is called by Ray's word, in lower case, which no device is called.
+    A node that offers no device has a CPU place of count 0, so that people see why.
 
     Args:
-        nodes: all that live.
+        nodes: all living nodes.
         called: their names, see `named`.
     """
     return {place: node for node in sorted(nodes, key=lambda node: called[node.id]) for place in _places(node, called)}
 
 
 def gpu_key(accelerator: str) -> str:
-    """The key of the GPU that Ray calls so; Ray's word in lower case where the table of GPUs does not have it."""
+    """The key of a GPU by Ray's type; the type in lower case, which is no key, for an unknown GPU."""
     spec = spec_of(accelerator)
     return accelerator.lower() if spec is None else spec.key
 
 
 def request(place: Place, node: Node) -> dict[str, object]:
-    """What an actor asks Ray for to have one device of `place` for itself, beside being on `node`.
+    """Options of an actor that has one device of `place` for itself.
 
-    An accelerator's type alone asks for a thousandth of it, which excludes nobody: the GPU is asked for too.
+    A type of accelerator alone requests a thousandth of it, which excludes nobody, so the GPU is requested too.
     """
     if place.device == "cpu":
         return {"num_cpus": 0, "resources": {CPU_RESOURCE: 1}}
@@ -112,8 +106,3 @@ def _places(node: Node, called: Mapping[str, str]) -> Iterable[Place]:
 def _names_for(node: Node) -> Iterable[str]:
     yield node.host
     yield from (f"{node.host}-{node.id[:length]}" for length in range(_LEAST_PART_OF_ID, len(node.id) + 1))
-    yield from (f"{node.host}-{node.id}-{number}" for number in count(2))
-
-
-def _resources(told: object) -> Mapping[str, float]:
-    return {str(name): float(amount) for name, amount in told.items()} if isinstance(told, Mapping) else {}

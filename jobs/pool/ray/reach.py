@@ -1,6 +1,6 @@
-"""Whether something listens where a cluster is said to be: Ray itself takes long to say so, or ends the process.
+"""Finds a cluster and connects to it, and explains Ray's exceptions to people.
 
-And what is done where something does, but Ray Client fails.
+Addresses are checked before Ray sees them: where nothing listens, Ray takes long to say so, or ends the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UnreachedError(Exception):
 
 
 def known_address(of: Mapping[str, str] = os.environ) -> str:
-    """The address that `auto` means: what RAY_ADDRESS says, or the cluster that this machine was made a part of.
+    """The address for `auto`: RAY_ADDRESS, or the cluster that this machine has joined.
 
     Raises:
         UnreachedError: there is none.
@@ -39,23 +39,19 @@ def known_address(of: Mapping[str, str] = os.environ) -> str:
     if named and named not in ("auto", "local"):
         return named
     noted = Path(of.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    try:
-        found = noted.read_text().strip()
-    except OSError:
-        found = ""
-    if not found:
-        raise UnreachedError(
-            "no Ray cluster is known on this machine: start one with `ray start --head`, name one with"
-            " --cluster HOST:PORT or RAY_ADDRESS, or use this machine alone with --cluster local:N"
-        )
-    return found
+    if noted.is_file():
+        return noted.read_text().strip()
+    raise UnreachedError(
+        "no Ray cluster is known on this machine: start one with `ray start --head`, name one with"
+        " --cluster HOST:PORT or RAY_ADDRESS, or use this machine alone with --cluster local:N"
+    )
 
 
 def check(address: str) -> None:
-    """Accepts that something listens at "HOST:PORT" or "ray://HOST:PORT".
+    """Checks that something listens at "HOST:PORT" or "ray://HOST:PORT".
 
     Raises:
-        UnreachedError: nothing does, or the host is not known.
+        UnreachedError: nothing listens, or the host is unknown.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
@@ -68,14 +64,13 @@ def check(address: str) -> None:
 
 
 def patiently(connect: Callable[[], object]) -> None:
-    """Connects; tries it again, three times in all, where the head could not start a server for Ray Client.
+    """Connects, with three attempts if the head fails to start a server for Ray Client.
 
-    That is a process of its own for each driver, and dies now and then as it is forked (github.com/ray-project/ray,
-    issue 63202), or takes too long on a busy head. Ray leaves nothing behind then, so that `ray.init` can be called
-    again; it has waited for long itself.
+    The server is a process for each driver, which sometimes dies as it is forked (github.com/ray-project/ray, issue
+    63202) or starts too late on a busy head. Ray has cleaned up and waited by then, so `ray.init` can be called again.
 
     Raises:
-        Exception: what `connect` raises otherwise, or the last time.
+        Exception: any other of `connect`, or its last.
     """
     for _ in range(_TRIES - 1):
         with suppress(ConnectionAbortedError):
@@ -85,21 +80,23 @@ def patiently(connect: Callable[[], object]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Why Ray's exception means that a worker cannot be used: a known sign, or the last line of what it says."""
+    """Explains why a worker was lost: by a known phrase in Ray's exception, or its last line."""
     text = str(error)
     _, is_ours, raised = text.rpartition("iosched.models.errors.")  # by the worker, as it ends a traceback
     if is_ours:
         return " ".join(raised.partition(": ")[2].split())[:_MOST]
-    return next((said for sign, said in _SIGNS if sign in text), None) or _last(text) or type(error).__name__
+    known = (said for sign, said in _SIGNS if sign in text)
+    return next(known, [type(error).__name__, *_lines(text)][-1])
 
 
 def unreached(error: Exception) -> str:
-    """Why there is no cluster; to whom it does not know, Ray says no more than that it cannot connect."""
+    """Explains why there is no cluster; without the right token, Ray only says that it cannot connect."""
     if isinstance(error, UnreachedError):
         return str(error)
     told = _lines(str(error)) or _lines(repr(error))
-    if isinstance(error, ConnectionAbortedError):
-        return f"the Ray cluster cannot be used: its head could not start a server for Ray Client: {_cause(told)}"
+    if isinstance(error, ConnectionAbortedError):  # the end of the head's traceback, or the line after Ray's own
+        cause = told[-1] if "Traceback" in str(error) else told[:2][-1]
+        return f"the Ray cluster cannot be used: its head could not start a server for Ray Client: {cause}"
     if not (isinstance(error, ConnectionError) and "connect" in told[0]):
         return f"the Ray cluster cannot be used: {told[0]}"
     return (
@@ -107,15 +104,6 @@ def unreached(error: Exception) -> str:
         " the cluster's token, by RAY_AUTH_TOKEN_PATH; have the same versions of Python and Ray everywhere; and name"
         " the right port, which is 10001 for ray://HOST:PORT and 6379 for HOST:PORT where the head was told no other"
     )
-
-
-def _cause(told: list[str]) -> str:
-    """What went wrong on the head: the end of its traceback, or the line after Ray's own."""
-    return told[-1] if any(line.startswith("Traceback") for line in told) else told[min(1, len(told) - 1)]
-
-
-def _last(text: str) -> str:
-    return _lines(text)[-1] if _lines(text) else ""
 
 
 def _lines(text: str) -> list[str]:

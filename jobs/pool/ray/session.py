@@ -1,6 +1,6 @@
-"""All processes of a session, as Linux has them: what a child process started, and what was started by that in turn.
+"""Ends the processes of a Linux session: a child process, its children, and theirs.
 
-Ray's own processes end with the one that started them, but for two agents, which were seen to stay when it was killed.
+Ray's processes end with the one that started them, except two agents, which stay when it is killed.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ _ROUND_S = 0.05
 
 
 def members(leader: int) -> tuple[int, ...]:
-    """The processes that have not ended of the session that process `leader` began."""
+    """The running processes of the session that process `leader` began."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return tuple(pid for pid in pids if _session_of(pid) == leader)
 
 
 def end(leader: int, but: int | None = None) -> bool:
-    """Kills the processes of a session, `but` one, and those that they start meanwhile; waits a second at most.
-
-    Returns whether all have ended.
+    """Kills the processes of a session, and those that they start meanwhile, for a second at most.
 
     Args:
         leader: the process that began it. No other session has its number until it has been waited for.
-        but: the one that is spared.
+        but: a process to spare.
+
+    Returns:
+        Whether all have ended.
 
     Raises:
-        ValueError: the session is not one that a process here began, or the caller's own and the caller is not spared.
+        ValueError: `leader` is no process, or the caller's session would end the caller.
     """
     if leader <= 0 or (leader == os.getsid(0) and but != os.getpid()):
         raise ValueError(f"session {leader} is not one to end")
@@ -46,31 +47,21 @@ def end(leader: int, but: int | None = None) -> bool:
 
 
 def kill(pid: int, leader: int) -> None:
-    """Kills a process of a session; does nothing where it has ended, or another one has its number since."""
-    held = _held(pid)
-    try:
-        if _session_of(pid) != leader:
-            return
-        with suppress(ProcessLookupError, PermissionError):
-            if held is None:
-                os.kill(pid, signal.SIGKILL)
-            else:
-                signal.pidfd_send_signal(held, signal.SIGKILL)
-    finally:
-        if held is not None:
-            os.close(held)
-
-
-def _held(pid: int) -> int | None:
-    """A descriptor that goes on meaning this process; None where there is none, or Linux is older than 5.3."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not every Python has it
-        return None
+    """Kills a process of a session, unless it has ended or its number belongs to another session."""
+    held = None
+    with suppress(AttributeError, OSError):  # not every Python has it, nor Linux before 5.3
+        held = os.pidfd_open(pid)  # goes on meaning this process
+    with suppress(ProcessLookupError, PermissionError):
+        if _session_of(pid) == leader and held is not None:
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+        elif _session_of(pid) == leader:
+            os.kill(pid, signal.SIGKILL)
+    if held is not None:
+        os.close(held)
 
 
 def _session_of(pid: int) -> int | None:
-    """The session of a process; None where it has ended, if only its parent does not know yet."""
+    """The session of a process; None if it has ended, even where its parent has not waited for it."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -72,9 +72,8 @@ class Workers:
         node = nodes[place]
         there = NodeAffinitySchedulingStrategy(node.id, soft=False)
         wanted = {"scheduling_strategy": there, "max_concurrency": _THREADS, **request(place, node)}
-        actor = (
-            ray.remote(WorkerActor).options(**wanted).remote(place.device, place.threads, place.cores, self._made_by)
-        )
+        kind = ray.remote(WorkerActor).options(**wanted)
+        actor = kind.remote(place.device, place.threads, place.cores, self._made_by)
         self._held[worker] = _Held(actor, time.monotonic() + START_S)
         self._ask(worker, actor.said.remote())
 
@@ -85,8 +84,8 @@ class Workers:
             return
         try:
             models = [] if model is None else [self._reference(model)]
-        except OSError:
-            self._lose(worker, f"the file of model {model.digest[:12] if model else ''} cannot be read")
+        except OSError as error:
+            self._lose(worker, f"the file of its model cannot be read: {error}")
             return
         self._ask(worker, self._held[worker].actor.take.remote(command.message, models))
 

@@ -1,0 +1,67 @@
+"""Processes that are killed: the driver sees it, nothing is left of them, and another takes their place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pool_clusters import driver, surroundings
+
+from iosched.jobs.pool.ray import session
+from iosched.jobs.pool.ray.address import LocalCluster
+from iosched.jobs.pool.transport import Stop, Unreached
+
+LOCAL = LocalCluster(1)
+GONE_WITHIN_S = 30.0
+
+DRIVER = """
+import sys, time
+from iosched.jobs.pool.ray.address import LocalCluster
+from iosched.jobs.pool.ray.transport import RayTransport
+transport = RayTransport(LocalCluster(1), made_by="pool_standin:Standin")
+transport.wait_until_reached()
+print(transport.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(tmp_path: Path) -> Iterator[None]:
+    with surroundings(tmp_path):
+        yield
+
+
+def is_gone(leader: int) -> bool:
+    until = time.monotonic() + GONE_WITHIN_S
+    while session.members(leader) and time.monotonic() < until:
+        time.sleep(0.1)
+    return session.members(leader) == ()
+
+
+@pytest.mark.slow
+def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
+    with driver(LOCAL) as first:
+        worker, _ = first.up(first.places()[0])
+        session.kill(first.transport.pid, first.transport.pid)
+        told = "the process that talks to Ray was killed by signal 9"
+        assert first.next(Unreached) == Unreached(told, has_ended=True)
+        assert session.members(first.transport.pid) == ()
+        first.transport.send(Stop(worker))
+        assert first.transport.receive(0.1) == []
+    with driver(LOCAL) as second:
+        second.up(second.places()[0])
+
+
+@pytest.mark.slow
+def test_nothing_is_left_where_the_driver_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        folder = Path(f"/proc/{child}/cwd").readlink()
+        process.kill()
+    assert is_gone(child)
+    assert not folder.exists()

@@ -1,0 +1,77 @@
+"""Whether there is a cluster at all."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from iosched.jobs.pool.ray.reach import UnreachedError, check, known_address, patiently
+
+
+def test_auto_means_the_cluster_that_the_environment_names() -> None:
+    assert known_address({"RAY_ADDRESS": "ray://head:10001"}) == "ray://head:10001"
+
+
+@pytest.mark.parametrize("named", ["", "auto", "local"])
+def test_else_the_one_that_this_machine_was_made_a_part_of(tmp_path: Path, named: str) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.7:6379\n")
+    assert known_address({"RAY_ADDRESS": named, "RAY_TMPDIR": str(tmp_path)}) == "10.0.0.7:6379"
+
+
+def test_else_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnreachedError, match="no Ray cluster is known on this machine: start one with `ray start --head`"
+    ):
+        known_address({"RAY_TMPDIR": str(tmp_path)})
+
+
+def test_something_has_to_listen_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        check(f"127.0.0.1:{port}")
+        check(f"ray://127.0.0.1:{port}")
+    with pytest.raises(UnreachedError, match=f"no Ray cluster at ray://127.0.0.1:{port}: connection refused"):
+        check(f"ray://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "local", "head:port"])
+def test_what_the_environment_names_may_be_no_address(address: str) -> None:
+    with pytest.raises(UnreachedError, match="is no address of a cluster"):
+        check(address)
+
+
+class Head:
+    """Fails in these ways, one after another, then connects."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    def connect(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+ABORTED = ConnectionAbortedError("Initialization failure from server:")
+
+
+@pytest.mark.parametrize("failures", [[], [ABORTED], [ABORTED] * 2])
+def test_a_head_that_could_start_no_server_for_ray_client_is_asked_again(failures: list[Exception]) -> None:
+    head = Head(*failures)
+    patiently(head.connect)
+    assert head.failures == []
+
+
+def test_but_not_for_ever() -> None:
+    head = Head(*[ABORTED] * 4)
+    with pytest.raises(ConnectionAbortedError):
+        patiently(head.connect)
+    assert head.failures == [ABORTED]
+
+
+@pytest.mark.parametrize("error", [ConnectionError("ray client connection timeout"), UnreachedError("none"), OSError()])
+def test_nor_where_nothing_says_that_it_may_help(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        patiently(Head(error).connect)
