@@ -1,10 +1,9 @@
-"""What several workers gain on one search on a real local Ray cluster, with and without guesses.
+"""What several workers gain on one search on a real local Ray cluster.
 
     python benchmarks/fleet_search.py [MODEL...] [--workers 1,16] [--rounds 3]
         [-o benchmarks/results/fleet-search.json] [--page docs/fleet-simulation.md]
 
-All is as in `iosched optimize --cluster`: the search, its questions, its guesses (`--speculate`), Ray and the
-database; only that workers sleep for a seeded length instead of measuring, so that there can be more of them than
+All is as in `iosched optimize --cluster`: the search, its questions and guesses, Ray and the database; only that workers sleep for a seeded length instead of measuring, so that there can be more of them than
 cores, and that whole models are not compared. The model is open on all of them before the clock starts. Every search
 has to find the schedule of the first one.
 """
@@ -31,15 +30,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 from clusters import surroundings
 from sleeping_worker import WARMING
 
-from iosched.jobs.fleet.asking import errand, read
-from iosched.jobs.fleet.fleet import Fleet
-from iosched.jobs.fleet.ray import transport as ray_transport
-from iosched.jobs.fleet.ray.address import LocalCluster
-from iosched.jobs.fleet.ray.transport import RayTransport
-from iosched.jobs.fleet.status import FleetStatus
-from iosched.jobs.fleet.transport import Place
-from iosched.jobs.fleet.work.ahead import Ahead
-from iosched.jobs.fleet.work.matrix import Search, Searched
+from iosched.jobs.matrix_cells import SEARCH, Search, Searched
+from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.ray import transport as ray_transport
+from iosched.jobs.pool.ray.address import LocalCluster
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.status import PoolStatus
+from iosched.jobs.pool.task import Pending, Task
+from iosched.jobs.pool.transport import Place
 from iosched.models.errors import ExecutionError
 from iosched.models.model import Model
 from iosched.profiler.devices.open_settings import OpenSettings
@@ -63,7 +61,7 @@ class Notes:
         if " is up: " not in text:
             print(text, file=sys.stderr)
 
-    def status(self, status: FleetStatus) -> None:
+    def status(self, status: PoolStatus) -> None:
         pass
 
 
@@ -74,52 +72,57 @@ def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
 
 
 @contextmanager
-def fleet_of(workers: int, model: Model) -> Iterator[tuple[Fleet, Path]]:
-    """A fleet whose workers are all up and have the model open; and its profile database, in which nothing is."""
+def pool_of(workers: int, model: Model) -> Iterator[tuple[ClusterPool, Path]]:
+    """A pool whose workers are all up and have the model open; and its profile database, in which nothing is."""
     with tempfile.TemporaryDirectory() as folder:
         warming, path = Path(folder) / "warming", Path(folder) / "profile.sqlite"
         warming.touch()
         with (
             surroundings(Path(folder), **{WARMING: str(warming)}),
-            Fleet(
-                lambda: RayTransport(LocalCluster(workers), made_by="sleeping_worker:sleeping"),
-                lambda: ProfileDatabase(path),
-                Notes(),
-            ) as fleet,
+            ClusterPool(
+                lambda: RayTransport(LocalCluster(workers), made_by="sleeping_worker:sleeping"), path, Notes()
+            ) as pool,
         ):
             until = time.monotonic() + UP_S
             while True:
-                warm(fleet, model)
-                if len(fleet.status().workers) == workers and all(each.done for each in fleet.status().workers):
+                warm(pool, model)
+                if len(pool.status().workers) == workers and all(each.done for each in pool.status().workers):
                     break
                 assert time.monotonic() < until
             warming.unlink()
-            yield fleet, path
+            yield pool, path
 
 
-def warm(fleet: Fleet, model: Model) -> None:
+def warm(pool: ClusterPool, model: Model) -> None:
     """Has the model opened by workers that are up."""
     try:
-        fleet.submit(search_of(model, fill=0, workers=2)).result(UP_S)
+        done(pool, pool.submit(search_of(model, workers=2)), UP_S)
     except ExecutionError:
         return
     raise AssertionError("something was measured")
 
 
-def search_of(model: Model, fill: int, workers: int) -> Any:
-    """A search that asks ahead, unless its worker is the only one."""
-    work = Search(OpenSettings(threads=LANES), "both", DEFAULT_PRUNING, Ahead(fill) if workers > 1 else None)
-    return errand("cpu", "search", work, model)
+def done(pool: ClusterPool, pending: Pending[Searched], most_s: float) -> Searched:
+    """The result of a search."""
+    pool.wait([pending], most_s)
+    assert pending.is_done
+    return pending.result()
 
 
-def run(model: Model, workers: int, fill: int) -> dict[str, Any]:
+def search_of(model: Model, workers: int) -> Task[Searched]:
+    """A search that asks others, unless its worker is the only one."""
+    work = Search("cpu", OpenSettings(threads=LANES), "both", DEFAULT_PRUNING)
+    return Task(SEARCH, work, model, "cpu", asks=workers if workers > 1 else 0)
+
+
+def run(model: Model, workers: int) -> dict[str, Any]:
     """One search from an empty database."""
-    with fleet_of(workers, model) as (fleet, path):
+    with pool_of(workers, model) as (pool, path):
         begun = time.monotonic()
-        found = read(fleet.submit(search_of(model, fill, workers)).result(LONGEST_S), Searched)
+        found = done(pool, pool.submit(search_of(model, workers)), LONGEST_S)
         wall_s = time.monotonic() - begun
         begun = time.monotonic()
-        again = read(fleet.submit(search_of(model, fill, workers)).result(LONGEST_S), Searched)
+        again = done(pool, pool.submit(search_of(model, workers)), LONGEST_S)
         known_s = time.monotonic() - begun
         with ProfileDatabase(path) as database:
             measured = sum(isinstance(row, StageRow) for row in database.rows())
@@ -128,32 +131,19 @@ def run(model: Model, workers: int, fill: int) -> dict[str, Any]:
     return {"wall_s": wall_s, "known_s": known_s, "measured": measured, "stages": stages}
 
 
-def cases(workers: Sequence[int]) -> list[tuple[int, int]]:
-    """So many workers, without guesses and with."""
-    return [(count, fill) for count in workers for fill in ((0, count) if count > 1 else (0,))]
-
-
 def table(runs: Sequence[Mapping[str, Any]]) -> str:
     """Medians, and in parentheses the lowest and the highest."""
-    kinds = sorted({(run["model"], run["workers"], run["fill"]) for run in runs})
-    headers = [
-        "",
-        "workers",
-        "`--speculate`",
-        "seconds",
-        "times as fast as one",
-        "stages measured",
-        "all known: seconds",
-    ]
+    kinds = sorted({(run["model"], run["workers"]) for run in runs})
+    headers = ["", "workers", "seconds", "times as fast as one", "stages measured", "all known: seconds"]
     rows = []
     for kind in kinds:
-        same = [run for run in runs if (run["model"], run["workers"], run["fill"]) == kind]
+        same = [run for run in runs if (run["model"], run["workers"]) == kind]
         alone = {run["round"]: run["wall_s"] for run in runs if (run["model"], run["workers"]) == (kind[0], 1)}
         ups = [alone[run["round"]] / run["wall_s"] for run in same]
         measured = statistics.median(run["measured"] for run in same)
         known = _range([run["known_s"] for run in same], ".1f")
         walls = _range([run["wall_s"] for run in same], ".1f")
-        rows.append([kind[0], str(kind[1]), str(kind[2] or "—"), walls, _range(ups, ".2f"), f"{measured:.0f}", known])
+        rows.append([kind[0], str(kind[1]), walls, _range(ups, ".2f"), f"{measured:.0f}", known])
     return markdown_table(headers, rows)
 
 
@@ -168,9 +158,9 @@ def main(words: Sequence[str]) -> None:
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for text in options.models:
-            for workers, fill in cases([int(word) for word in options.workers.split(",")]):
-                about = {"model": short_name(text), "workers": workers, "fill": fill, "round": number}
-                found = run(cpu_model(text), workers, fill)
+            for workers in map(int, options.workers.split(",")):
+                about = {"model": short_name(text), "workers": workers, "round": number}
+                found = run(cpu_model(text), workers)
                 first = next((each for each in runs if each["model"] == about["model"]), found)
                 assert found["stages"] == first["stages"], "another schedule was found"
                 runs.append({**about, **found})

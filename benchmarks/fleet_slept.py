@@ -21,7 +21,6 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,18 +34,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from clusters import surroundings
 from scripted import fire
-from slept_worker import slept_errand
+from slept_worker import slept_task
 
 from iosched.jobs.exploring.score import ScoreCommand, score
-from iosched.jobs.fleet.asking import errand, read
-from iosched.jobs.fleet.errand import Errand
-from iosched.jobs.fleet.fleet import Fleet
-from iosched.jobs.fleet.ray import transport as ray_transport
-from iosched.jobs.fleet.ray.address import LocalCluster
-from iosched.jobs.fleet.ray.transport import RayTransport
-from iosched.jobs.fleet.transport import Call, Command, Event, Place, Returned, Said, Tell
-from iosched.jobs.fleet.work.score import Score, Scored
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.jobs.exploring.score_task import SCORE, Score
+from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.ray import transport as ray_transport
+from iosched.jobs.pool.ray.address import LocalCluster
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.task import Pending, Task
+from iosched.jobs.pool.transport import Command, Event, Place, Said, Send
 
 ROUNDS = 3
 LENGTHS = {"jobs": (60, 0.45), "stages": (96, 0.05)}
@@ -88,13 +85,13 @@ class Counted:
         self._passed = passed
 
     def send(self, command: Command) -> None:
-        if isinstance(command, Call | Tell):
+        if isinstance(command, Send):
             self._passed.sent.append(len(command.message))
         self._inner.send(command)
 
     def receive(self, timeout_s: float) -> Sequence[Event]:
         events = self._inner.receive(timeout_s)
-        self._passed.received += [len(event.message) for event in events if isinstance(event, Said | Returned)]
+        self._passed.received += [len(event.message) for event in events if isinstance(event, Said)]
         return events
 
     def close(self) -> None:
@@ -108,25 +105,33 @@ def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
 
 
 @contextmanager
-def fleet_of(workers: int) -> Iterator[tuple[Fleet, Passed]]:
-    """A fleet whose workers are all up, and have each had something to do."""
+def pool_of(workers: int) -> Iterator[tuple[ClusterPool, Passed]]:
+    """A pool whose workers are all up, and have each had something to do."""
     passed = Passed()
     with (
         tempfile.TemporaryDirectory() as folder,
         surroundings(Path(folder)),
-        Fleet(lambda: Counted(workers, passed), lambda: ProfileDatabase(Path(folder) / "profile.sqlite")) as fleet,
+        ClusterPool(lambda: Counted(workers, passed), Path(folder) / "profile.sqlite") as pool,
     ):
         until = time.monotonic() + UP_S
-        fleet.submit(job(0, WARM_S)).result(UP_S)
-        while len(fleet.status().workers) < workers and time.monotonic() < until:
-            time.sleep(0.05)
-        wait([fleet.submit(job(0, WARM_S)) for _ in range(workers)], UP_S)
-        yield fleet, passed
+        done(pool, [pool.submit(job(0, WARM_S))], UP_S)
+        while len(pool.status().workers) < workers and time.monotonic() < until:
+            pool.wait([], 0.05)
+        done(pool, [pool.submit(job(0, WARM_S)) for _ in range(workers)], UP_S)
+        yield pool, passed
 
 
-def job(number: int, seconds: float) -> Errand:
+def done(pool: ClusterPool, pending: Sequence[Pending[Any]], most_s: float) -> None:
+    """Waits until all are done."""
+    until = time.monotonic() + most_s
+    while missing := [each for each in pending if not each.is_done]:
+        assert time.monotonic() < until
+        pool.wait(missing)
+
+
+def job(number: int, seconds: float) -> Task[Any]:
     """A score command that sleeps."""
-    return errand("cpu", "score", Score(f"trial-{number:04}", sleeping(number, seconds), str(Path.cwd()), {}), fire())
+    return Task(SCORE, Score(f"trial-{number:04}", sleeping(number, seconds), str(Path.cwd()), {}), fire(), "cpu")
 
 
 def sleeping(number: int, seconds: float) -> ScoreCommand:
@@ -151,25 +156,24 @@ def lengths_s(what: str, number: int) -> list[float]:
     return [round(length_s(numbers), 4) for _ in range(count)]
 
 
-def errands(what: str, number: int) -> list[Errand]:
+def tasks(what: str, number: int) -> list[Task[Any]]:
     """The works of a round."""
     if what == "stages":
-        return [slept_errand(f"round {number}", lengths_s(what, number), IN_A_ROUND)]
+        return [slept_task(f"round {number}", lengths_s(what, number), IN_A_ROUND)]
     return [job(index, seconds) for index, seconds in enumerate(lengths_s(what, number))]
 
 
-def run(fleet: Fleet, passed: Passed, what: str, number: int, each_s: float) -> dict[str, Any]:
+def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float) -> dict[str, Any]:
     """Does the works of a round once, each of which takes `each_s` beside what it sleeps."""
-    asked = errands(what, number)
+    asked = tasks(what, number)
     before = passed.copy()
     begun = time.monotonic()
-    futures = [fleet.submit(each) for each in asked]
-    missing = wait(futures, 10 * sum(lengths_s(what, number)) + UP_S).not_done
+    pending = [pool.submit(each) for each in asked]
+    done(pool, pending, 10 * sum(lengths_s(what, number)) + UP_S)
     wall_s = time.monotonic() - begun
-    assert not missing
-    found = [future.result() for future in futures]
+    found = [each.result() for each in pending]
     if what == "jobs":
-        assert [read(each, Scored).values for each in found] == [{"score": index} for index in range(len(found))]
+        assert [each.values for each in found] == [{"score": index} for index in range(len(found))]
     during = passed - before
     return {
         "each_s": each_s,
@@ -197,7 +201,7 @@ def message_cost_s(what: str, runs: Sequence[Mapping[str, Any]]) -> float:
     """How long a message would take each way if messages were all that one worker lost beside its works, on average."""
     alone = [run for run in runs if run["workers"] == 1 and run["what"] == what]
     lost_s = statistics.fmean(run["wall_s"] - run["alone_s"] for run in alone)
-    return lost_s / (2 * simulated(alone[0], 0.0).leases)
+    return lost_s / (2 * simulated(alone[0], 0.0).packets)
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -240,9 +244,9 @@ def main(words: Sequence[str]) -> None:
     for number in range(options.rounds):
         commands.append(commands_s())
         for workers in map(int, options.workers.split(",")):
-            with fleet_of(workers) as (fleet, passed):
+            with pool_of(workers) as (pool, passed):
                 for what in LENGTHS:
-                    found = run(fleet, passed, what, number, statistics.median(commands[-1]) if what == "jobs" else 0.0)
+                    found = run(pool, passed, what, number, statistics.median(commands[-1]) if what == "jobs" else 0.0)
                     runs.append({"what": what, "workers": workers, "round": number, **found})
                     print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     print(table(runs))
