@@ -221,7 +221,9 @@ class Simulation:
             self._do(assignment, index + 1)
 
     def _return(self, assignment: Assignment) -> None:
-        self._after(self._cluster.message_s, lambda: self._count_failed(self._scheduler.ended(assignment.number, self._now_s)))
+        self._after(
+            self._cluster.message_s, lambda: self._count_failed(self._scheduler.ended(assignment.number, self._now_s))
+        )
 
     def _answer(self, assignment: Assignment, index: int, seconds: float) -> None:
         name = assignment.works[index].name

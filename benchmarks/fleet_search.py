@@ -3,9 +3,10 @@
     python benchmarks/fleet_search.py [MODEL...] [--workers 1,16] [--rounds 3]
         [-o benchmarks/results/fleet-search.json] [--page docs/fleet-simulation.md]
 
-All is as in `iosched optimize --cluster`: the search, its questions and guesses, Ray and the database; only that workers sleep for a seeded length instead of measuring, so that there can be more of them than
-cores, and that whole models are not compared. The model is open on all of them before the clock starts. Every search
-has to find the schedule of the first one.
+All is as in `iosched optimize --cluster`: the search, its questions and guesses, Ray and the database; only that
+workers sleep for a seeded length instead of measuring, so that there can be more of them than cores, and that whole
+models are not compared. The model is open on all of them before the clock starts. Every search has to find the schedule
+of the first one.
 """
 
 from __future__ import annotations

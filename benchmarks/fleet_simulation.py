@@ -233,10 +233,16 @@ def message_sizes() -> list[dict[str, Any]]:
         work = {**opening, "questions": msgspec.to_builtins(asked[:count])}
         return encoded(Call(call=1, kind="questions", work=work, model=sent))
 
+    def whole_job(count: int) -> bytes:
+        return encoded(Call(call=1, kind="optimize", work=job, model=sent, rows=rows[:count]))
+
     made: Mapping[str, tuple[Callable[[int], bytes], str]] = {
         "as published: a packet": (published_packet, "individual"),
         "a packet of questions": (packet, "stage of two operators"),
-        "a whole job": (lambda count: encoded(Call(call=1, kind="optimize", work=job, model=sent, rows=rows[:count])), "row"),
+        "a whole job": (
+            lambda count: encoded(Call(call=1, kind="optimize", work=job, model=sent, rows=rows[:count])),
+            "row",
+        ),
         "what was measured": (lambda count: encoded(Measured(rows=rows[:count])), "row of 20 samples"),
         "answers to questions": (lambda count: encoded(Known(call=1, rows=rows[:count])), "row of 20 samples"),
     }

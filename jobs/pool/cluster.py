@@ -50,7 +50,7 @@ class ClusterPatience:
     works: Patience = field(default_factory=Patience)
     without_s: float = 180.0
     reconnect_s: float = 1.0
-    ending_s: float = 3.0
+    ending_s: float = 8.0
 
 
 class ClusterPool:

@@ -13,22 +13,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from iosched.jobs.fleet.ray import session
-from iosched.jobs.fleet.ray.address import Cluster
-from iosched.jobs.fleet.ray.transport import RayTransport
-from iosched.jobs.fleet.transport import (
-    Call,
-    Event,
-    Place,
-    Places,
-    Returned,
-    StartWorker,
-    Tell,
-    TransportLost,
-    TransportUp,
-    WorkerLost,
-    WorkerUp,
-)
+from iosched.jobs.pool.ray import session
+from iosched.jobs.pool.ray.address import Cluster
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.transport import Event, Lost, ModelFile, Place, Places, Reached, Said, Send, Start, Unreached
 
 STANDIN = "standin_worker:Standin"
 PATIENCE_S = 60.0
@@ -54,35 +42,30 @@ class Driver:
                 if isinstance(event, kind) and which(event):
                     self._unread.remove(event)
                     return event
-                assert not isinstance(event, TransportLost), event
+                assert not isinstance(event, Unreached), event
             came = self.transport.receive(0.5)
             self.heard += came
             self._unread += came
         raise AssertionError(f"no {kind.__name__} after {self.heard[-5:]}")
 
     def places(self) -> tuple[Place, ...]:
-        self.next(TransportUp)
+        self.next(Reached)
         return self.next(Places).places
 
     def up(self, place: Place) -> tuple[str, dict[str, Any]]:
-        """A new worker there, and its facts."""
+        """A new worker there, and what it describes itself as."""
         name = f"w{next(self._numbers)}"
-        self.transport.send(StartWorker(name, place))
-        return name, json.loads(self.next(WorkerUp, lambda event: event.worker == name).facts)
+        self.transport.send(Start(name, place))
+        return name, self.said(name)
 
-    def begin(self, worker: str, models: tuple[str, ...] = (), **message: object) -> str:
-        call = f"c{next(self._numbers)}"
-        self.transport.send(Call(worker, call, json.dumps(message).encode(), models))
-        return call
+    def ask(self, worker: str, model: ModelFile | None = None, **message: object) -> None:
+        self.transport.send(Send(worker, json.dumps(message).encode(), model))
 
-    def tell(self, worker: str, call: str, message: object) -> None:
-        self.transport.send(Tell(worker, call, json.dumps(message).encode()))
+    def said(self, worker: str) -> Any:
+        return json.loads(self.next(Said, lambda event: event.worker == worker).message)
 
-    def returned(self, call: str) -> Any:
-        return json.loads(self.next(Returned, lambda event: event.call == call).message)
-
-    def lost(self, worker: str) -> str:
-        return self.next(WorkerLost, lambda event: event.worker == worker).reason
+    def lost(self, worker: str) -> Lost:
+        return self.next(Lost, lambda event: event.worker == worker)
 
 
 @contextmanager

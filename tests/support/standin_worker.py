@@ -1,46 +1,57 @@
-"""A worker that does what its messages say, where `Worker` of `jobs/fleet/worker.py` would measure."""
+"""A worker that does what its messages say, where the product's would measure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import queue
-import time
-from collections.abc import Callable, Mapping
+import pickle
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+class Odd:
+    """An object that creates a file where it is unpickled, then fails."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (f"open({self.path!r}, 'w').close(); raise ValueError('unpickled')",)
 
 
 class Standin:
-    """Does what a message names: see `call`."""
+    """Describes itself, then does what each message names: see `take`."""
 
-    def __init__(self, device: str, threads: int) -> None:
-        self.device = device
-        self.threads = threads
+    def __init__(self, device: str, threads: int, say: Callable[[Any], None]) -> None:
+        self.say = say
+        found = {"device": device, "threads": threads, "pid": os.getpid(), "cwd": str(Path.cwd())}
+        threading.Thread(target=self._say, args=(found,)).start()
 
-    def facts(self) -> bytes:
-        found = {"device": self.device, "threads": self.threads, "pid": os.getpid(), "cwd": str(Path.cwd())}
+    def _say(self, found: dict[str, object]) -> None:
         cpus = [sorted(os.sched_getaffinity(int(thread.name))) for thread in Path("/proc/self/task").iterdir()]
-        return json.dumps({**found, "cpus": cpus, "nice": os.getpriority(os.PRIO_PROCESS, 0)}).encode()
+        self.answer({**found, "cpus": cpus, "nice": os.getpriority(os.PRIO_PROCESS, 0)})
 
-    def call(
-        self, message: bytes, models: Mapping[str, bytes], say: Callable[[bytes], None], told: queue.Queue[bytes]
-    ) -> bytes:
-        """Answers {"count": N}, saying 0 .. N-1; {"echo": N} with the N messages it is told; {"digests": true};
-        {"sleep": SECONDS}; {"print": TEXT}; {"fail": TEXT} with a failure."""
+    def answer(self, value: object) -> None:
+        self.say(json.dumps(value).encode())
+
+    def take(self, message: bytes, fetch: Callable[[], bytes]) -> None:
+        """Obeys {"print": TEXT}, {"count": N}: says 0 to N-1, {"digest": true}: says that of the model, {"pickle":
+        PATH} and {"object": PATH}: says an `Odd`, {"echo": VALUE}, and {"fail": TEXT}: raises it."""
         asked = json.loads(message)
-        if "fail" in asked:
-            say(b'"failing"')
-            raise RuntimeError(asked["fail"])
         if "print" in asked:
             print(asked["print"], flush=True)  # noqa: T201 - that is the point
         for number in range(asked.get("count", 0)):
-            say(json.dumps(number).encode())
-        heard = []
-        for _ in range(asked.get("echo", 0)):
-            heard.append(json.loads(told.get(timeout=60)))
-            say(json.dumps(heard[-1]).encode())
-        time.sleep(asked.get("sleep", 0))
-        if "digests" in asked:
-            return json.dumps({name: hashlib.sha256(model).hexdigest() for name, model in models.items()}).encode()
-        return json.dumps({"heard": heard}).encode()
+            self.answer(number)
+        if "digest" in asked:
+            threading.Thread(target=lambda: self.answer(hashlib.sha256(fetch()).hexdigest())).start()
+        if "pickle" in asked:
+            self.say(pickle.dumps(Odd(asked["pickle"])))
+        if "object" in asked:
+            self.say(Odd(asked["object"]))
+        if "echo" in asked:
+            self.answer(asked["echo"])
+        if "fail" in asked:
+            raise RuntimeError(asked["fail"])

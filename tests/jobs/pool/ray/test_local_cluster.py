@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pool_clusters import Driver, driver, listening, soon, surroundings
+from clusters import Driver, driver, listening, soon, surroundings
 
 from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster

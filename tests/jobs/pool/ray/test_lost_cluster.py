@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pool_clusters import driver, surroundings
+from clusters import driver, surroundings
 
 from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
@@ -22,7 +22,7 @@ DRIVER = """
 import sys, time
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
-transport = RayTransport(LocalCluster(1), made_by="pool_standin:Standin")
+transport = RayTransport(LocalCluster(1), made_by="standin_worker:Standin")
 transport.wait_until_reached()
 print(transport.pid, flush=True)
 time.sleep(600)

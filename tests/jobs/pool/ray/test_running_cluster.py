@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from pool_clusters import Driver, driver, kill, surroundings
+from clusters import Driver, driver, kill, surroundings
 
 from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import RunningCluster
