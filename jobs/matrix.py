@@ -214,7 +214,7 @@ def _matrix(
     opening = settings.opening
     searches = [Search(cell.target.asked, opening, settings.strategy, settings.pruning) for cell in cells]
     done = _Done(pool, observer, 2 * len(cells))
-    asks = [pool.asked(cell.target.workers, len(models)) for cell in cells]
+    asks = [pool.count(cell.target.workers) > len(models) for cell in cells]
     found = done.of(cells, [_task(SEARCH, *each) for each in zip(searches, cells, asks, strict=True)], 0)
     schedules = tuple(each.schedule for each in found)
     prices = [Price(cell.target.asked, opening, schedules, own) for own, cell in enumerate(cells)]
@@ -222,7 +222,7 @@ def _matrix(
     return _result(cells, found, priced)
 
 
-def _task(kind: Kind[Any, R], work: object, cell: _Cell, asks: int = 0) -> Task[R]:
+def _task(kind: Kind[Any, R], work: object, cell: _Cell, asks: bool = False) -> Task[R]:
     return Task(kind, work, cell.model, cell.target.workers, asks=asks)
 
 

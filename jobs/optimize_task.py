@@ -56,7 +56,7 @@ def optimize_on(
         if isinstance(said, Progress):
             shown.progress(said.done, said.total, said.text)
 
-    work, asks = Optimize(target.on(settings)), pool.asked(target.workers, 1)
+    work, asks = Optimize(target.on(settings)), pool.count(target.workers) > 1
     task = Task(OPTIMIZE, work, model, target.workers, asks, pool.budget(settings.budget_s), on_said=show)
     with held.holding():
         return outcome(pool, pool.submit(task), held)

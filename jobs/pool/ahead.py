@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +28,8 @@ QUESTIONS = "questions"
 """The kind of calls that answer questions of a search that runs elsewhere."""
 
 _POLL_S = 0.01
+_FEWEST = 2
+"""One question alone is answered sooner here than by way of the driver."""
 
 _Key = tuple[object, ...]
 
@@ -68,14 +69,12 @@ class Asking:
 
 @dataclass(frozen=True, eq=False)
 class AskedAhead:
-    """Has all workers of the device answer a search's questions ahead; see `scheduler.cost.Speculative`.
+    """Has all workers of the device answer a search's questions ahead; see `scheduler.cost.Prefetchable`.
 
     Their rows come to this worker's database, where the cost model finds them when the search asks. While it waits,
-    this worker makes guesses for those that have nothing to do, and then takes packets of questions like the others,
-    its own too.
+    this worker takes packets of questions like the others, its own too.
 
     Attributes:
-        workers: how many are asked.
         is_over: whether the search has no more time.
     """
 
@@ -84,43 +83,22 @@ class AskedAhead:
     sent: SentModel
     opening: OpenSettings
     model: OpenModelHere
-    workers: int
     is_over: Callable[[], bool]
 
     def prefetch(self, questions: Sequence[Question]) -> None:
         """Has those of the questions answered that are not known yet; returns early at an interruption."""
-        self.speculate(questions, iter(()))
-
-    def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
-        """The same for `surely`; as many of `likely` as make a multiple of the workers are guesses."""
-        asked = list(self._different(self._unknown(surely)))
-        if not asked:
+        asked = list(self._different(self._unknown(questions)))
+        if len(asked) < _FEWEST:
             return
-        self._ask(asked)
-        guesses = islice(self._new(asked, self._unknown(likely)), -len(asked) % self.workers)
+        opening = msgspec.to_builtins(self.opening)
+        self.worker.say(Asked(call=self.call.number, opening=opening, questions=tuple(asked)))
         with self.worker.waiting(self._asking):
             while not (self.call.came or self.is_over()):
                 if (rows := self.worker.known(self.call.number)) is not None:
                     self.worker.learn(rows)
                     return
-                if (guess := next(guesses, None)) is not None:
-                    self._ask([guess], is_guess=True)
-                else:
-                    self.worker.listen(_POLL_S)
-                    self.worker.serve()
-
-    def _ask(self, questions: Sequence[Question], *, is_guess: bool = False) -> None:
-        opening = msgspec.to_builtins(self.opening)
-        asked = Asked(call=self.call.number, opening=opening, questions=tuple(questions), is_guess=is_guess)
-        self.worker.say(asked)
-
-    def _new(self, asked: Sequence[Question], likely: Iterable[Question]) -> Iterator[Question]:
-        """Those that are no questions of the round, and no two alike."""
-        keys = {self._key(question) for question in asked}
-        for question in likely:
-            if (key := self._key(question)) not in keys:
-                keys.add(key)
-                yield question
+                self.worker.listen(_POLL_S)
+                self.worker.serve()
 
     @cached_property
     def _asking(self) -> Asking:

@@ -104,7 +104,7 @@ class WorkerCall:
         """What has other workers answer the questions of a search; None where they are not asked."""
         if not self._call.asks:
             return None
-        return AskedAhead(self._worker, self, self._call.model, self._opening(opening), model, self._call.asks, is_over)
+        return AskedAhead(self._worker, self, self._call.model, self._opening(opening), model, is_over)
 
     def write(self, path: Path) -> None:
         """Writes the file that was sent."""

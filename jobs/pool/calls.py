@@ -25,7 +25,6 @@ from iosched.jobs.pool.task import How, Pending, Task
 from iosched.jobs.pool.transport import ModelFile
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.scheduler.questions import Question
-from iosched.scheduler.schedule import Stage
 
 R = TypeVar("R")
 
@@ -65,11 +64,6 @@ class _Question:
     submitted: Submitted
     opening: dict[str, Any]
     question: Question
-
-    @property
-    def key(self) -> tuple[Stage, str]:
-        """What is measured."""
-        return self.question.stage, self.question.kind
 
 
 class Calls:
@@ -148,7 +142,7 @@ class Calls:
                 model=submitted.sent,
                 rows=(*others, *self._unseen(call.worker)),
                 left_s=None if budget is None else budget.left_s(now_s),
-                asks=task.asks if is_whole else 0,
+                asks=is_whole and task.asks,
             )
             self._tell(call, message, submitted.file)
             submitted.has_begun = submitted.has_begun or is_whole
@@ -161,18 +155,16 @@ class Calls:
         return self._submitted.get(call.works[0].name) if call is not None and call.worker == worker else None
 
     def ask(self, submitted: Submitted, asked: Asked, device: str, now_s: float) -> None:
-        """The search of a task asks other workers of a device; what it had guessed is not asked again."""
+        """The search of a task waits for the answers of other workers of a device."""
         group = f"{submitted.sent.file} {json.dumps(asked.opening, sort_keys=True)}"
-        guessed = {work.about.key: work for work in self.scheduler.guesses(asked.call)}
-        works = []
-        for question in asked.questions:
-            about = _Question(submitted, asked.opening, question)
-            work = Work(next(self._names), device, QUESTIONS, group, in_packets=True, asker=asked.call, about=about)
-            works.append(guessed.get(about.key, work))
-        if asked.is_guess:
-            self.scheduler.guess(asked.call, works)
-        else:
-            self.scheduler.wait_for(asked.call, works, now_s)
+        about = [_Question(submitted, asked.opening, question) for question in asked.questions]
+        works = [
+            Work(next(self._names), device, QUESTIONS, group, in_packets=True, asker=asked.call, about=each)
+            for each in about
+        ]
+        self.scheduler.wait_for(asked.call, works, now_s)
+        if not works:
+            self._tell_known(self._calls[asked.call])
 
     def take(self, said: Done | Failed, worker: str, now_s: float) -> Callable[[], None]:
         """A call has ended; returns what ends its task, to be called once all that was measured for it is kept."""

@@ -131,10 +131,9 @@ class ClusterPool:
         has = ", ".join(there) or "no device at all"
         raise UsageError(f"the cluster has no device {text!r}: it has {has}")
 
-    def asked(self, device: str, jobs: int) -> int:
-        """All workers that the device can have, whether or not they are up; 0 where none is left without a job."""
-        count = self._roster.count(device)
-        return count if count > jobs else 0
+    def count(self, device: str) -> int:
+        """How many workers a device can have, whether or not they are up."""
+        return self._roster.count(device)
 
     def n_up(self, devices: Iterable[str]) -> int:
         """How many workers the best equipped of these devices has now; at least one, which may be on its way."""

@@ -62,7 +62,7 @@ class Call(_Message, frozen=True, tag="call"):
         model: what it is about.
         rows: of the worker's device, those that it has not seen.
         left_s: seconds that are left of the job's budget; None where it has none, or begins once the model is open.
-        asks: how many workers of the device can be asked the questions of a search; 0 where they are not.
+        asks: whether other workers of the device can be asked the questions of a search.
     """
 
     call: Count
@@ -71,7 +71,7 @@ class Call(_Message, frozen=True, tag="call"):
     model: SentModel
     rows: Rows = ()
     left_s: float | None = None
-    asks: Count = 0
+    asks: bool = False
 
 
 class Known(_Message, frozen=True, tag="known"):
@@ -159,14 +159,11 @@ class Asked(_Message, frozen=True, tag="asked"):
     Attributes:
         opening: how the model of the call is open, as JSON.
         questions: what is asked.
-        is_guess: whether nothing waits for the answers: it may be asked later, and is for workers that have nothing
-            else until what was asked before is answered.
     """
 
     call: Count
     opening: dict[str, Any]
     questions: tuple[Question, ...]
-    is_guess: bool = False
 
 
 class Done(_Message, frozen=True, tag="done"):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from iosched.jobs.pool.backlog import Backlog, Work
 from iosched.jobs.pool.patience import Durations, Patience
 
-_ASKED, _SUBMITTED, _GUESSED = range(3)
-"""What a search waits for goes before what nobody has begun, and what it may come to ask after that."""
+_ASKED, _SUBMITTED = 0, 1
+"""What a search waits for goes before what nobody has begun."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,6 @@ class _Held:
         spent_s: what the work under way took until the holder last waited for others.
         is_late: whether its works were given to others too.
         waits_for: names of works that its holder has asked for, and waits for.
-        guesses: names of works that its holder may come to wait for.
     """
 
     assignment: Assignment
@@ -91,7 +90,6 @@ class _Held:
     spent_s: float = 0.0
     is_late: bool = False
     waits_for: set[int] = field(default_factory=set)
-    guesses: set[int] = field(default_factory=set)
 
     def took_s(self, now_s: float) -> float:
         """How long its holder has had the work under way, without what it waited for others."""
@@ -103,14 +101,12 @@ class _Course:
     """What became of a work that has no answer yet.
 
     Attributes:
-        is_guess: whether nobody waits for it.
         holders: assignments that have it.
         losses: how many workers were lost with it.
         delays: how often it was late.
     """
 
     work: Work
-    is_guess: bool = False
     holders: set[int] = field(default_factory=set)
     losses: int = 0
     delays: int = 0
@@ -174,11 +170,8 @@ class Scheduler:
     def submit(self, works: Iterable[Work]) -> None:
         """Adds works; those of one call and one group begin a new round of packets."""
         for work in works:
-            self._add(_Course(work))
-
-    def _add(self, course: _Course) -> None:
-        self._courses[course.work.name] = course
-        self._backlog(course).add(course.work)
+            self._courses[work.name] = _Course(work)
+            self._backlog(work).add(work)
 
     def withdraw(self, name: int) -> tuple[Assignment, ...]:
         """Forgets a work; returns assignments of which no answer is waited for any more."""
@@ -227,43 +220,16 @@ class Scheduler:
                     yield self._begin(worker, device, backlog, now_s)
 
     def wait_for(self, number: int, works: Sequence[Work], now_s: float) -> None:
-        """The holder of an assignment waits for works, whose `asker` is its number; see `Answer.resumed`.
-
-        Its guesses may be among them, which may have been begun.
-        """
+        """The holder of an assignment waits for works, whose `asker` is its number; see `Answer.resumed`."""
         held = self._held.get(number)
         if held is None or not held.open or not works:
             return
         held.spent_s = held.took_s(now_s)
-        for work in works:
-            if work.name in held.guesses:
-                held.guesses.discard(work.name)
-                self._come_true(self._courses[work.name])
-            else:
-                self._add(_Course(work))
-            held.waits_for.add(work.name)
+        held.waits_for |= {work.name for work in works}
         worker = self._workers[held.assignment.worker]
         worker.group = works[0].group
         self._place(worker)
-
-    def _come_true(self, course: _Course) -> None:
-        """A guess is waited for from now on."""
-        self._backlog(course).remove(course.work)
-        course.is_guess = False
-        self._give_back([course])
-
-    def guess(self, number: int, works: Sequence[Work]) -> None:
-        """Adds works that the holder of an assignment may come to wait for; until it waits no longer for others."""
-        held = self._held.get(number)
-        if held is not None and held.waits_for:
-            for work in works:
-                held.guesses.add(work.name)
-                self._add(_Course(work, is_guess=True))
-
-    def guesses(self, number: int) -> tuple[Work, ...]:
-        """What the holder of an assignment may come to wait for, and has no answer."""
-        held = self._held.get(number)
-        return () if held is None else tuple(self._courses[name].work for name in held.guesses)
+        self.submit(works)
 
     def answered(self, number: int, work: int, now_s: float) -> Answer:
         """A worker has done a work of this assignment, which may have ended, or have been given to others too."""
@@ -308,15 +274,15 @@ class Scheduler:
 
     def waiting(self) -> int:
         """How many works wait for a worker; one that is late and given to others too counts."""
-        return sum(len(backlog) for (rank, _), backlog in self._backlogs.items() if rank != _GUESSED)
+        return sum(map(len, self._backlogs.values()))
 
     def unanswered(self) -> tuple[Work, ...]:
         """Works that have no answer yet."""
         return tuple(course.work for course in self._courses.values())
 
-    def _backlog(self, course: _Course) -> Backlog:
-        rank = _SUBMITTED if course.work.asker is None else _GUESSED if course.is_guess else _ASKED
-        return self._backlogs.setdefault((rank, course.work.device), Backlog())
+    def _backlog(self, work: Work) -> Backlog:
+        rank = _SUBMITTED if work.asker is None else _ASKED
+        return self._backlogs.setdefault((rank, work.device), Backlog())
 
     def _candidates(self, device: str, asked: Iterable[str] | None) -> tuple[_Worker, ...]:
         """Workers that may take works: of what somebody waits for, in groups, first those that have a group open."""
@@ -344,8 +310,7 @@ class Scheduler:
         return now_s - turn.since_s >= self._patience.turn_s
 
     def _has_work(self, worker: _Worker) -> bool:
-        there = self._backlogs.items()
-        return any(backlog and rank != _GUESSED and name in worker.info.devices for (rank, name), backlog in there)
+        return any(backlog and device in worker.info.devices for (_, device), backlog in self._backlogs.items())
 
     def _begin(self, worker: _Worker, device: str, backlog: Backlog, now_s: float) -> Assignment:
         works = backlog.take(self._serving[device], self._blamed, worker.group)
@@ -385,9 +350,7 @@ class Scheduler:
         work = course.work
         del self._courses[work.name]
         self._blamed.discard(work.name)
-        self._backlog(course).remove(work)
-        if (asker := self._held.get(work.asker or 0)) is not None:
-            asker.guesses.discard(work.name)
+        self._backlog(work).remove(work)
         for number in course.holders:
             del self._held[number].open[work.name]
         over = [self._held[number] for number in sorted(course.holders) if not self._held[number].open]
@@ -398,7 +361,7 @@ class Scheduler:
     def _withdraw_asked(self, held: _Held) -> None:
         """Nobody needs any more what the holder of this assignment asked for."""
         asked, held.waits_for = sorted(held.waits_for), set()
-        for name in (*asked, *sorted(held.guesses)):
+        for name in asked:
             self._close(self._courses[name])
         if asked and held.assignment.worker in self._workers:
             self._place(self._workers[held.assignment.worker])
@@ -412,9 +375,6 @@ class Scheduler:
         if asker.waits_for:
             return None
         asker.sign_s = now_s
-        for name in sorted(asker.guesses):
-            if not self._courses[name].holders:
-                self._close(self._courses[name])
         self._place(self._workers[asker.assignment.worker])
         return asker.assignment
 
@@ -438,7 +398,7 @@ class Scheduler:
         """Has works done again, before all others, unless somebody has them who is not late."""
         for course in reversed(courses):
             if all(self._held[number].is_late for number in course.holders):
-                self._backlog(course).put_back(course.work)
+                self._backlog(course.work).put_back(course.work)
 
     def _open_courses(self, held: _Held) -> list[_Course]:
         return [self._courses[name] for name in held.open]

@@ -110,7 +110,7 @@ class Task(Generic[R]):
         kind: what kind of task it is, and `work` what is to be done.
         model: what it is about.
         device: whose workers may do it: "cpu", or the key of a GPU.
-        asks: how many workers of the device may be asked the questions of its search; 0 for none.
+        asks: whether the questions of its search may go to other workers of the device.
         budget: of the job; the task fails once it is exceeded.
         rows: of other devices, which a worker needs for the tasks of this job.
         on_said: is called with what the worker says meanwhile; has to return soon.
@@ -120,7 +120,7 @@ class Task(Generic[R]):
     work: object
     model: Model
     device: str
-    asks: int = 0
+    asks: bool = False
     budget: Budget | None = None
     rows: Rows = ()
     on_said: Callable[[Progress | Step], None] = ignored
@@ -204,8 +204,8 @@ class Pool(Protocol):
         """
         ...
 
-    def asked(self, device: str, jobs: int) -> int:
-        """How many workers of a device the search of one of so many jobs asks; 0 where none is left without a job."""
+    def count(self, device: str) -> int:
+        """How many workers a device can have, whether or not they are up."""
         ...
 
     def n_up(self, devices: Iterable[str]) -> int:

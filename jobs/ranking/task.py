@@ -42,4 +42,4 @@ def cost_task(
     work = Cost(measure, target.on(settings))
     if target.is_simulated:
         return Task(SIMULATION, work, model, target.workers, budget=budget, rows=target.rows)
-    return Task(COST, work, model, target.workers, asks=pool.asked(target.workers, jobs), budget=budget)
+    return Task(COST, work, model, target.workers, asks=pool.count(target.workers) > jobs, budget=budget)
