@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from iosched.scheduler.lattice import Latencies, Lattice
@@ -193,23 +193,5 @@ class Prefetchable(Protocol):
         have questions about stages that are alike.
 
         Whoever answers nothing changes nothing. What this raises ends the search.
-        """
-        ...
-
-
-@runtime_checkable
-class Speculative(Prefetchable, Protocol):
-    """Optional part of a `CostModel` that is `Prefetchable`, and would rather answer in vain than be idle.
-
-    It is handed rounds by `speculate` instead of `prefetch`. No answer in vain changes a schedule: the search asks as
-    it would have without.
-    """
-
-    def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
-        """Like `prefetch` for `surely`; `likely` goes on with what may be asked in later rounds.
-
-        That is what the search would ask if all latencies were as it guesses, the soonest first. It is computed as it
-        is taken, which is best done while others measure what is sure, as far as somebody is idle; and not any more
-        once this has returned.
         """
         ...

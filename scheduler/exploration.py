@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 
 import numpy as np
 
 from iosched.scheduler.baselines import ready_sets
 from iosched.scheduler.cost import Curtailable, Remeasurable
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.guesses import supposed
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Latencies, Lattice, bits
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
@@ -117,20 +116,6 @@ class Exploration:
             )
         ]
         return [*found, *self.latencies.bound_questions()] if wanted.bounds else found
-
-    def likely(self) -> Iterator[list[Question]]:
-        """What comes round by round if latencies are as they are guessed to be (`guesses.py`), this round included.
-
-        Nothing before there are bounds. It is about what is known when the first round is taken, and takes as long for
-        each as the search itself.
-        """
-        if not self.latencies.informative:
-            return
-        guessed = Exploration(self.lattice, supposed(self.latencies), self.effort, _n_alone=self._n_alone)
-        for wanted in chain(guessed._beyond_operators(), guessed._measured_again()):
-            yield guessed.questions(wanted)
-            for position in wanted.positions:
-                guessed.measure(position, wanted)
 
     def next_round(self, is_over: Callable[[], bool]) -> Round | None:
         """What to measure next, or None at the end.

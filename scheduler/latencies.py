@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -96,21 +95,6 @@ class KnownLatencies:
         forgotten = {each: np.full(n_stages, np.nan) for each in runs}
         alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
         return cls(cost, names, lattice, tuple(runs), bound, value, settled, low, forgotten, alike)
-
-    def copied(self, cost: Callable[[KnownLatencies], CostModel]) -> KnownLatencies:
-        """The same knowledge apart, with the cost model that `cost` makes for it."""
-        found = replace(
-            self,
-            bound=deepcopy(self.bound),
-            value=deepcopy(self.value),
-            settled=deepcopy(self.settled),
-            low=deepcopy(self.low),
-            forgotten=deepcopy(self.forgotten),
-            _alone_us=list(self._alone_us),
-            _work_us=list(self._work_us),
-        )
-        found.cost = cost(found)
-        return found
 
     def fill_bounds(self, deadline: Callable[[], bool]) -> bool:
         """Asks the cost model for all bounds; False where the deadline came first, which leaves them at zero."""

@@ -115,8 +115,7 @@ def search(
         max_states: the bound that `blocks.partition` keeps.
         ahead: is handed whole rounds of questions before they are asked one by one (`Prefetchable`), by default the
             cost model if it can. All blocks are then searched side by side, so that a round has questions of all of
-            them. The same answers give the same result as without; so they do where some are guessed to be asked
-            later and given in vain (`Speculative`). A round is handed over before the deadline or not
+            them. The same answers give the same result as without. A round is handed over before the deadline or not
             at all; answers for which the deadline comes too early count for nothing.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later

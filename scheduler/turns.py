@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from iosched.models.errors import ExecutionError
 from iosched.scheduler.blocks import BlockOperators
-from iosched.scheduler.cost import Prefetchable, Speculative
+from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.exploration import BestKnown, Exploration, Round
 from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block
@@ -65,18 +65,9 @@ class Guide:
     n_blocks: int
     ahead: Prefetchable | None = None
 
-    def hand_over(self, questions: Sequence[Question], likely: Iterable[Question] = ()) -> None:
-        """Hands over what is asked next to whoever answers ahead, unless the deadline has come.
-
-        Args:
-            questions: what is surely asked, see `Prefetchable`.
-            likely: what may be asked after that, see `Speculative`.
-        """
-        if self.ahead is None or not questions or self.is_over():
-            return
-        if isinstance(self.ahead, Speculative):
-            self.ahead.speculate(questions, iter(likely))
-        else:
+    def hand_over(self, questions: Sequence[Question]) -> None:
+        """Hands over what is asked next, see `Prefetchable`, unless the deadline has come."""
+        if self.ahead is not None and questions and not self.is_over():
             self.ahead.prefetch(questions)
 
     def is_over(self) -> bool:
@@ -143,7 +134,7 @@ def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[Found]:
         _report_best(guide, searches)
         if guide.ahead is not None:
             surely = [question for found, wanted in rounds for question in found.exploration.questions(wanted)]
-            guide.hand_over(surely, _likely([found for found, _ in rounds], surely))
+            guide.hand_over(surely)
         for found, wanted in rounds:
             _run(guide, found, wanted)
             if guide.deadline is None and wanted.later:
@@ -160,19 +151,6 @@ def _report_best(guide: Guide, searches: Sequence[BlockSearch]) -> None:
     total_us = sum(len(found.parts) * found.exploration.best_us for found in searches)
     if math.isfinite(total_us):
         guide.observer.best_known(total_us)
-
-
-def _likely(searches: Sequence[BlockSearch], surely: Sequence[Question]) -> Iterator[Question]:
-    """What comes after `surely` if latencies are as guessed: a round of each block in turn."""
-    told = {(question.stage, question.kind) for question in surely}
-    pending = deque(found.exploration.likely() for found in searches)
-    while pending:
-        coming = pending.popleft()
-        for question in (questions := next(coming, [])):
-            if (question.stage, question.kind) not in told:
-                yield question
-        if questions:
-            pending.append(coming)
 
 
 def _next_round(guide: Guide, found: BlockSearch) -> Round | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 import onnx
 import pytest
-from ahead import CurtailedLanes, FixedLanes, Guessing, KeptLanes, Key, Noted
+from ahead import CurtailedLanes, FixedLanes, KeptLanes, Key, Noted
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,73 +197,3 @@ def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
     again = [place for place, each in enumerate(names) if each in names[:place]]
     assert again
     assert min(again) > max(place for place, each in enumerate(names) if last >= each)
-
-
-@pytest.mark.slow
-@given(
-    graphs,
-    costs,
-    st.integers(0, 99),
-    st.sampled_from(EFFORTS),
-    st.sampled_from(FEW_STATES),
-    st.sampled_from([0, 3, 1000]),
-)
-def test_guesses_change_nothing(
-    graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int, most: int
-) -> None:
-    plain, cost = kind(graph, seed), kind(graph, seed)
-    ahead = Guessing(cost.asked, most)
-    expected = search(graph, plain, effort=effort, max_states=max_states)
-
-    assert search(graph, cost, effort=effort, max_states=max_states, ahead=ahead) == expected
-    assert Counter(cost.asked) == Counter(plain.asked)
-    for surely, guesses in zip(ahead.rounds, ahead.guesses, strict=True):
-        told = [(question.stage, question.kind) for question in (*surely, *guesses)]
-        assert len(set(told)) == len(told)
-
-
-@given(dags(8), st.integers(0, 10**6))
-def test_where_guesses_come_true_they_are_all_that_is_asked_later(graph: ComputationGraph, seed: int) -> None:
-    """Every stage takes twice its bound, which is what the search expects once it has measured a few."""
-    ahead = Guessing((), 10**6)
-    search(graph, TableCost(seed, bound_factor=0.5), strategy="concurrent", ahead=ahead)
-
-    assert not ahead.guesses[0]
-    for number in range(2, len(ahead.rounds)):
-        later = {question for surely in ahead.rounds[number + 1 :] for question in surely}
-        assert set(ahead.guesses[number]) == later
-
-
-def test_guesses_save_rounds_where_answers_are_noisy() -> None:
-    """Who answers 16 at a time gets by with half the rounds, and mostly is asked what it guessed."""
-    graph = cells(4)
-
-    def rounds_of(width: int) -> tuple[int, int, int]:
-        """How many lists had something new, how many guesses were made, and how many were asked."""
-        answered: set[Key] = set()
-        guessed: set[Key] = set()
-
-        class Wide(Distinct):
-            rounds = used = 0
-
-            def prefetch(self, questions: Sequence[Question]) -> None:
-                self.speculate(questions, iter(()))
-
-            def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
-                new = set(map(self.key, surely)) - answered
-                self.used += len(guessed.intersection(map(self.key, surely)))
-                guessed.difference_update(map(self.key, surely))
-                answered.update(new)
-                self.rounds += bool(new)
-                more = list(islice(map(self.key, likely), -len(new) % width if new else 0))
-                guessed.update(more)
-                answered.update(more)
-
-        cost = Wide(graph, noise=0.3)
-        search(graph, cost, effort=Effort(bound_slack=0.95, tolerance=0.01))
-        return cost.rounds, cost.used + len(guessed), cost.used
-
-    plain, wide = rounds_of(1), rounds_of(16)
-    assert plain[1] == 0
-    assert wide[0] <= plain[0] * 0.6
-    assert wide[2] >= wide[1] * 0.7

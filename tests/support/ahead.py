@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 from lane_costs import makespans_of
 
@@ -115,16 +114,3 @@ class Noted:
         """For each list that was handed over, what was asked from then until the next one."""
         ends = [*self.starts[1:], len(self.asked)]
         return [list(self.asked[start:end]) for start, end in zip(self.starts, ends, strict=True)]
-
-
-class Guessing(Noted):
-    """The same, and takes up to `most` of what is likely with each list."""
-
-    def __init__(self, asked: Sequence[Question], most: int) -> None:
-        super().__init__(asked)
-        self.most = most
-        self.guesses: list[tuple[Question, ...]] = []
-
-    def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
-        self.prefetch(surely)
-        self.guesses.append(tuple(islice(likely, self.most)))
