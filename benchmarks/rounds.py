@@ -10,9 +10,7 @@ a search hands over before it asks it (`Prefetchable`), without what is known al
 another stage with the same signature.
 
 The limit for n workers takes it that all answers take equally long, that a round begins when the one before it has
-ended, and that everything else takes no time: all questions over the sum of ceil(round / n). With guesses
-(`Speculative`) each round is filled up to a multiple of n with what is likely to be asked next. What is answered in
-vain counts as nothing gained.
+ended, and that everything else takes no time: all questions over the sum of ceil(round / n).
 """
 
 from __future__ import annotations
@@ -41,12 +39,11 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage
-from iosched.scheduler.search import SearchResult, search
+from iosched.scheduler.search import search
 from iosched.scheduler.signature import stage_signature
 
 PAGE = Path(__file__).parents[1] / "docs" / "search.md"
 WORKERS = (2, 4, 16, 64)
-GUESSING = (4, 16, 64)
 V100, LANES, CPU = "analytic V100", "two lanes with noise", "measured on a CPU"
 TITLES = {
     "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
@@ -95,44 +92,21 @@ Cost = Analytic | TwoLanes | Measured
 
 @dataclass(eq=False)
 class Workers:
-    """Answers whole rounds, `width` questions at a time, and guesses where it would be idle otherwise.
+    """Is handed whole rounds.
 
     Attributes:
         sizes: for each round how many questions were new.
-        steps: for how many answers, one after another, the search had to wait.
-        n_guessed: how many answers were given that nobody had surely asked for.
-        n_used: how many of these were asked for later.
     """
 
     graph: ComputationGraph
     operator_key: Callable[[str], str]
-    width: int = 1
     sizes: list[int] = field(default_factory=list)
-    steps: int = 0
-    n_guessed: int = 0
-    n_used: int = 0
     known: set[Key] = field(default_factory=set)
-    guessed: set[Key] = field(default_factory=set)
 
     def prefetch(self, questions: Sequence[Question]) -> None:
-        self.speculate(questions, iter(()))
-
-    def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
-        keys = set(map(self.key, surely))
-        self.n_used += len(keys & self.guessed)
-        self.guessed -= keys
-        new = len(keys - self.known)
-        self.known |= keys
-        if not new:
-            return
-        self.sizes.append(new)
-        self.steps += ceil(new / self.width)
-        idle = -new % self.width
-        while idle and (question := next(likely, None)) is not None:
-            if (key := self.key(question)) not in self.known:
-                self.known.add(key)
-                self.guessed.add(key)
-                self.n_guessed, idle = self.n_guessed + 1, idle - 1
+        if new := set(map(self.key, questions)) - self.known:
+            self.known |= new
+            self.sizes.append(len(new))
 
     def key(self, question: Question) -> Key:
         """Equal for what one measurement answers: an operator alone is a stage of its own."""
@@ -146,18 +120,6 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """A search whose rounds were filled up with guesses, for so many workers."""
-
-    workers: int
-    rounds: int
-    steps: int
-    guessed: int
-    used: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Found:
     """The rounds of one search; `in_vain` of its questions were ruled out by answers of their own round."""
 
@@ -167,37 +129,19 @@ class Found:
     in_vain: int
     seconds: float
     sizes: list[int]
-    guesses: list[Guesses]
 
 
 def rounds_of(
     model: str, cost_name: str, graph: ComputationGraph, cost_of: Callable[[], Cost], effort: Effort
 ) -> Found:
-    """Searches without guesses, and with them for each number of workers.
-
-    Raises:
-        AssertionError: a guess has changed the schedule.
-    """
-    plain, cost, result, seconds = _searched(graph, cost_of, effort)
-    guesses = []
-    for width in GUESSING:
-        workers, _, again, more_seconds = _searched(graph, cost_of, effort, width)
-        assert again == result, "guesses have changed the schedule"
-        found = (len(workers.sizes), workers.steps, workers.n_guessed, workers.n_used, round(more_seconds, 2))
-        guesses.append(Guesses(width, *found))
-    in_vain = plain.n_stages - cost.signatures
-    return Found(model, cost_name, len(result.schedule.blocks), in_vain, round(seconds, 2), plain.sizes, guesses)
-
-
-def _searched(
-    graph: ComputationGraph, cost_of: Callable[[], Cost], effort: Effort, width: int = 1
-) -> tuple[Workers, Cost, SearchResult, float]:
+    """Searches, and is handed the rounds."""
     cost = cost_of()
-    workers = Workers(graph, cost.operator_key, width)
+    workers = Workers(graph, cost.operator_key)
     started = time.perf_counter()
     result = search(graph, cost, effort=effort, ahead=workers)
-    measuring = cost.seconds if isinstance(cost, Timed) else 0.0
-    return workers, cost, result, time.perf_counter() - started - measuring
+    measuring_s = cost.seconds if isinstance(cost, Timed) else 0.0
+    seconds, in_vain = time.perf_counter() - started - measuring_s, workers.n_stages - cost.signatures
+    return Found(model, cost_name, len(result.schedule.blocks), in_vain, round(seconds, 2), workers.sizes)
 
 
 def all_of(name: str) -> Iterator[Found]:
@@ -228,15 +172,13 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def _headers(cost: str) -> list[str]:
     first = [cost, "questions", "in vain", "rounds", "a round: median (quartiles), largest"]
-    guessing = [f"guessing: {workers}" for workers in GUESSING]
-    return [*first, *(f"{workers} workers" for workers in WORKERS), *guessing, "guesses for 64, of them asked"]
+    return [*first, *(f"{workers} workers" for workers in WORKERS)]
 
 
 def _cells(row: Row) -> list[str]:
     sizes = row["sizes"]
     asked = sum(sizes) - row["in_vain"]
     low, middle, high = (quantile(sizes, part) for part in (0.25, 0.5, 0.75))
-    last = row["guesses"][-1]
     return [
         TITLES[row["model"]],
         f"{asked:,}",
@@ -244,8 +186,6 @@ def _cells(row: Row) -> list[str]:
         str(len(sizes)),
         f"{middle:g} ({low:g} to {high:g}), {max(sizes)}",
         *(f"{asked / sum(ceil(size / workers) for size in sizes):.1f}" for workers in WORKERS),
-        *(f"{asked / each['steps']:.1f}" for each in row["guesses"]),
-        f"{last['guessed']}, {last['used']}",
     ]
 
 

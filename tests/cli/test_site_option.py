@@ -160,14 +160,6 @@ def test_a_selftest_passes_over_the_cluster_of_the_environment(
     assert "no Ray cluster" not in found.stderr
 
 
-def test_speculation_takes_the_cluster_of_the_environment(
-    invoke, model: Path, complains, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IOSCHED_CLUSTER", "far")
-    complains(invoke("optimize", model, "--speculate", 4), 2, "'far'", "IOSCHED_CLUSTER")
-    complains(invoke("optimize", model, "--speculate", 4, "--cluster", "none"), 2, "name one with --cluster")
-
-
 def test_devices_lists_the_same_whatever_device_the_environment_names(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "facts_here", lambda: ())
     plain = invoke("devices").stdout
