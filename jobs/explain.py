@@ -135,7 +135,7 @@ def explain_operator(
 
 
 def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[Considered]:
-    units, unit = open_model.units, open_model.units.unit_of(operator)
+    units, unit = open_model.units, open_model.units.unit_of[operator]
     for alternative in document.alternatives:
         own = next((stage for stage in alternative.schedule.stages if operator in stage.operators), None)
         if own is not None:
@@ -156,7 +156,7 @@ def _weighed(
     with opened(device, model, settings, profile_db) as whole_model:
         open_model, teams = of_a_team(whole_model, document)
         known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
-        unit, strategy = open_model.units.unit_of(operator.name), document.search.strategy
+        unit, strategy = open_model.units.unit_of[operator.name], document.search.strategy
         known_stage_us = open_model.cost.stage_latency_us if known is None else known.known_us
         pruning = Pruning(document.search.pruning.r, document.search.pruning.s)
         schedule = open_model.units.scheduled(document.schedule)
@@ -175,7 +175,7 @@ def _weighed(
         return Explained(
             document,
             operator,
-            open_model.units.members(unit),
+            open_model.units.members[unit],
             found,
             device.info.name,
             device.info.cost_kind,
