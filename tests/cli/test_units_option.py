@@ -35,6 +35,17 @@ def test_units_are_read_from_a_file_or_stdin_and_kept(invoke, model: Path, units
     assert json.loads(run.stdout)["check"]["passed"]
 
 
+def test_explain_names_the_operators_of_units(invoke, model: Path, units: list[list[str]]) -> None:
+    assert invoke("optimize", model, "--device", "v100", "--units", "units.json").exit_code == 0
+    result = invoke("explain", "branches.iosched.onnx", units[0][0], "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert set(found["together"]) == set(units[0])
+    for stage in (found["present"], *(each for place in found["placements"] for each in place["schedule"])):
+        groups = [set(group) for group in stage["groups"]]
+        assert all(not group & {*units[0]} or group >= {*units[0]} for group in groups)
+
+
 def test_a_dry_run_counts_units(invoke, model: Path, units: list[list[str]]) -> None:
     del units
     n_operators = []
