@@ -23,7 +23,7 @@ def unit_owners(opened: OpenModel, model: Model, members: Sequence[Member]) -> M
     """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
     found: dict[str, int] = {}
     for name, bits in owners(model, members).items():
-        unit = opened.units.unit_of(name)
+        unit = opened.units.unit_of[name]
         found[unit] = found.get(unit, 0) | bits
     return found
 
