@@ -150,7 +150,7 @@ class Roster:
             self._tell_unused(post.place, reason)
 
     def is_given_up(self, worker: str, rows: Sequence[Row], now_s: float) -> bool:
-        """Whether most of what a worker measured last, with these rows, was disturbed, while others measure undisturbed."""
+        """Whether a worker is given up: most of its last measurements were disturbed, and a quieter machine has one."""
         member, post = self.members[worker], self._post_of(worker)
         member.measured(rows)
         if post is None or not (noise := member.noise) or not self._is_quieter_elsewhere(member.place):
