@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
-from iosched.jobs.fleet.messages import Call, decoded
-from iosched.jobs.fleet.worker import Worker
+from thread_cluster import Fetch, Say
+
+from iosched.jobs.pool.messages import Call
+from iosched.jobs.pool.worker import Worker
+from iosched.jobs.worker import KINDS
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.measuring import disturbance
 
@@ -23,19 +24,16 @@ _STAGES = 4
 class Noisy(Worker):
     """A `Worker` of this process, in which everything is called disturbed."""
 
-    def __init__(self, device: str, threads: int) -> None:
-        super().__init__(device, threads)
+    def __init__(self, device: str, threads: int, say: Say) -> None:
         self._left = -1
         self._measured = cpu_cost.CpuStageCost._timed
         disturbance.doubts = lambda *_: ("others had 60% of the cores",)  # type: ignore[assignment]
         cpu_cost.CpuStageCost._timed = lambda *asked: self._timed(*asked)  # type: ignore[method-assign, assignment]
+        super().__init__(device, threads, say, KINDS)
 
-    def call(
-        self, message: bytes, models: Mapping[str, bytes], say: Callable[[bytes], None], told: Queue[bytes]
-    ) -> bytes:
-        call: Call = decoded(message, Call)
+    def _do(self, call: Call, fetch: Fetch) -> None:
         self._left = _STAGES if call.kind == "optimize" else self._left
-        return super().call(message, models, say, told)
+        super()._do(call, fetch)
 
     def _timed(self, *asked: Any) -> Any:
         self._left -= 1

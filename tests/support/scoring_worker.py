@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from queue import Queue
-
 from slept_worker import Slept
+from thread_cluster import Fetch, Say, toy_facts
 
-from iosched.jobs.fleet.messages import Call, decoded
-from iosched.jobs.fleet.worker import Worker
+from iosched.jobs.pool import messages
+from iosched.jobs.pool.messages import Call, Facts
+from iosched.jobs.pool.worker import Worker
+from iosched.jobs.worker import KINDS
 
 
 class Scoring:
-    """`Slept`, with a `Worker` for the calls that need no device; so there may be more of them than processors."""
+    """`Slept`, with a `Worker` for what needs no device; so there may be more of them than processors."""
 
-    def __init__(self, device: str, threads: int) -> None:
-        self._slept, self._worker = Slept(device, threads), Worker(device, threads)
+    def __init__(self, device: str, threads: int, say: Say) -> None:
+        self._slept, self._worker = Slept(device, threads, say), _Unprobed(device, threads, say, KINDS)
 
-    def facts(self) -> bytes:
-        return self._slept.facts()
+    def take(self, message: bytes, fetch: Fetch) -> None:
+        told = messages.told(message)
+        if not isinstance(told, Call) or told.kind == "score":
+            self._worker.take(message, fetch)
+        if not isinstance(told, Call) or told.kind != "score":
+            self._slept.take(message, fetch)
 
-    def call(
-        self, message: bytes, models: Mapping[str, bytes], say: Callable[[bytes], None], told: Queue[bytes]
-    ) -> bytes:
-        call: Call = decoded(message, Call)
-        does = self._worker if call.kind == "score" else self._slept
-        return does.call(message, models, say, told)
+
+class _Unprobed(Worker):
+    """A worker that does not say what it is."""
+
+    def _probed(self) -> Facts:
+        return toy_facts()
+
+    def say(self, message: messages.SaidMessage) -> None:
+        if not isinstance(message, Facts):
+            super().say(message)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from scripted import stage_us
+from thread_cluster import Say
 
-from iosched.jobs.fleet.worker import Worker
+from iosched.jobs.pool.worker import Worker as AnyWorker
+from iosched.jobs.worker import Worker
 from iosched.models.errors import ExecutionError
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.measuring import disturbance
@@ -27,12 +29,12 @@ WARMING = "IOSCHED_TEST_WARMING"
 _NOISE = 0.03
 
 
-def sleeping(device: str, threads: int) -> Worker:
+def sleeping(device: str, threads: int, say: Say) -> AnyWorker:
     """A `Worker` of this process, in which a measurement is a sleep of a seeded length."""
     disturbance.disturbances = lambda *_: ()  # type: ignore[assignment]
     disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     cpu_cost.CpuStageCost._timed = _slept  # type: ignore[method-assign, assignment]
-    return Worker(device, threads)
+    return Worker(device, threads, say)
 
 
 def _slept(cost: Any, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:

@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from queue import Queue
+from collections.abc import Sequence
+from typing import Any
 
-from fleet_threads import Talk, Toy, asked_in, errand, toy_facts
+from thread_cluster import Fetch, Say, Talk, Toy, asked_in, toy_facts, toy_task
 
-from iosched.jobs.fleet.errand import Errand
-from iosched.jobs.fleet.messages import Call, decoded
-from iosched.profiler.store.tables import StageRow
+from iosched.jobs.pool import messages
+from iosched.jobs.pool.messages import Call
+from iosched.jobs.pool.task import Task
+from iosched.profiler.store.tables import Row, StageRow
 
 
 class Slept:
-    """Does errands of `slept_errand`: measures those of its stages that it does not know, one after another.
+    """Does tasks of `slept_task`: measures those of its stages that it does not know, one after another.
 
     A stage is called after its length, "0.2 s, the first of fire"; the result is which ones were measured. Where the
-    errand asks, it asks so many of them ahead at a time, and the others answer, too.
+    task asks, it asks so many of them ahead at a time, and the others answer, too.
     """
 
-    def __init__(self, device: str, threads: int) -> None:
+    def __init__(self, device: str, threads: int, say: Say) -> None:
         self._known: set[str] = set()
         facts = toy_facts(device=device, name=str(os.getpid()), threads=threads)
-        self._toy = Toy(self._job, facts, self._questions)
+        self._toy = Toy(say, self._task, facts, self._questions)
 
-    def facts(self) -> bytes:
-        return self._toy.facts()
+    def take(self, message: bytes, fetch: Fetch) -> None:
+        told = messages.told(message)
+        if isinstance(told, Call):
+            self._learn(told.rows)
+        self._toy.take(message, fetch)
 
-    def call(
-        self, message: bytes, models: Mapping[str, bytes], say: Callable[[bytes], None], told: Queue[bytes]
-    ) -> bytes:
-        call: Call = decoded(message, Call)
-        self._known |= {row.signature for row in call.rows if isinstance(row, StageRow)}
-        return self._toy.call(message, models, say, told)
+    def _learn(self, rows: Sequence[Row]) -> None:
+        self._known |= {row.signature for row in rows if isinstance(row, StageRow)}
 
-    def _job(self, talk: Talk) -> list[str]:
+    def _task(self, talk: Talk) -> list[str]:
         stages, at_once = talk.call.work["stages"], talk.call.work["asks"]
         for first in range(0, len(stages), at_once) if at_once else ():
-            rows = talk.ask(*stages[first : first + at_once])
-            self._known |= {row.signature for row in rows if isinstance(row, StageRow)}
+            self._learn(talk.ask(*stages[first : first + at_once]))
         return self._measured(talk, stages)
 
     def _questions(self, talk: Talk) -> int:
@@ -55,6 +54,6 @@ class Slept:
         return new
 
 
-def slept_errand(name: str, lengths_s: Sequence[float], asks: int = 0) -> Errand:
+def slept_task(name: str, lengths_s: Sequence[float], asks: int = 0) -> Task[Any]:
     stages = [f"{seconds:.4f} s, number {index} of {name}" for index, seconds in enumerate(lengths_s)]
-    return errand(name, work={"stages": stages, "asks": asks})
+    return toy_task(name, work={"stages": stages, "asks": asks})

@@ -3,66 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from queue import Queue
 from typing import Any
 
 import msgspec
 import pytest
 
-from iosched.jobs.fleet.messages import (
+from iosched.jobs.pool.messages import (
     Call,
     Done,
+    Facts,
     Failed,
     Measured,
     SaidMessage,
     ToldMessage,
+    Unusable,
     encoded,
     raised,
-    returned,
     said,
 )
-from iosched.jobs.fleet.plain import taken
-from iosched.jobs.fleet.sending import packed
-from iosched.jobs.fleet.worker import Worker
+from iosched.jobs.pool.plain import read_as
+from iosched.jobs.pool.sending import packed
+from iosched.jobs.pool.task import Kind
+from iosched.jobs.worker import Worker
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.store.tables import Row
 
+PATIENCE_S = 60.0
+
 
 class Talk:
-    """Calls a worker as a driver does, and keeps what is said."""
+    """A worker of its own, of which it keeps what is said.
 
-    def __init__(self, worker: Worker, answer: Callable[[SaidMessage], ToldMessage | None] = lambda said: None) -> None:
-        self.worker = worker
+    Attributes:
+        answer: what the worker is told when it says something, if anything.
+    """
+
+    def __init__(
+        self, threads: int = 2, answer: Callable[[SaidMessage], ToldMessage | None] = lambda said: None
+    ) -> None:
         self.answer = answer
         self.heard: list[SaidMessage] = []
-        self.told: Queue[bytes] = Queue()
+        self._numbers = count()
+        self._unread: Queue[SaidMessage] = Queue()
+        self.worker = Worker("cpu", threads, self._hear)
+        first = self._unread.get(timeout=PATIENCE_S)
+        assert isinstance(first, Facts), first
+        self.facts = first
 
-    def __call__(
-        self, kind: str, work: object, model: Model, rows: Sequence[Row] = (), left_s: float | None = None
-    ) -> Done | Failed:
-        sent, data = packed(model)
-        call = Call(kind=kind, work=msgspec.to_builtins(work), model=sent, rows=tuple(rows), left_s=left_s)
-        return returned(self.worker.call(encoded(call), {sent.file: data}, self._hear, self.told))
+    def __call__(self, kind: Kind[Any, Any] | str, work: object, model: Model, **more: Any) -> Any:
+        """The result of a task.
 
-    def _hear(self, message: bytes) -> None:
-        self.heard.append(said(message))
-        answer = self.answer(self.heard[-1])
-        if answer is not None:
-            self.told.put(encoded(answer))
+        Raises:
+            IoschedError: what the worker raised.
+        """
+        number = self.begin(kind, work, model, **more)
+        while True:
+            message = self._unread.get(timeout=PATIENCE_S)
+            assert not isinstance(message, Unusable), message
+            if isinstance(message, Failed) and message.call == number:
+                raise raised(message)
+            if isinstance(message, Done) and message.call == number:
+                return message.result if isinstance(kind, str) else read_as(message.result, kind.result)
+
+    def begin(self, kind: Kind[Any, Any] | str, work: object, model: Model, **more: Any) -> int:
+        """Has the worker do a task; returns the number of the call. `more` is of `Call`."""
+        number, (sent, data) = next(self._numbers), packed(model)
+        name = kind if isinstance(kind, str) else kind.name
+        self.send(Call(call=number, kind=name, work=msgspec.to_builtins(work), model=sent, **more), data)
+        return number
+
+    def send(self, message: ToldMessage, file: bytes = b"") -> None:
+        self.worker.take(encoded(message), lambda: file)
 
     def all(self, kind: type[Any]) -> list[Any]:
         return [each for each in self.heard if isinstance(each, kind)]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> Sequence[Row]:
+        """All that was measured."""
         return [row for each in self.all(Measured) for row in each.rows]
 
-
-def result(answer: Done | Failed, kind: type[Any]) -> Any:
-    if isinstance(answer, Failed):
-        raise raised(answer)
-    return taken(answer.result, kind)
+    def _hear(self, message: bytes) -> None:
+        heard = said(message)
+        self.heard.append(heard)
+        self._unread.put(heard)
+        if (answer := self.answer(heard)) is not None:
+            self.send(answer)
 
 
 def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -1,0 +1,128 @@
+"""A pool whose workers are in this process, and which keeps what happens. Real workers all measure on its CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from thread_cluster import PATIENCE_S, Fetch, Made, Say, ThreadTransport
+
+from iosched.jobs.pool.ahead import QUESTIONS
+from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.messages import Call
+from iosched.jobs.pool.status import PoolStatus
+from iosched.jobs.pool.task import Pending, Task
+from iosched.jobs.pool.transport import Place, Transport
+from iosched.jobs.worker import Worker
+
+R = TypeVar("R")
+
+QUICK = ClusterPatience(without_s=PATIENCE_S, reconnect_s=0.01, ending_s=0.05)
+
+
+class OnTheCpu:
+    """A real worker on the CPU of this process, whatever device it says that it is."""
+
+    def __init__(self, device: str, threads: int, say: Say) -> None:
+        self._there, self._here = f'"device":"{device}"'.encode(), b'"device":"cpu"'
+        self._worker = Worker("cpu", threads, lambda message: say(message.replace(self._here, self._there)))
+
+    def take(self, message: bytes, fetch: Fetch) -> None:
+        self._worker.take(message.replace(self._there, self._here), fetch)
+
+
+class ThreadPool(ClusterPool):
+    """A `ClusterPool` on `ThreadTransport`s.
+
+    Attributes:
+        places: the places of the next transport.
+        transports: all that were made, and `transport` the last of them.
+        tasks: all that were submitted, and `pending` what came of them.
+        notes: what the pool told, and `shown` each of its states.
+        loses: tasks, by the number in which workers begin them, with which a worker is lost for good.
+        poison: names of models that no worker survives.
+    """
+
+    def __init__(
+        self, path: Path | None, places: Sequence[Place], made: Made, patience: ClusterPatience = QUICK
+    ) -> None:
+        self.places, self.made = places, made
+        self.transports: list[ThreadTransport] = []
+        self.tasks: list[Task[Any]] = []
+        self.pending: list[Pending[Any]] = []
+        self.notes: list[str] = []
+        self.shown: list[PoolStatus] = []
+        self.loses: set[int] = set()
+        self.poison: set[str] = set()
+        self._n_begun = 0
+        super().__init__(lambda: self.connect(), path, _Kept(self.notes, self.shown), patience)
+
+    @property
+    def transport(self) -> ThreadTransport:
+        return self.transports[-1]
+
+    @property
+    def calls(self) -> list[tuple[str, Call]]:
+        """All calls of tasks, each with its worker."""
+        return [each for each in self._all_calls if each[1].kind != QUESTIONS]
+
+    @property
+    def packets(self) -> list[tuple[str, Call]]:
+        """All calls of questions, each with its worker."""
+        return [each for each in self._all_calls if each[1].kind == QUESTIONS]
+
+    @property
+    def workers(self) -> list[str]:
+        """The workers that are up."""
+        return [each.name for each in self._now().workers]
+
+    @property
+    def _all_calls(self) -> list[tuple[str, Call]]:
+        return [call for transport in self.transports for call in transport.calls]
+
+    def connect(self) -> Transport:
+        """Makes a transport; a test may replace it."""
+        self.transports.append(ThreadTransport(self.places, self.made, self._begun))
+        return self.transports[-1]
+
+    def submit(self, task: Task[R]) -> Pending[R]:
+        pending = super().submit(task)
+        self.tasks.append(task)
+        self.pending.append(pending)
+        return pending
+
+    def _begun(self, transport: ThreadTransport, worker: str, call: Call) -> None:
+        if call.kind == QUESTIONS:
+            return
+        number, self._n_begun = self._n_begun, self._n_begun + 1
+        if number in self.loses:
+            transport.kill(worker, for_good=True)
+        elif call.model.name in self.poison:
+            transport.kill(worker)
+
+
+class _Kept:
+    def __init__(self, notes: list[str], shown: list[PoolStatus]) -> None:
+        self.note, self.status = notes.append, shown.append
+
+
+@contextmanager
+def thread_pool(
+    path: Path | None = None,
+    *,
+    made: Made = OnTheCpu,
+    threads: int = 2,
+    patience: ClusterPatience = QUICK,
+    **workers: int,
+) -> Iterator[ThreadPool]:
+    """A pool of so many workers by device, each on a machine of its own; real ones unless `made` makes others."""
+    places = [
+        Place(f"{device}-{number}", f"10.0.0.{number}", device, threads=threads)
+        for device, count in workers.items()
+        for number in range(count)
+    ]
+    with ThreadPool(path, places, made, patience) as pool:
+        assert isinstance(pool, ThreadPool)
+        yield pool
