@@ -1,0 +1,363 @@
+"""Works are assigned to workers, again where those are lost or late, and each is answered once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from iosched.jobs.pool.backlog import Work, packet_size
+from iosched.jobs.pool.patience import Durations, Patience
+from iosched.jobs.pool.scheduling import Assignment, Scheduler, WorkerInfo
+
+PATIENCE = Patience(factor=4.0, floor_s=10.0, unknown_s=1000.0, losses=3, turn_s=60.0)
+
+
+def worker(name: str, device: str = "cpu", node: str | None = None, side: str = "cpu") -> WorkerInfo:
+    return WorkerInfo(name, (device,), node or name, side)
+
+
+def scheduler(*workers: str | WorkerInfo, patience: Patience = PATIENCE) -> Scheduler:
+    made = Scheduler(patience)
+    for each in workers:
+        made.join(worker(each) if isinstance(each, str) else each)
+    return made
+
+
+def jobs(*names: int, device: str = "cpu") -> list[Work]:
+    return [Work(name, device, "job") for name in names]
+
+
+def stages(count: int) -> list[Work]:
+    return [Work(name, "cpu", "stage", in_packets=True) for name in range(count)]
+
+
+def questions(asker: Assignment, *names: int) -> list[Work]:
+    return [Work(name, "cpu", "question", "model", in_packets=True, asker=asker.number) for name in names]
+
+
+def searching(*workers: str | WorkerInfo) -> tuple[Scheduler, Assignment]:
+    """A scheduler of these workers, the first of which has work 0."""
+    made = scheduler(*workers)
+    made.submit(jobs(0))
+    (search,) = made.assign(0.0)
+    return made, search
+
+
+def by_worker(assignments: Iterable[Assignment]) -> dict[str, tuple[int, ...]]:
+    return {each.worker: tuple(work.name for work in each.works) for each in assignments}
+
+
+def end(of: Scheduler, assignment: Assignment, now_s: float) -> None:
+    """The worker answers all works of an assignment."""
+    for work in assignment.works:
+        of.answered(assignment.number, work.name, now_s)
+    of.ended(assignment.number, now_s)
+
+
+def names(works: Iterable[Work]) -> list[int]:
+    return [work.name for work in works]
+
+
+def test_packets_of_the_papers_generation_fall_from_three_to_one() -> None:
+    pool = scheduler("a", "b", "c", "d")
+    pool.submit(stages(20))
+    sizes = []
+    while assignments := list(pool.assign(0.0)):
+        for each in assignments:
+            sizes.append(len(each.works))
+            end(pool, each, 1.0)
+    assert sizes == [3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("remaining", "workers", "size"), [(20, 4, 3), (16, 4, 2), (8, 4, 1), (1, 4, 1), (99, 0, 3)])
+def test_the_size_of_a_packet(remaining: int, workers: int, size: int) -> None:
+    assert packet_size(remaining, workers) == size
+
+
+def test_tasks_are_taken_one_at_a_time() -> None:
+    pool = scheduler("a")
+    pool.submit(jobs(1, 2))
+    (first,) = pool.assign(0.0)
+    assert names(first.works) == [1]
+    assert list(pool.assign(0.0)) == []
+    end(pool, first, 1.0)
+    assert by_worker(pool.assign(1.0)) == {"a": (2,)}
+
+
+def test_workers_get_works_of_their_device_alone() -> None:
+    pool = scheduler(worker("a", "v100"), worker("b", "h100"))
+    pool.submit([*jobs(1, device="h100"), *jobs(2, device="v100")])
+    assert by_worker(pool.assign(0.0)) == {"a": (2,), "b": (1,)}
+
+
+def test_a_worker_keeps_to_the_model_that_it_has_open() -> None:
+    pool, order = scheduler("a"), []
+    pool.submit(Work(name, "cpu", "cell", group) for name, group in enumerate("xyxy"))
+    while assignments := list(pool.assign(0.0)):
+        order += names(assignments[0].works)
+        end(pool, assignments[0], 1.0)
+    assert order == [0, 2, 1, 3]
+
+
+def test_works_of_a_lost_worker_go_to_others_before_all_else() -> None:
+    pool = scheduler("a")
+    pool.submit(jobs(1, 2))
+    list(pool.assign(0.0))
+    assert pool.leave("a", 5.0, is_blamed=True).failed == ()
+    pool.join(worker("b"))
+    assert by_worker(pool.assign(5.0)) == {"b": (1,)}
+
+
+def test_a_work_fails_when_three_workers_were_lost_with_it() -> None:
+    pool = scheduler()
+    pool.submit(jobs(1))
+    failed = []
+    for name in "abc":
+        pool.join(worker(name))
+        assert by_worker(pool.assign(0.0)) == {name: (1,)}
+        failed.append(names(pool.leave(name, 1.0, is_blamed=True).failed))
+    assert failed == [[], [], [1]]
+    assert pool.unanswered() == ()
+
+
+def test_a_worker_that_ends_without_an_answer_counts_as_lost() -> None:
+    pool, _ = searching("a")
+    losses = []
+    for _ in range(3):
+        (held,) = pool.assignments()
+        losses.append(names(pool.ended(held.number, 1.0).failed))
+        list(pool.assign(1.0))
+    assert losses == [[], [], [0]]
+
+
+def test_a_worker_that_is_removed_is_no_works_fault() -> None:
+    pool = scheduler()
+    pool.submit(jobs(1))
+    for name in "abcde":
+        pool.join(worker(name))
+        assert by_worker(pool.assign(0.0)) == {name: (1,)}
+        assert pool.leave(name, 1.0, is_blamed=False).failed == ()
+    assert names(pool.unanswered()) == [1]
+
+
+def test_of_a_packet_only_the_work_under_way_is_blamed_and_goes_alone() -> None:
+    pool = scheduler("a")
+    pool.submit(stages(6))
+    (packet,) = pool.assign(0.0)
+    assert names(packet.works) == [0, 1, 2]
+    pool.answered(packet.number, 0, 1.0)
+    pool.leave("a", 2.0, is_blamed=True)
+    pool.join(worker("b"))
+    (alone,) = pool.assign(2.0)
+    assert names(alone.works) == [1]
+    end(pool, alone, 3.0)
+    assert by_worker(pool.assign(3.0)) == {"b": (2, 3)}
+
+
+def test_of_a_late_work_and_its_copy_the_first_answer_counts() -> None:
+    pool, slow = searching("slow")
+    pool.join(worker("quick"))
+    assert pool.late(999.0) == ()
+    assert pool.late(1000.0) == (slow,)
+    (copy,) = pool.assign(1000.0)
+    assert by_worker([copy]) == {"quick": (0,)}
+    answer = pool.answered(copy.number, 0, 1001.0)
+    assert answer.is_first
+    assert answer.superfluous == (slow,)
+    assert not pool.answered(slow.number, 0, 1002.0).is_first
+    assert pool.unanswered() == ()
+
+
+@pytest.mark.parametrize(
+    ("took_s", "late_s"), [((), 3600.0), ((2.0,), 60.0), ((20.0,), 80.0), ((20.0, 30.0, 500.0), 120.0)]
+)
+def test_a_work_is_late_after_four_times_the_median_a_minute_at_least_and_an_hour_where_nothing_is_known(
+    took_s: tuple[float, ...], late_s: float
+) -> None:
+    pool = scheduler(*(str(index) for index in range(len(took_s))), patience=Patience())
+    pool.submit(jobs(*range(len(took_s))))
+    for held, seconds in zip(list(pool.assign(0.0)), took_s, strict=True):
+        end(pool, held, seconds)
+        pool.leave(held.worker, seconds, is_blamed=False)
+    pool.join(worker("last"))
+    pool.submit(jobs(99))
+    (held,) = pool.assign(1000.0)
+    assert pool.late(1000.0 + late_s - 1) == ()
+    assert pool.late(1000.0 + late_s) == (held,)
+    assert pool.late(1e9) == (), "it was told once"
+
+
+def test_a_work_that_may_run_once_at_a_time_never_has_a_copy() -> None:
+    pool = scheduler("a", "b")
+    pool.submit([Work(1, "cpu", "score", is_repeatable=False)])
+    list(pool.assign(0.0))
+    assert pool.late(1e9) == ()
+    assert list(pool.assign(1e9)) == []
+
+
+def test_a_copy_has_twice_the_time() -> None:
+    pool, _ = searching("a", "b", "c")
+    pool.late(1000.0)
+    list(pool.assign(1000.0))
+    assert pool.late(2999.0) == ()
+    assert len(pool.late(3000.0)) == 1
+
+
+def test_a_late_worker_that_is_lost_changes_nothing_where_another_has_its_work() -> None:
+    pool, _ = searching("slow")
+    pool.late(1000.0)
+    pool.join(worker("quick"))
+    list(pool.assign(1000.0))
+    pool.leave("slow", 1001.0, is_blamed=True)
+    pool.join(worker("idle"))
+    assert list(pool.assign(1001.0)) == []
+
+
+def test_a_worker_that_is_slow_and_steady_is_late_but_once() -> None:
+    pool = scheduler("quick", "slow")
+    pool.submit(jobs(*range(9)))
+    begun_s = {each.number: 0.0 for each in pool.assign(0.0)}
+    takes_s, late, done_by_slow = {"quick": 20.0, "slow": 200.0}, 0, 0
+    for now in range(1, 800):
+        late += len(pool.late(now))
+        for held in pool.assignments():
+            if now - begun_s[held.number] == takes_s[held.worker]:
+                answer = pool.answered(held.number, held.works[0].name, now)
+                pool.ended(held.number, now)
+                done_by_slow += answer.is_first and held.worker == "slow"
+                for superfluous in answer.superfluous:
+                    pool.ended(superfluous.number, now)
+        begun_s |= {each.number: float(now) for each in pool.assign(now)}
+        if pool.waiting() < 2:
+            pool.submit(jobs(1000 + now))
+    assert late == 1
+    assert done_by_slow >= 2
+
+
+def test_a_slow_worker_is_not_waited_for_while_another_rests() -> None:
+    pool = scheduler("slow")
+    pool.submit(jobs(1, 2, 3))
+    for begun_s, seconds in ((0.0, 20.0), (100.0, 200.0)):
+        (held,) = pool.assign(begun_s)
+        end(pool, held, begun_s + seconds)
+    (slow,) = pool.assign(1000.0)
+    pool.join(worker("rests"))
+    assert pool.late(1799.0) == ()
+    assert pool.late(1800.0) == (slow,)
+
+
+def test_a_worker_whose_search_waits_takes_packets_of_what_was_asked_and_nothing_else() -> None:
+    pool, search = searching("a")
+    pool.submit(jobs(9))
+    pool.wait_for(search.number, questions(search, 1, 2), 1.0)
+    (first,) = pool.assign(1.0)
+    assert names(first.works) == [1]
+    assert pool.answered(first.number, 1, 2.0).resumed is None
+    pool.ended(first.number, 2.0)
+    (second,) = pool.assign(2.0)
+    assert pool.answered(second.number, 2, 3.0).resumed == search
+    pool.ended(second.number, 3.0)
+    assert list(pool.assign(3.0)) == [], "it goes on with its search"
+
+
+def test_what_was_asked_goes_out_before_what_nobody_has_begun() -> None:
+    pool, search = searching("a", "b", worker("gpu", "v100"))
+    pool.submit(jobs(8, 9))
+    pool.wait_for(search.number, questions(search, 1, 2, 3), 1.0)
+    assert by_worker(pool.assign(1.0)) == {"a": (1,), "b": (2,)}
+
+
+def test_what_was_asked_goes_to_those_who_have_the_model_open_then_to_who_waits() -> None:
+    pool, search = searching("a", "b", "c")
+    pool.wait_for(search.number, questions(search, 1, 2), 1.0)
+    packets = list(pool.assign(1.0))
+    assert [each.worker for each in packets] == ["a", "b"]
+    for each in packets:
+        end(pool, each, 2.0)
+    pool.wait_for(search.number, questions(search, 3), 3.0)
+    assert by_worker(pool.assign(3.0)) == {"b": (3,)}
+
+
+def test_searches_on_all_workers_that_all_ask_answer_each_other() -> None:
+    pool = scheduler("a", "b")
+    pool.submit(jobs(0, 100))
+    searches = list(pool.assign(0.0))
+    for each in searches:
+        first = each.works[0].name
+        pool.wait_for(each.number, questions(each, first + 1, first + 2, first + 3), 1.0)
+    resumed = []
+    while packets := list(pool.assign(1.0)):
+        for packet in packets:
+            for work in packet.works:
+                if (one := pool.answered(packet.number, work.name, 2.0).resumed) is not None:
+                    resumed.append(one)
+            pool.ended(packet.number, 2.0)
+    assert sorted(resumed, key=lambda each: each.number) == searches
+
+
+def test_a_lost_search_takes_what_it_asked_for_with_it() -> None:
+    pool, search = searching("a", "b")
+    pool.wait_for(search.number, questions(search, 1, 2, 3, 4), 1.0)
+    (under_way,) = (each for each in pool.assign(1.0) if each.worker == "b")
+    pool.leave("a", 2.0, is_blamed=True)
+    assert not pool.answered(under_way.number, under_way.works[0].name, 3.0).is_first
+    pool.ended(under_way.number, 3.0)
+    assert by_worker(pool.assign(3.0)) == {"b": (0,)}
+
+
+def test_a_search_goes_on_when_a_question_of_its_fails() -> None:
+    pool, search = searching("a")
+    pool.wait_for(search.number, questions(search, 1), 1.0)
+    for _ in range(3):
+        (packet,) = pool.assign(1.0)
+        loss = pool.ended(packet.number, 2.0)
+    assert names(loss.failed) == [1]
+    assert loss.resumed == (search,)
+
+
+def test_the_time_that_a_search_waits_for_others_does_not_make_it_late() -> None:
+    pool, search = searching("a")
+    pool.wait_for(search.number, questions(search, 1), 900.0)
+    (packet,) = pool.assign(900.0)
+    end(pool, packet, 1800.0)
+    assert pool.late(1899.0) == ()
+    assert pool.late(1900.0) == (search,)
+
+
+def test_a_machines_cpu_waits_for_its_gpus_and_they_for_it_when_their_turn_is_over() -> None:
+    gpus = (worker("gpu0", "v100", "node", "gpu"), worker("gpu1", "v100", "node", "gpu"))
+    pool = scheduler(*gpus, worker("cpu", "cpu", "node"))
+    pool.submit(jobs(*range(9), device="v100"))
+    first, second = pool.assign(0.0)
+    pool.submit(jobs(99))
+    end(pool, first, 59.0)
+    (third,) = pool.assign(59.0)
+    assert third.worker == first.worker, "it is still their turn"
+    end(pool, second, 60.0)
+    assert list(pool.assign(60.0)) == [], "the turn of the CPU begins when the last of them has ended"
+    end(pool, third, 70.0)
+    assert by_worker(pool.assign(70.0)) == {"cpu": (99,)}
+
+
+def test_withdrawn_works_are_given_to_nobody_and_their_holders_are_named() -> None:
+    pool = scheduler("a")
+    pool.submit(jobs(1, 2))
+    (held,) = pool.assign(0.0)
+    assert pool.withdraw(2) == ()
+    assert pool.withdraw(1) == (held,)
+    assert not pool.answered(held.number, 1, 1.0).is_first
+    pool.ended(held.number, 1.0)
+    assert list(pool.assign(1.0)) == []
+
+
+def test_the_median_is_of_the_latest() -> None:
+    durations, work, patience = Durations(), Work(1, "cpu", "job"), Patience(factor=1.0, floor_s=0.0)
+    assert durations.late_s(work, patience, 1.0) == patience.unknown_s
+    for seconds in (1.0, 100.0, 3.0):
+        durations.add(work, seconds, "a")
+    assert durations.late_s(work, patience, 1.0) == 3.0
+    for _ in range(200):
+        durations.add(work, 7.0, "a")
+    assert durations.late_s(work, patience, 1.0) == 7.0
+    assert durations.late_s(Work(1, "v100", "job"), patience, 1.0) == patience.unknown_s
