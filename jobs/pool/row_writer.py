@@ -29,6 +29,7 @@ class RowWriter:
             UsageError: the file is no profile database.
             DeviceError: another process keeps it locked.
         """
+        self._path = path
         self._thread = ThreadPoolExecutor(1, "profile database")
         self._database = self._thread.submit(ProfileDatabase, path).result()
         self._rows: Rows = ()
@@ -37,8 +38,11 @@ class RowWriter:
         self.n_added = self.n_written = 0
 
     def all_rows(self) -> Rows:
-        """All rows that the database has."""
-        return self._thread.submit(lambda: tuple(self._database.rows())).result()
+        """All rows that the database has; a file is read by a connection of its own, beside a write that waits."""
+        if self._path is None:
+            return self._thread.submit(lambda: tuple(self._database.rows())).result()
+        with ProfileDatabase(self._path) as database:
+            return tuple(database.rows())
 
     def add(self, rows: Rows) -> None:
         """Has rows written; returns at once."""
