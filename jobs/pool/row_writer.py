@@ -35,6 +35,7 @@ class RowWriter:
         self._rows: Rows = ()
         self._writing: Future[int] | None = None
         self._again_s = 0.0
+        self._is_closed = False
         self.n_added = self.n_written = 0
 
     def all_rows(self) -> Rows:
@@ -78,11 +79,14 @@ class RowWriter:
         return len(rows)
 
     def close(self, last_s: float = _LAST_S) -> None:
-        """Waits until all is written.
+        """Waits until all is written; may be called twice.
 
         Raises:
             IoschedError: what kept it from being written; what is left is lost.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         until = time.monotonic() + last_s
         try:
             while self._rows:
