@@ -113,8 +113,8 @@ class Roster:
                 yield Start(post.worker, post.place)
 
     def place_of(self, worker: str) -> Place | None:
-        """Where a worker is; None where its place is gone."""
-        post = self._post_of(worker)
+        """Where a worker is, or was if it is still a member; None where its place is gone."""
+        post = self._post_of(worker) or self.members.get(worker)
         return None if post is None else post.place
 
     def proved(self, worker: str) -> None:
