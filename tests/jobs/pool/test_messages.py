@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -208,3 +210,25 @@ def test_what_does_not_travel_is_refused_where_it_is_written() -> None:
 
     with pytest.raises(TypeError):
         encoded(Done(call=0, result=OnOneMachine(object())))
+
+
+READ_AT_ONCE = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from iosched.jobs.pool import messages
+begin = threading.Barrier(8)
+def read():
+    begin.wait()
+    messages.said(b'{"message":"measured","rows":[]}')
+    messages.told(b'{"message":"known","call":0,"rows":[]}')
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_may_read_their_first_messages_at_a_time() -> None:
+    """msgspec crashed there, in every second process."""
+    subprocess.run([sys.executable, "-c", READ_AT_ONCE], check=True)
