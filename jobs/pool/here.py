@@ -27,6 +27,9 @@ from iosched.scheduler.cost import Prefetchable
 
 R = TypeVar("R")
 
+_HERE = "this machine"
+"""The one worker, whatever the device: tasks for several devices wait for each other."""
+
 
 class LocalPool:
     """This machine as a `Pool`; a context manager, which closes the models that tasks have open.
@@ -55,7 +58,7 @@ class LocalPool:
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """The device that a text means, see `resolve`."""
         del profile_db, may_simulate
-        return Target(resolve(text).info.key, text, text)
+        return Target(resolve(text).info.key, text, _HERE)
 
     def count(self, device: str) -> int:
         """One: this machine."""

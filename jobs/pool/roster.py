@@ -165,14 +165,16 @@ class Roster:
 
     def lost(self, worker: str, reason: str, now_s: float) -> None:
         """A worker has ended; another is started there after a while."""
-        if (post := self._post_of(worker)) is None:
+        post = self._post_of(worker)
+        if (there := post or self.members.get(worker)) is None:  # a machine that left the cluster has no post
             return
-        text = f"{worker} on {post.place.device} of {post.place.address} was lost: {reason}"
-        self._reasons[post.place.device] = text
+        text = f"{worker} on {there.place.device} of {there.place.address} was lost: {reason}"
+        self._reasons[there.place.device] = text
         self.losses.append(text)
         self._note(text)
-        post.worker, post.again_s = None, now_s + post.wait_s
-        post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
+        if post is not None:
+            post.worker, post.again_s = None, now_s + post.wait_s
+            post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
 
     def why(self, device: str) -> str:
         """What was last in the way of a worker of a device, as a line; empty where nothing was."""

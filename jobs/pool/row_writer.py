@@ -29,16 +29,21 @@ class RowWriter:
             UsageError: the file is no profile database.
             DeviceError: another process keeps it locked.
         """
+        self._path = path
         self._thread = ThreadPoolExecutor(1, "profile database")
         self._database = self._thread.submit(ProfileDatabase, path).result()
         self._rows: Rows = ()
         self._writing: Future[int] | None = None
         self._again_s = 0.0
+        self._is_closed = False
         self.n_added = self.n_written = 0
 
     def all_rows(self) -> Rows:
-        """All rows that the database has."""
-        return self._thread.submit(lambda: tuple(self._database.rows())).result()
+        """All rows that the database has; a file is read by a connection of its own, beside a write that waits."""
+        if self._path is None:
+            return self._thread.submit(lambda: tuple(self._database.rows())).result()
+        with ProfileDatabase(self._path) as database:
+            return tuple(database.rows())
 
     def add(self, rows: Rows) -> None:
         """Has rows written; returns at once."""
@@ -74,11 +79,14 @@ class RowWriter:
         return len(rows)
 
     def close(self, last_s: float = _LAST_S) -> None:
-        """Waits until all is written.
+        """Waits until all is written; may be called twice.
 
         Raises:
             IoschedError: what kept it from being written; what is left is lost.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         until = time.monotonic() + last_s
         try:
             while self._rows:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
+from iosched.jobs import pace
 from iosched.jobs import rank as rank_job
 from iosched.jobs.optimize import optimize
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
+from iosched.jobs.pool import here
+from iosched.jobs.ranking import task as cost_job
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, DeviceLostError, InvalidModelError, UsageError
@@ -88,21 +93,21 @@ def test_where_no_model_has_a_latency_the_first_reason_is_that_of_all(settings: 
 
 
 def test_an_error_that_nobody_foresaw_is_a_row_and_a_lost_gpu_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    cost = rank_job.model_cost
+    cost = cost_job.model_cost
 
     def fails(model: Model, *rest: object) -> object:
         if model.name == "odd":
             raise ZeroDivisionError("by zero")
         return cost(model, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rank_job, "model_cost", fails)
+    monkeypatch.setattr(cost_job, "model_cost", fails)
     result = rank({"odd": replace(fire(), name="odd"), "good": fire()}, RankSettings(("v100",)))
     assert [row.error for row in result.rows] == [None, "ZeroDivisionError: by zero"]
 
     def lost(*_: object) -> object:
         raise DeviceLostError("the GPU is gone")
 
-    monkeypatch.setattr(rank_job, "model_cost", lost)
+    monkeypatch.setattr(cost_job, "model_cost", lost)
     with pytest.raises(DeviceLostError):
         rank({"a": fire()}, RankSettings(("v100",)))
 
@@ -110,15 +115,15 @@ def test_an_error_that_nobody_foresaw_is_a_row_and_a_lost_gpu_is_the_end(monkeyp
 def test_an_interruption_comes_with_the_rows_that_are_done_and_names_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cost, asked = rank_job.model_cost, list[str]()
+    cost, asked = cost_job.model_cost, list[str]()
 
-    def interrupted(model: Model, measure: Measure, settings: OptimizeSettings) -> object:
+    def interrupted(model: Model, measure: Measure, settings: OptimizeSettings, *rest: Any) -> object:
         asked.append(settings.device)
         if len(asked) == 4:
             raise KeyboardInterrupt
-        return cost(model, measure, settings)
+        return cost(model, measure, settings, *rest)
 
-    monkeypatch.setattr(rank_job, "model_cost", interrupted)
+    monkeypatch.setattr(cost_job, "model_cost", interrupted)
     models = {"eight": fire(8), "one": fire(1), "never": lambda: pytest.fail("it was loaded")}
     with pytest.raises(RankInterruptedError) as raised:
         rank(models, RankSettings(("k80", "v100")))
@@ -143,19 +148,34 @@ def test_an_interruption_before_a_row_is_done_has_none() -> None:
 
 def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    cost = rank_job.model_cost
+    cost = cost_job.model_cost
 
-    def noted(model: Model, measure: object, settings: OptimizeSettings) -> object:
+    def noted(model: Model, measure: Measure, settings: OptimizeSettings, *rest: Any) -> object:
         asked.append(settings.budget_s or 0.0)
-        return cost(model, measure, settings)  # type: ignore[arg-type]
+        return cost(model, measure, settings, *rest)
 
-    monkeypatch.setattr(rank_job, "model_cost", noted)
+    monkeypatch.setattr(cost_job, "model_cost", noted)
     left_s = iter([90.0, 60.0, 10.0, 0.0])
     monkeypatch.setattr(rank_job, "share_s", lambda budget_s, started, parts: next(left_s) / parts)
     models = {name: fire() for name in "abcd"}
     result = rank(models, RankSettings(("v100",), budget_s=100.0))
     assert asked == [90 / 4, 60 / 3, 10 / 2]
     assert "no time left" in (result.rows[-1].error or "")
+
+
+def test_the_budget_of_a_row_is_of_what_the_rows_before_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given_s, cost = [0.0], list[float](), cost_job.model_cost
+
+    def slow(model: Model, measure: Measure, settings: OptimizeSettings, *rest: Any) -> object:
+        given_s.append(settings.budget_s or 0.0)
+        clock[0] += 6.0
+        return cost(model, measure, settings, *rest)
+
+    monkeypatch.setattr(cost_job, "model_cost", slow)
+    for module in (rank_job, pace, here):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    rank({"a": fire()}, RankSettings(("v100", "k80"), budget_s=20.0))
+    assert given_s == [10.0, 14.0]
 
 
 def test_a_device_given_twice_is_one() -> None:

@@ -110,9 +110,10 @@ class ThreadTransport:
     def kill(self, worker: str, reason: str = "killed", *, has_ended: bool = True, for_good: bool = False) -> None:
         """Ends a worker in the middle of its task, and its place with it if `for_good`."""
         with self._lock:
+            place = self.place_of[worker]
             self._end(worker)
             if for_good:
-                self.change([place for place in self.places if place != self.place_of[worker]])
+                self.change([each for each in self.places if each != place])
             self._events.put(Lost(worker, reason, has_ended))
 
     def lose(self, reason: str = "the head died", *, has_ended: bool = True) -> None:

@@ -180,6 +180,7 @@ class Cluster(RuleBasedStateMachine):
         for work in self.pool.leave(name, self.now_s, is_blamed=is_blamed).failed:
             assert self.losses[work.name] >= PATIENCE.losses
             assert not self._is_done(work.name)
+            assert not any(work in each.works for each in self.held.values()), "another may still answer it"
             self.answers[work.name] += 1
             self.waits.get(work.asker or 0, set()).discard(work.name)
         self._forget_waits()

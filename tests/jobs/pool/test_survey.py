@@ -6,20 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from iosched.jobs.fleet.messages import Facts, encoded
-from iosched.jobs.fleet.survey import survey
-from iosched.jobs.fleet.transport import (
-    Command,
-    Event,
-    Place,
-    Places,
-    StartWorker,
-    StopWorker,
-    TransportLost,
-    TransportUp,
-    WorkerLost,
-    WorkerUp,
-)
+from iosched.jobs.pool.messages import Facts, Opened, Unusable, encoded
+from iosched.jobs.pool.survey import survey
+from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Start, Stop, Unreached
 from iosched.models.errors import DeviceError
 from iosched.models.version import iosched_version
 
@@ -38,13 +27,13 @@ class Scripted:
     def __init__(self, answers: Mapping[Place, bytes | str | None]) -> None:
         self.answers = answers
         self.sent: list[Command] = []
-        self.coming: list[Event] = [TransportUp(), Places(tuple(answers))]
+        self.coming: list[Event] = [Reached(), Places(tuple(answers))]
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
-        if isinstance(command, StartWorker) and (answer := self.answers[command.place]) is not None:
-            up = isinstance(answer, bytes)
-            self.coming.append((WorkerUp if up else WorkerLost)(command.worker, answer))  # type: ignore[arg-type]
+        if isinstance(command, Start) and (answer := self.answers[command.place]) is not None:
+            name = command.worker
+            self.coming.append(Said(name, answer) if isinstance(answer, bytes) else Lost(name, answer, True))
 
     def receive(self, timeout_s: float) -> Sequence[Event]:
         found, self.coming = self.coming, []
@@ -63,8 +52,8 @@ def test_a_worker_on_each_place_says_what_it_is_and_is_ended() -> None:
     found = survey(cluster, 5)
     assert [(each.place, each.problem) for each in found] == [(GPU, ""), (CPU, "")]
     assert {each.facts.name for each in found if each.facts is not None} == {"A CPU"}
-    started = {command.worker for command in cluster.sent if isinstance(command, StartWorker)}
-    assert {command.worker for command in cluster.sent if isinstance(command, StopWorker)} == started
+    started = {command.worker for command in cluster.sent if isinstance(command, Start)}
+    assert {command.worker for command in cluster.sent if isinstance(command, Stop)} == started
     assert len(started) == 2
 
 
@@ -72,10 +61,17 @@ def test_a_worker_of_another_version_is_not_usable() -> None:
     assert problems({CPU: facts("0.0.9")}) == {"cpu": f"it has iosched 0.0.9, and this is {iosched_version()}"}
 
 
-def test_what_it_says_may_not_be_understood() -> None:
-    later = facts().replace(b'"version":1', b'"version":2')
-    assert "it says what is not understood here: a message of version 2" in problems({CPU: later})["cpu"]
-    assert "it says what is not understood here" in problems({CPU: b"{}"})["cpu"]
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (b"{}", "it says what is not understood here: a message between this process and a worker is broken"),
+        (b"\x80\x04N.", "it says what is not understood here"),
+        (encoded(Unusable(reason="cuDNN is not installed")), "cuDNN is not installed"),
+        (encoded(Opened(call=0)), "it does not say what it is"),
+    ],
+)
+def test_a_worker_that_says_something_else_first_is_not_usable(said: bytes, problem: str) -> None:
+    assert problems({CPU: said})["cpu"].startswith(problem)
 
 
 def test_a_noisy_machine_is_usable() -> None:
@@ -102,7 +98,7 @@ def test_no_worker_is_started_where_none_is_offered_or_nobody_knows_the_device()
 
 def test_a_cluster_that_is_lost_is_an_error() -> None:
     cluster = Scripted({})
-    cluster.coming = [TransportLost("gone")]
+    cluster.coming = [Unreached("gone", has_ended=False)]
     with pytest.raises(DeviceError, match="gone"):
         survey(cluster, 5)
     cluster.coming = []
