@@ -255,8 +255,7 @@ class ClusterPool:
             if isinstance(said, Measured):
                 self._longest_s = max(self._longest_s, took_s)
                 self._writer.add(self._log.add(said.rows, worker))
-                if self._roster.is_given_up(worker, said.rows, now_s):
-                    self._leave(worker, now_s, "its machine is noisy")
+                member.measured(said.rows)
             elif isinstance(said, Done | Failed):
                 member.done += 1
                 self._roster.proved(worker)
@@ -313,6 +312,8 @@ class ClusterPool:
         self._leaves = [each for each in self._leaves if each[0] > now_s]
         for leave in due:
             leave(now_s)
+        for worker in self._roster.give_up_noisy(now_s):
+            self._leave(worker, now_s, "its machine is noisy")
         self._roster.start(now_s)
         for call in self._calls.scheduler.late(now_s):
             self._observer.note(f"{call.worker} takes long for {what_of(call)}: another is asked, too")

@@ -149,14 +149,15 @@ class Roster:
             post.worker, post.is_closed = None, True
             self._tell_unused(post.place, reason)
 
-    def is_given_up(self, worker: str, rows: Sequence[Row], now_s: float) -> bool:
-        """Whether a worker is given up: most of its last measurements were disturbed, and a quieter machine has one."""
-        member, post = self.members[worker], self._post_of(worker)
-        member.measured(rows)
-        if post is None or not (noise := member.noise) or not self._is_quieter_elsewhere(member.place):
-            return False
-        self._rest(worker, post, f"its machine has become too noisy to measure on: {noise}", now_s)
-        return True
+    def give_up_noisy(self, now_s: float) -> list[str]:
+        """Rests devices whose workers were disturbed while a quieter machine has one; returns these workers."""
+        found = []
+        for worker, member in self.members.items():
+            post, noise = self._post_of(worker), member.noise
+            if post is not None and noise and self._is_quieter_elsewhere(member.place):
+                self._rest(worker, post, f"its machine has become too noisy to measure on: {noise}", now_s)
+                found.append(worker)
+        return found
 
     def proved(self, worker: str) -> None:
         """A worker has done something, so the next one there will not have to wait long."""

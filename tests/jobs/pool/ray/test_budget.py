@@ -14,8 +14,8 @@ from clusters import surroundings
 from scripted import fire_proto
 
 from iosched.cli.main import cli
-from iosched.jobs.fleet import opening
-from iosched.jobs.fleet.ray.transport import RayTransport
+from iosched.jobs.pool import opening
+from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.runtime.cores import cpu_count
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(cpu_count() < 2, reason="needs two cores")]

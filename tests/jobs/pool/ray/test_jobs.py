@@ -5,36 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Thread
 from typing import Any
 
 import pytest
-from clusters import PATIENCE_S, WORKER, named, soon, surroundings
+from clusters import WORKER, named, soon, surroundings
 from scripted import fire, fire_proto
 from small_models import branches
 from toy_space import SPACE
 
+from iosched.jobs.explore_on import explore_on
 from iosched.jobs.exploring.settings import ExploreSettings
-from iosched.jobs.fleet import opening
-from iosched.jobs.fleet.explore import explore_there
-from iosched.jobs.fleet.fleet import Fleet
-from iosched.jobs.fleet.matrix import matrix_there
-from iosched.jobs.fleet.optimize import optimize_there
-from iosched.jobs.fleet.rank import rank_there
-from iosched.jobs.fleet.ray import session
-from iosched.jobs.fleet.ray.transport import RayTransport
-from iosched.jobs.fleet.status import FleetStatus
 from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.matrix import MatrixSettings
+from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
+from iosched.jobs.optimize_task import optimize_on
+from iosched.jobs.pool import opening
+from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.ray import session
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.progress import Observer
-from iosched.jobs.rank import RankSettings
+from iosched.jobs.rank import RankSettings, rank
 from iosched.jobs.result import OptimizeResult
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.load import load_model, read_unbound
@@ -47,18 +43,19 @@ pytestmark = pytest.mark.slow
 
 
 class Watcher:
-    """An observer that says when a worker does something."""
+    """An observer that calls `on_cost` once, as soon as a worker costs a variant."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.busy = Event()
+        self.on_cost: Callable[[], None] | None = None
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def status(self, status: FleetStatus) -> None:
-        if any(each.doing.startswith("cost") for each in status.workers):
-            self.busy.set()
+    def status(self, status: PoolStatus) -> None:
+        if self.on_cost is not None and any(each.doing.startswith("cost") for each in status.workers):
+            on_cost, self.on_cost = self.on_cost, None
+            on_cost()
 
 
 @pytest.fixture(scope="module")
@@ -68,54 +65,54 @@ def watcher() -> Watcher:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fleet")
+    return tmp_path_factory.mktemp("pool")
 
 
 @pytest.fixture(scope="module")
-def fleet(folder: Path, watcher: Watcher) -> Iterator[Fleet]:
+def pool(folder: Path, watcher: Watcher) -> Iterator[ClusterPool]:
     with pytest.MonkeyPatch.context() as patch, surroundings(folder):
         patch.setattr("iosched.profiler.store.schema.BUSY_TIMEOUT_SECONDS", 0.1)
         patch.setattr(opening, "RayTransport", partial(RayTransport, made_by="quiet_worker:quiet"))
-        with opening.opened_fleet(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
+        with opening.cluster_pool(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
             yield found
 
 
-def test_what_a_search_measured_is_in_the_database_and_never_measured_again(fleet: Fleet, folder: Path) -> None:
+def test_what_a_search_measured_is_in_the_database_and_never_measured_again(pool: ClusterPool, folder: Path) -> None:
     settings = OptimizeSettings(budget_s=20.0)
-    first = optimize_there(fleet, fire(), settings)
+    first = optimize_on(pool, fire(), settings)
     names = [name for stage in first.schedule.stages for name in stage.operators]
     assert sorted(names) == sorted(operator.name for operator in fire().graph.operators)
     with ProfileDatabase(folder / "p.db") as database:
         rows = list(database.rows())
     assert first.signatures <= len(rows)
-    again = optimize_there(fleet, fire(), settings)
+    again = optimize_on(pool, fire(), settings)
     assert again.cache_hits > 0
     assert again.measurements <= first.measurements
 
 
-def test_each_of_several_batch_sizes_is_searched_by_workers(fleet: Fleet) -> None:
+def test_each_of_several_batch_sizes_is_searched_by_workers(pool: ClusterPool) -> None:
     model = with_dynamic_batch(read_unbound(fire_proto().SerializeToString(), name="fire"), (1, 2))
-    before = fleet.status().done
+    before = pool.status().done
 
     def there(bound: Model, own: OptimizeSettings, shown: Observer, held: Interrupt) -> OptimizeResult:
-        return optimize_there(fleet, bound, own, shown, held)
+        return optimize_on(pool, bound, own, shown, held)
 
     found = optimize_batches(model, (1, 2), OptimizeSettings(budget_s=4.0), one=there)
     assert (found.schedules.batch_sizes, found.failed) == ((1, 2), {})
-    assert fleet.status().done >= before + 2
+    assert pool.status().done >= before + 2
     for size, document in found.schedules.by_size.items():
         document.validate_for(model.at(size).graph, model.at(size).digest, model.at(size).bindings)
 
 
-def test_rows_of_several_models_come_from_all_workers(fleet: Fleet) -> None:
+def test_rows_of_several_models_come_from_all_workers(pool: ClusterPool) -> None:
     models = {f"m{size}": fire(size) for size in (1, 2, 3)}
-    found = rank_there(fleet, models, RankSettings(("cpu",), measure="stages"))
+    found = rank(models, RankSettings(("cpu",), measure="stages"), pool=pool)
     assert [row.error for row in found.rows] == [None] * 3
 
 
-def test_cells_of_a_matrix_are_searches_and_prices_of_workers(fleet: Fleet) -> None:
+def test_cells_of_a_matrix_are_searches_and_prices_of_workers(pool: ClusterPool) -> None:
     batches = [(size, fire(size)) for size in (1, 2)]
-    found = matrix_there(fleet, batches, MatrixSettings(("cpu",)))
+    found = matrix(batches, MatrixSettings(("cpu",)), pool=pool)
     assert [(target.device, target.batch_size, target.cost) for target in found.targets] == [
         ("cpu", 1, "measured"),
         ("cpu", 2, "measured"),
@@ -137,28 +134,30 @@ sys.stdin.read()
 
 
 def test_what_is_measured_while_another_process_keeps_the_database_locked_is_not_lost(
-    fleet: Fleet, folder: Path, watcher: Watcher
+    pool: ClusterPool, folder: Path, watcher: Watcher
 ) -> None:
     path = folder / "p.db"
     model = load_model(branches(channels=12).SerializeToString())  # of which no other test measures anything
     before = stages(path)
     words = [sys.executable, "-c", LOCKING, str(path)]
-    with (
-        ThreadPoolExecutor(1) as pool,
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other,
-    ):
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        future = pool.submit(optimize_there, fleet, model, OptimizeSettings())
-        soon(lambda: any("locked" in note and "Nothing is lost" in note for note in watcher.notes))
-        assert not future.done()
-        assert stages(path) == before
-        other.communicate(b"")
-        found = future.result(PATIENCE_S)
+        releasing = Thread(target=release, args=(other, watcher, path, before), daemon=True)
+        releasing.start()
+        found = optimize_on(pool, model, OptimizeSettings())
+        assert not releasing.is_alive(), "there was a result before the database had the rows"
     assert found.measurements > 0
     assert before < stages(path)
     here = optimize(model, OptimizeSettings(threads=1, profile_db=path))
     assert (here.measurements, here.cache_hits) == (0, found.measurements), "all that workers measured is known here"
+
+
+def release(other: subprocess.Popen[bytes], watcher: Watcher, path: Path, before: frozenset[tuple[str, str]]) -> None:
+    """Ends the lock once it was in the way, and nothing was written."""
+    soon(lambda: any("locked" in note and "Nothing is lost" in note for note in watcher.notes))
+    if stages(path) == before:
+        other.communicate(b"")
 
 
 def stages(path: Path) -> frozenset[tuple[str, str]]:
@@ -166,26 +165,19 @@ def stages(path: Path) -> frozenset[tuple[str, str]]:
         return frozenset((row.device, row.signature) for row in database.rows() if isinstance(row, StageRow))
 
 
-def test_a_worker_that_is_killed_takes_no_trial_with_it(fleet: Fleet, folder: Path, watcher: Watcher) -> None:
+def test_a_worker_that_is_killed_takes_no_trial_with_it(pool: ClusterPool, folder: Path, watcher: Watcher) -> None:
     base = load_model(branches().SerializeToString())
     settings = ExploreSettings(
         folder / "study.db", sampler="random", trials=6, objectives=("latency:cpu",), top=0, measure="stages"
     )
 
-    class Killing:
-        """Kills a worker as soon as one costs a variant."""
+    def kill() -> None:
+        transport: Any = pool._transport
+        session.kill(named(transport.pid, WORKER)[0], transport.pid)
 
-        killed = False
-
-        def progress(self, done: int, total: int | None, text: str) -> None:
-            if not self.killed and done == 2 and watcher.busy.wait(30):
-                self.killed = True
-                transport: Any = fleet._transport
-                session.kill(named(transport.pid, WORKER)[0], transport.pid)
-
-    observer = Killing()
-    found = explore_there(fleet, base, SPACE, replace(settings), observer).found
-    assert observer.killed
+    watcher.on_cost = kill
+    found = explore_on(pool, base, SPACE, settings).found
+    assert watcher.on_cost is None
     assert [each.state for each in found.individuals] == ["complete"] * 6
     assert [each.number for each in found.individuals] == list(range(6))
-    assert fleet.status().lost
+    assert pool.status().lost

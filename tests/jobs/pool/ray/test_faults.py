@@ -12,14 +12,14 @@ import pytest
 from clusters import WORKER, kill, named, soon, surroundings
 from small_models import branches
 
-from iosched.jobs.fleet.fleet import Fleet, FleetPatience
-from iosched.jobs.fleet.optimize import optimize_there
-from iosched.jobs.fleet.ray import session
-from iosched.jobs.fleet.ray.address import LocalCluster
-from iosched.jobs.fleet.ray.cores import local_places
-from iosched.jobs.fleet.ray.transport import RayTransport
-from iosched.jobs.fleet.status import FleetStatus
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
+from iosched.jobs.optimize_task import optimize_on
+from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.ray import session
+from iosched.jobs.pool.ray.address import LocalCluster
+from iosched.jobs.pool.ray.cores import local_places
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.status import PoolStatus
 from iosched.models.load import load_model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import ProfileDatabase
@@ -29,7 +29,7 @@ from iosched.runtime.cores import cpu_count
 pytestmark = pytest.mark.slow
 
 WORKERS = min(2, cpu_count())
-PATIENCE = FleetPatience(reconnect_s=0.1)
+PATIENCE = ClusterPatience(reconnect_s=0.1)
 QUIET = "quiet_worker:quiet"
 SETTINGS = OptimizeSettings(device="cpu", threads=1)
 SEEN_WITHIN_S = 60.0
@@ -42,7 +42,7 @@ def _surroundings(tmp_path: Path) -> Iterator[None]:
 
 
 class Killer:
-    """Makes the transports of a fleet; as soon as something is measured, it kills something, once."""
+    """Makes the transports of a pool; as soon as something is measured, it kills something, once."""
 
     def __init__(self, path: Path, victims: Callable[[RayTransport], None], made_by: str = QUIET) -> None:
         self.path, self.victims, self.made_by = path, victims, made_by
@@ -60,7 +60,7 @@ class Killer:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def status(self, status: FleetStatus) -> None:
+    def status(self, status: PoolStatus) -> None:
         self.lost = status.lost
 
     def _kill(self) -> None:
@@ -88,12 +88,17 @@ def kill_head(transport: RayTransport) -> None:
     kill(transport.pid, "gcs_server")
 
 
-def optimized(fleet: Fleet) -> OptimizeResult:
-    return optimize_there(fleet, load_model(branches().SerializeToString(), name="branches"), SETTINGS)
+def optimized(pool: ClusterPool) -> OptimizeResult:
+    return optimize_on(pool, load_model(branches().SerializeToString(), name="branches"), SETTINGS)
 
 
-def opened(killer: Killer) -> Fleet:
-    return Fleet(killer.connect, lambda: ProfileDatabase(killer.path), killer, PATIENCE)
+def opened(killer: Killer) -> ClusterPool:
+    return ClusterPool(killer.connect, killer.path, killer, PATIENCE)
+
+
+def sooner_or_later(pool: ClusterPool, condition: Callable[[], object]) -> None:
+    """Has the pool work until it holds."""
+    soon(lambda: pool.wait([], 0.05) or condition())
 
 
 @pytest.fixture
@@ -103,8 +108,8 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_search_goes_on_when_all_workers_were_killed_and_new_ones_came(path: Path) -> None:
     killer = Killer(path, kill_workers)
-    with opened(killer) as fleet:
-        assert optimized(fleet).measured_us is not None
+    with opened(killer) as pool:
+        assert optimized(pool).measured_us is not None
     assert killer.before, "nothing was killed"
     assert killer.before <= stages(path)
     assert killer.lost, killer.notes
@@ -119,12 +124,12 @@ def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
     first, second = local_places(2, 1)
     both = replace(first, cores=first.cores + second.cores)
     places = (first, replace(second, node="other"), both)
-    monkeypatch.setattr("iosched.jobs.fleet.ray.transport.local_places", lambda *_: places)
+    monkeypatch.setattr("iosched.jobs.pool.ray.transport.local_places", lambda *_: places)
     killer = Killer(path, lambda transport: None, "quiet_worker:unlike")
-    with opened(killer) as fleet:
-        assert optimized(fleet).measured_us is not None
-        soon(lambda: len(unused(killer)) == 2)
-        soon(lambda: len(fleet.status().workers) == 1)
+    with opened(killer) as pool:
+        assert optimized(pool).measured_us is not None
+        sooner_or_later(pool, lambda: len(unused(killer)) == 2)
+        sooner_or_later(pool, lambda: len(pool.status().workers) == 1)
     assert unused(killer) == {
         f"it has iosched 0.0.0, and this is {iosched_version()}",
         "its machine is too noisy to measure on: the yardstick took 3.0 times its reference",
@@ -140,10 +145,10 @@ def unused(killer: Killer) -> set[str]:
 def test_a_search_outlives_the_head_and_the_next_one_has_another(path: Path) -> None:
     """Workers that are up need no head; once its silence is noticed, all is started again."""
     killer = Killer(path, kill_head)
-    with opened(killer) as fleet:
-        assert optimized(fleet).measured_us is not None
+    with opened(killer) as pool:
+        assert optimized(pool).measured_us is not None
         assert killer.before, "nothing was killed"
-        soon(lambda: len(killer.transports) == 2)
+        sooner_or_later(pool, lambda: len(killer.transports) == 2)
         measured = stages(path)
-        assert optimized(fleet).measured_us is not None
+        assert optimized(pool).measured_us is not None
     assert killer.before <= measured <= stages(path)
