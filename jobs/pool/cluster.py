@@ -201,11 +201,15 @@ class ClusterPool:
             for event in self._transport.receive(wait_s):
                 self._handle(event, time.monotonic())
         now_s = time.monotonic()
-        if now_s >= self._round_at_s:
+        is_round = now_s >= self._round_at_s
+        if is_round:
             self._round_at_s = now_s + _ROUND_S
             self._look_round(now_s)
         self._calls.end_budgets(now_s, self._longest_s, self._roster.why)
         self._calls.give(self._roster.members, now_s)
+        if is_round and (status := self._now()) != self._status:
+            self._status = status
+            self._observer.status(status)
         self._write()
 
     def _reach(self, wait_s: float) -> None:
@@ -318,9 +322,6 @@ class ClusterPool:
         for call in self._calls.scheduler.late(now_s):
             self._observer.note(f"{call.worker} takes long for {what_of(call)}: another is asked, too")
         self._give_up(now_s)
-        if (status := self._now()) != self._status:
-            self._status = status
-            self._observer.status(status)
 
     def _give_up(self, now_s: float) -> None:
         """Fails what has waited too long for any worker of its device; who asks again later waits as long again."""
