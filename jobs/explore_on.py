@@ -20,7 +20,7 @@ from iosched.jobs.exploring.settings import ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Feedback, Graph, Strategy
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.optimize_task import optimize_on
-from iosched.jobs.pool.messages import Progress, Step
+from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
 from iosched.jobs.pool.task import Pending, Pool, Target, Task
 from iosched.jobs.progress import Observer
 from iosched.jobs.ranking.cost import ModelCost
@@ -233,6 +233,8 @@ class _Trying:
             found: Scored = future.result()
         except ExecutionError as error:  # a variant that no worker survives, say
             return ScoreError(str(error))
+        except InterruptedTaskError:  # its worker was lost before it had ended the command
+            return PrunedError("pruned: worse than the median of other trials")
         if found.reason is not None:
             return PrunedError(found.reason) if found.is_pruned else ScoreError(found.reason)
         return found.values

@@ -14,8 +14,8 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 from iosched.jobs import pace
 from iosched.jobs import rank as rank_job
 from iosched.jobs.optimize import optimize
-from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
 from iosched.jobs.pool import here
+from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
 from iosched.jobs.ranking import task as cost_job
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings

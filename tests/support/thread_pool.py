@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,8 @@ from iosched.jobs.worker import Worker
 R = TypeVar("R")
 
 QUICK = ClusterPatience(without_s=PATIENCE_S, reconnect_s=0.01, ending_s=0.05)
+BRIEF = ClusterPatience(without_s=2.0)
+"""For devices that are left without a worker."""
 
 
 class OnTheCpu:
@@ -40,9 +42,11 @@ class ThreadPool(ClusterPool):
         places: the places of the next transport.
         transports: all that were made, and `transport` the last of them.
         tasks: all that were submitted, and `pending` what came of them.
+        on_submit: is called before a task is submitted.
         notes: what the pool told, and `shown` each of its states.
-        loses: tasks, by the number in which workers begin them, with which a worker is lost for good.
-        poison: names of models that no worker survives.
+        loses: tasks, by the number in which workers begin them, with which a worker is lost for good; whether it is
+            known to have ended then is `has_ended`.
+        poison: tasks, by the number in which they are submitted, of whose models no worker survives one.
     """
 
     def __init__(
@@ -55,7 +59,9 @@ class ThreadPool(ClusterPool):
         self.notes: list[str] = []
         self.shown: list[PoolStatus] = []
         self.loses: set[int] = set()
-        self.poison: set[str] = set()
+        self.has_ended = True
+        self.poison: set[int] = set()
+        self.on_submit: Callable[[Task[Any]], object] = lambda task: None
         self._n_begun = 0
         super().__init__(lambda: self.connect(), path, _Kept(self.notes, self.shown), patience)
 
@@ -88,6 +94,7 @@ class ThreadPool(ClusterPool):
         return self.transports[-1]
 
     def submit(self, task: Task[R]) -> Pending[R]:
+        self.on_submit(task)
         pending = super().submit(task)
         self.tasks.append(task)
         self.pending.append(pending)
@@ -98,8 +105,8 @@ class ThreadPool(ClusterPool):
             return
         number, self._n_begun = self._n_begun, self._n_begun + 1
         if number in self.loses:
-            transport.kill(worker, for_good=True)
-        elif call.model.name in self.poison:
+            transport.kill(worker, has_ended=self.has_ended, for_good=True)
+        elif call.model.sha256 in {self.tasks[each].model.digest for each in self.poison if each < len(self.tasks)}:
             transport.kill(worker)
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from scripted import fire, latencies_by_stage
-from thread_fleet import thread_fleet
+from thread_pool import BRIEF, thread_pool
 
-from iosched.jobs.fleet.matrix import matrix_there
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.models.errors import DeviceLostError, UsageError
 
@@ -23,35 +22,35 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cells_are_those_that_this_machine_finds(tmp_path: Path) -> None:
     settings = MatrixSettings(("cpu",), threads=2, profile_db=tmp_path / "p.db")
     local = matrix(BATCHES, settings)
-    with thread_fleet(cpu=2) as fleet:
-        found = matrix_there(fleet, BATCHES, settings)
+    with thread_pool(cpu=2) as pool:
+        found = matrix(BATCHES, settings, pool=pool)
     assert found == local
 
 
 def test_devices_are_those_of_the_cluster_side_by_side() -> None:
-    with thread_fleet(cpu=1, v100=1) as fleet:
-        found = matrix_there(fleet, BATCHES[:1], MatrixSettings(("v100", "cpu")))
+    with thread_pool(cpu=1, v100=1) as pool:
+        found = matrix(BATCHES[:1], MatrixSettings(("v100", "cpu")), pool=pool)
     assert [(target.device, target.batch_size, target.cost) for target in found.targets] == [
         ("v100", 1, "measured"), ("cpu", 1, "measured"),
     ]  # fmt: skip
-    assert [(errand.device, errand.kind) for errand in fleet.errands] == [
+    assert [(task.device, task.kind.name) for task in pool.tasks] == [
         ("v100", "search"), ("cpu", "search"), ("v100", "price"), ("cpu", "price"),
     ]  # fmt: skip
     assert len(found.latency_us) == len(found.latency_us[0]) == 2
 
 
 def test_a_cell_whose_worker_is_lost_is_found_by_another() -> None:
-    with thread_fleet(cpu=3) as fleet:
-        fleet.loses = {0, 2}
-        found = matrix_there(fleet, BATCHES, MatrixSettings(("cpu",)))
+    with thread_pool(cpu=3) as pool:
+        pool.loses = {0, 2}
+        found = matrix(BATCHES, MatrixSettings(("cpu",)), pool=pool)
     assert len(found.targets) == 2
 
 
 def test_a_cluster_without_workers_ends_it() -> None:
-    with thread_fleet(cpu=1) as fleet:
-        fleet.loses = {0}
+    with thread_pool(patience=BRIEF, cpu=1) as pool:
+        pool.loses = {0}
         with pytest.raises(DeviceLostError):
-            matrix_there(fleet, BATCHES, MatrixSettings(("cpu",)))
+            matrix(BATCHES, MatrixSettings(("cpu",)), pool=pool)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +62,6 @@ def test_a_cluster_without_workers_ends_it() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(settings: MatrixSettings, says: str) -> None:
-    with thread_fleet(cpu=1) as fleet, pytest.raises(UsageError, match=says):
-        matrix_there(fleet, BATCHES, settings)
-    assert fleet.errands == []
+    with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match=says):
+        matrix(BATCHES, settings, pool=pool)
+    assert pool.tasks == []

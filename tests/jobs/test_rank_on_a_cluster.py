@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from scripted import LATENCIES_US, fire, latencies_by_stage, script_models
-from thread_fleet import thread_fleet
+from thread_cluster import soon
+from thread_pool import BRIEF, thread_pool
 
-from iosched.jobs.fleet.rank import rank_there
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
 from iosched.models.errors import DeviceLostError, InvalidModelError, UsageError
 from iosched.models.load import load_model
@@ -32,72 +32,74 @@ def settings(*devices: str, **more: Any) -> RankSettings:
 
 def test_rows_are_those_that_this_machine_finds(tmp_path: Path) -> None:
     local = rank(MODELS, replace(settings("cpu"), profile_db=tmp_path / "p.db"))
-    with thread_fleet(cpu=2) as fleet:
-        found = rank_there(fleet, MODELS, settings("cpu"))
+    with thread_pool(cpu=2) as pool:
+        found = rank(MODELS, settings("cpu"), pool=pool)
     assert [(row.model, row.latency_us, row.flops) for row in found.rows] == [
         (row.model, row.latency_us, row.flops) for row in local.rows
     ]
     assert found.failure is None
-    assert fleet.packets == []  # each worker has a row of its own
+    assert pool.packets == [], "each worker has a row of its own"
 
 
 def test_a_search_asks_workers_that_have_no_row() -> None:
-    with thread_fleet(cpu=3) as fleet:
-        rank_there(fleet, {"one": fire()}, settings("cpu"))
-    assert sum(fleet.packets) > 3
+    with thread_pool(cpu=3) as pool:
+        rank({"one": fire()}, settings("cpu"), pool=pool)
+    assert len(pool.packets) > 3
 
 
 def test_several_devices_are_asked_at_once_and_named_as_the_cluster_does() -> None:
-    with thread_fleet(cpu=1, v100=1) as fleet:
-        found = rank_there(fleet, MODELS, settings("v100", "cpu"))
+    with thread_pool(cpu=1, v100=1) as pool:
+        found = rank(MODELS, settings("v100", "cpu"), pool=pool)
     assert [row.device for row in found.rows] == ["v100"] * 3 + ["cpu"] * 3
     assert {row.cost.device for row in found.rows if row.cost} == {"v100", "cpu"}
-    assert [errand.device for errand in fleet.errands] == ["v100", "cpu"] * 3
+    assert [task.device for task in pool.tasks] == ["v100", "cpu"] * 3
 
 
 def test_a_gpu_that_no_machine_has_is_simulated_on_cpus_in_turn_with_what_they_measure(tmp_path: Path) -> None:
     local = rank(MODELS, replace(settings("v100"), profile_db=tmp_path / "p.db"))
-    with thread_fleet(cpu=2) as fleet:
-        found = rank_there(fleet, MODELS, settings("v100", "cpu"))
-    assert [(errand.device, errand.kind) for errand in fleet.errands] == 3 * [("cpu", "simulation"), ("cpu", "cost")]
+    with thread_pool(cpu=2) as pool:
+        found = rank(MODELS, settings("v100", "cpu"), pool=pool)
+    assert [(task.device, task.kind.name) for task in pool.tasks] == 3 * [("cpu", "simulation"), ("cpu", "cost")]
     assert [(row.model, row.latency_us) for row in found.rows if row.device == "v100"] == [
         (row.model, row.latency_us) for row in local.rows
     ]
 
 
 def test_a_gpu_is_not_simulated_where_the_cluster_has_no_cpu() -> None:
-    with thread_fleet(h100=1) as fleet, pytest.raises(UsageError, match="it has h100"):
-        rank_there(fleet, MODELS, settings("v100"))
+    with thread_pool(h100=1) as pool, pytest.raises(UsageError, match="it has h100"):
+        rank(MODELS, settings("v100"), pool=pool)
 
 
 def test_a_broken_model_is_a_row_with_its_reason() -> None:
-    with thread_fleet(cpu=1) as fleet:
-        found = rank_there(fleet, {"broken": lambda: load_model(b"none"), "good": fire()}, settings("cpu"))
+    with thread_pool(cpu=1) as pool:
+        found = rank({"broken": lambda: load_model(b"none"), "good": fire()}, settings("cpu"), pool=pool)
     good, broken = found.rows
     assert good.cost is not None
     assert isinstance(broken.failure, InvalidModelError)
 
 
 def test_a_row_whose_worker_is_lost_is_found_by_another() -> None:
-    with thread_fleet(cpu=2) as fleet:
-        fleet.loses = {1}
-        found = rank_there(fleet, MODELS, settings("cpu"))
+    with thread_pool(cpu=2) as pool:
+        pool.loses = {1}
+        found = rank(MODELS, settings("cpu"), pool=pool)
     assert all(row.cost is not None for row in found.rows)
-    assert len(fleet.status().workers) == 1
+    assert len(pool.status().workers) == 1
 
 
 def test_a_model_that_no_worker_survives_is_a_row_with_its_reason() -> None:
-    with thread_fleet(cpu=1) as fleet:
-        fleet.poison = {1}
-        found = rank_there(fleet, MODELS, settings("cpu"))
-    assert [row.error for row in found.rows] == [None, None, "workers were lost again and again as they did it"]
+    with thread_pool(cpu=1) as pool:
+        pool.poison = {1}
+        found = rank(MODELS, settings("cpu"), pool=pool)
+    assert [row.error for row in found.rows[:2]] == [None, None]
+    assert found.rows[2].error is not None
+    assert "cost fire: workers were lost again and again as they did it" in found.rows[2].error
 
 
 def test_a_cluster_without_workers_ends_it() -> None:
-    with thread_fleet(cpu=1) as fleet:
-        fleet.loses = {0}
+    with thread_pool(patience=BRIEF, cpu=1) as pool:
+        pool.loses = {0}
         with pytest.raises(DeviceLostError, match="all workers"):
-            rank_there(fleet, MODELS, settings("cpu"))
+            rank(MODELS, settings("cpu"), pool=pool)
 
 
 def test_an_interruption_brings_the_rows_that_are_done() -> None:
@@ -106,8 +108,8 @@ def test_an_interruption_brings_the_rows_that_are_done() -> None:
             if done == 1:
                 raise KeyboardInterrupt
 
-    with thread_fleet(cpu=1) as fleet, pytest.raises(RankInterruptedError) as error:
-        rank_there(fleet, MODELS, settings("cpu"), Impatient())
+    with thread_pool(cpu=1) as pool, pytest.raises(RankInterruptedError) as error:
+        rank(MODELS, settings("cpu"), Impatient(), pool)
     rows = error.value.result.rows
     assert len(rows) == 3
     assert sum(row.is_unreached for row in rows) == 2
@@ -118,14 +120,16 @@ def test_an_interruption_brings_the_rows_that_are_done() -> None:
     [({"devices": ("cpu", "gpu")}, "it has cpu"), ({"resume": False}, "--no-resume"), ({"measure": "all"}, "unknown")],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(changed: dict[str, Any], says: str) -> None:
-    with thread_fleet(cpu=1) as fleet, pytest.raises(UsageError, match=says):
-        rank_there(fleet, MODELS, replace(settings("cpu"), **changed))
-    assert fleet.errands == []
+    with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match=says):
+        rank(MODELS, replace(settings("cpu"), **changed), pool=pool)
+    assert pool.tasks == []
 
 
 def test_a_budget_is_shared_by_what_is_done_one_after_another() -> None:
-    with thread_fleet(cpu=2) as fleet:
-        rank_there(fleet, MODELS, settings("cpu", budget_s=90.0))
-    budgets = [errand.work["settings"]["budget_s"] for errand in fleet.errands]
+    with thread_pool(cpu=2) as pool:
+        rank({"first": fire(4)}, settings("cpu"), pool=pool)
+        soon(pool, lambda: len(pool.workers) == 2)
+        rank(MODELS, settings("cpu", budget_s=90.0), pool=pool)
+    budgets = [task.work.settings.budget_s for task in pool.tasks[1:]]
     assert budgets[0] == pytest.approx(60, abs=2)
     assert all(budget <= 90 for budget in budgets)

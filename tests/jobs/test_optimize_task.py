@@ -8,13 +8,13 @@ from types import TracebackType
 
 import pytest
 from scripted import LATENCIES_US, fire, latencies_by_stage, script_models
-from thread_fleet import thread_fleet
+from thread_cluster import finish
+from thread_pool import ThreadPool, thread_pool
 
-from iosched.jobs.fleet.messages import InterruptedWorkError
-from iosched.jobs.fleet.optimize import optimize_there
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.optimize_task import optimize_on
+from iosched.jobs.pool.messages import InterruptedTaskError
 from iosched.models.errors import UsageError
-from iosched.profiler.store.database import ProfileDatabase
 
 
 @pytest.fixture(autouse=True)
@@ -26,61 +26,59 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path) -> None:
     settings = OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db")
     local = optimize(fire(), settings)
-    with thread_fleet(cpu=3) as fleet:
-        found = optimize_there(fleet, fire(), settings)
+    with thread_pool(tmp_path / "other.db", cpu=3) as pool:
+        found = optimize_on(pool, fire(), settings)
     assert replace(found.document, search=local.document.search) == local.document  # rounds ask for some more
     assert found.schedule == local.schedule
     assert (found.shipped, found.shipped_us) == (local.shipped, local.shipped_us)
-    assert sum(fleet.packets) > 3
-    with ProfileDatabase(tmp_path / "other.db") as database:
-        database.merge(fleet.rows)
+    assert len(pool.packets) > 3
     again = optimize(fire(), replace(settings, profile_db=tmp_path / "other.db"))
     assert (again.measurements, again.schedule) == (0, local.schedule)
 
 
 def test_a_worker_that_is_alone_asks_itself(tmp_path: Path) -> None:
-    with thread_fleet(cpu=1) as fleet:
-        optimize_there(fleet, fire(), OptimizeSettings())
-    assert fleet.packets == []
+    with thread_pool(cpu=1) as pool:
+        optimize_on(pool, fire(), OptimizeSettings())
+    assert pool.packets == []
 
 
 def test_auto_is_a_gpu_of_the_cluster_where_there_is_one() -> None:
-    with thread_fleet(cpu=1, v100=1) as fleet:
-        optimize_there(fleet, fire(), OptimizeSettings(strategy="sequential"))
-        optimize_there(fleet, fire(), OptimizeSettings(device="CPU", strategy="sequential"))
-    assert [errand.device for errand in fleet.errands] == ["v100", "cpu"]
+    with thread_pool(cpu=1, v100=1) as pool:
+        optimize_on(pool, fire(), OptimizeSettings(strategy="sequential"))
+        optimize_on(pool, fire(), OptimizeSettings(device="CPU", strategy="sequential"))
+    assert [task.device for task in pool.tasks] == ["v100", "cpu"]
 
 
 def test_a_device_that_the_cluster_lacks_is_refused_with_those_that_it_has() -> None:
-    with thread_fleet(cpu=1, v100=1) as fleet, pytest.raises(UsageError, match="no device 't4': it has v100, cpu"):
-        optimize_there(fleet, fire(), OptimizeSettings(device="t4"))
-    assert fleet.errands == []
+    with thread_pool(cpu=1, v100=1) as pool, pytest.raises(UsageError, match="no device 't4': it has v100, cpu"):
+        optimize_on(pool, fire(), OptimizeSettings(device="t4"))
+    assert pool.tasks == []
 
 
 def test_measuring_anew_is_refused_with_the_way_out() -> None:
-    with thread_fleet(cpu=1) as fleet, pytest.raises(UsageError, match="empty one with --profile-db"):
-        optimize_there(fleet, fire(), OptimizeSettings(resume=False))
+    with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match="empty one with --profile-db"):
+        optimize_on(pool, fire(), OptimizeSettings(resume=False))
 
 
 def test_what_the_worker_refuses_is_raised_here() -> None:
-    with thread_fleet(cpu=1) as fleet, pytest.raises(UsageError, match="--threads 64 is more than the 2"):
-        optimize_there(fleet, fire(), OptimizeSettings(threads=64))
+    with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match="--threads 64 is more than the 2"):
+        optimize_on(pool, fire(), OptimizeSettings(threads=64))
 
 
 class Interrupted:
-    """Ctrl-C comes after a few looks, and is answered."""
+    """Ctrl-C comes soon after a worker has begun, and is answered."""
 
     can_come = True
 
-    def __init__(self, wants_best: bool) -> None:
-        self.wants_best = wants_best
+    def __init__(self, pool: ThreadPool, wants_best: bool) -> None:
+        self.pool, self.wants_best = pool, wants_best
         self.looks = 0
         self.accepted = False
 
     @property
     def came(self) -> bool:
-        self.looks += 1
-        return self.looks == 1
+        self.looks += bool(self.pool.calls)
+        return self.looks == 3
 
     def ask(self) -> None:
         if not self.wants_best:
@@ -111,15 +109,15 @@ def slow_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interruption_that_is_answered_with_yes_brings_the_best_known(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = optimize(fire(), OptimizeSettings(device="cpu", threads=2))
     slow_stages(monkeypatch)
-    with thread_fleet(cpu=1) as fleet:
-        found = optimize_there(fleet, fire(), OptimizeSettings(), interrupt=Interrupted(wants_best=True))
+    with thread_pool(cpu=1) as pool:
+        found = optimize_on(pool, fire(), OptimizeSettings(), interrupt=Interrupted(pool, wants_best=True))
     assert found.measurements < whole.measurements
 
 
 def test_an_interruption_that_is_answered_with_no_ends_it_and_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_stages(monkeypatch)
-    with thread_fleet(cpu=1) as fleet:
+    with thread_pool(cpu=1) as pool:
         with pytest.raises(KeyboardInterrupt):
-            optimize_there(fleet, fire(), OptimizeSettings(), interrupt=Interrupted(wants_best=False))
-        with pytest.raises(InterruptedWorkError):
-            fleet._open[0].future.result(10)
+            optimize_on(pool, fire(), OptimizeSettings(), interrupt=Interrupted(pool, wants_best=False))
+        with pytest.raises(InterruptedTaskError):
+            finish(pool, *pool.pending)
