@@ -1,4 +1,4 @@
-"""`--cluster`: each command by way of a fleet of workers in this process, as by way of Ray; see also `ray/`."""
+"""`--cluster`: each command on workers in this process, as by way of Ray; see also tests/jobs/pool/ray."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from typing import Any
 
 import onnx
 import pytest
-from fleet_threads import ThreadTransport, cpu_places
 from scripted import LATENCIES_US, fire_proto, latencies_by_stage, script_models
 from small_models import branches
+from thread_cluster import Say, ThreadTransport, cpu_places
 
 from iosched.cli.cluster import ClusterView, lines_of
-from iosched.jobs.fleet import fleet, opening
-from iosched.jobs.fleet.budget import Budget
-from iosched.jobs.fleet.fleet import Fleet, FleetPatience
-from iosched.jobs.fleet.status import FleetStatus, WorkerStatus
-from iosched.jobs.fleet.transport import Place, WorkerLost
-from iosched.jobs.fleet.work import optimize as work
-from iosched.jobs.fleet.worker import Worker
+from iosched.jobs import optimize_task
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.pool import cluster as cluster_pool
+from iosched.jobs.pool import opening
+from iosched.jobs.pool.budget import Budget
+from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.messages import Call
+from iosched.jobs.pool.status import PoolStatus, WorkerStatus
+from iosched.jobs.pool.transport import Lost
+from iosched.jobs.pool.worker import Worker as AnyWorker
+from iosched.jobs.worker import Worker
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.measuring.statistics import Measurement
@@ -36,13 +39,14 @@ SPACE = "space.py"
 
 
 class OneDies(ThreadTransport):
-    """A cluster whose first worker is lost as soon as it says something."""
+    """A cluster whose first worker is lost as soon as it is called."""
 
-    def _call(self, does: Any, call: Any) -> None:
+    def __init__(self, *rest: Any) -> None:
+        super().__init__(*rest, on_call=self._called)
+
+    def _called(self, there: ThreadTransport, worker: str, call: Call) -> None:
         if len(self.calls) == 1:
-            self.kill(call.worker, "the machine was switched off")
-            return
-        super()._call(does, call)
+            self.kill(worker, "the machine was switched off")
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +73,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ..
     return of
 
 
-def worker_on(place: Place) -> Worker:
-    return Worker("cpu", 2)
+def worker_on(device: str, threads: int, say: Say) -> AnyWorker:
+    return Worker(device, 2, say)
 
 
 def test_optimize_writes_the_model_and_says_who_worked(invoke, workdir: Path, cluster) -> None:
@@ -223,7 +227,7 @@ def test_what_a_cluster_cannot_do_is_refused(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker is waited for only as long as a test may take."""
-    monkeypatch.setattr(opening, "Fleet", partial(Fleet, patience=FleetPatience(without_s=2.0)))
+    monkeypatch.setattr(opening, "ClusterPool", partial(ClusterPool, patience=ClusterPatience(without_s=2.0)))
 
 
 @pytest.fixture
@@ -273,7 +277,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         before(budget, now_s)
         made.counts.set()
 
-    monkeypatch.setattr(fleet, "time", made)
+    monkeypatch.setattr(cluster_pool, "time", made)
     monkeypatch.setattr(Budget, "open", counts)
     return made
 
@@ -302,7 +306,7 @@ def test_a_worker_that_begins_a_lost_search_again_has_what_is_left_of_the_budget
 
     def dies() -> None:
         clock.put_forward(12.0)
-        transports[0].kill(transports[0].calls[0].worker, "out of memory")
+        transports[0].kill(transports[0].calls[0][0], "out of memory")
 
     budgets: list[float | None] = []
 
@@ -312,7 +316,7 @@ def test_a_worker_that_begins_a_lost_search_again_has_what_is_left_of_the_budget
 
     cluster(2, Watched)
     on_stage(monkeypatch, 2, dies)
-    monkeypatch.setattr(work, "optimize", counted)
+    monkeypatch.setattr(optimize_task, "optimize", counted)
     onnx.save(fire_proto(), "fire.onnx")
     result = invoke("optimize", "fire.onnx", "--cluster", "local:2", "--budget", "20", "--json")
     assert result.exit_code == 0, result.stderr
@@ -362,8 +366,8 @@ def test_models_that_a_budget_has_no_time_for_are_rows_that_say_so(
 def test_a_cluster_whose_workers_never_come_up_has_no_device(
     invoke, model: Path, cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(transport: ThreadTransport, worker: str, place: Place) -> None:
-        transport._events.put(WorkerLost(worker, "its machine has no onnxruntime"))
+    def lost(transport: ThreadTransport, worker: str, place: object) -> None:
+        transport._events.put(Lost(worker, "its machine has no onnxruntime", has_ended=True))
 
     cluster(1)
     monkeypatch.setattr(ThreadTransport, "_start", lost)
@@ -396,12 +400,12 @@ def test_a_text_that_means_no_cluster_is_wrong_usage(invoke, model: Path, compla
     complains(invoke(*command.split(), "branches.onnx", "--cluster", "everywhere"), 2, "everywhere")
 
 
-def status(count: int, lost: Sequence[str] = ()) -> FleetStatus:
+def status(count: int, lost: Sequence[str] = ()) -> PoolStatus:
     workers = tuple(
         WorkerStatus(f"w{number}", f"node{number}", "cpu", "A CPU", "cost branches" if number else "", number)
         for number in range(count)
     )
-    return FleetStatus(workers, waiting=3, under_way=1, done=7, lost=tuple(lost))
+    return PoolStatus(workers, waiting=3, under_way=1, done=7, lost=tuple(lost))
 
 
 def test_a_display_has_a_line_for_each_worker_and_one_for_all() -> None:
@@ -425,7 +429,7 @@ def test_a_display_says_that_the_cluster_is_reached_before_anything_is_done(
     shown: list[str] = []
     monkeypatch.setattr(ClusterView, "progress", lambda view, done, total, text: shown.append(text))
     assert invoke("rank", "branches.onnx", "--cluster", "local:1").exit_code == 0
-    assert shown == ["the cluster is reached", "branches on cpu done"]
+    assert shown == ["the cluster is reached", "branches on cpu", "branches on cpu done"]
 
 
 def test_a_display_is_drawn_on_a_terminal_and_lines_stand_above_it() -> None:

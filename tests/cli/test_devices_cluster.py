@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from iosched.jobs.fleet import survey
-from iosched.jobs.fleet.messages import Facts
-from iosched.jobs.fleet.ray import transport
-from iosched.jobs.fleet.transport import Place
+from iosched.jobs.pool import survey
+from iosched.jobs.pool.messages import Facts
+from iosched.jobs.pool.ray import transport
+from iosched.jobs.pool.transport import Place
 from iosched.models.version import iosched_version
 
 KEYS = {"node", "address", "device", "count", "threads", "cores", "name", "versions", "usable", "problem"}

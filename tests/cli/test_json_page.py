@@ -15,19 +15,19 @@ import onnx
 import pytest
 from click.testing import Result
 from documented import Page, read_page
-from fleet_threads import ThreadTransport, cpu_places
 from members import chain
 from scripted import LATENCIES_US, latencies_by_stage, script_models
 from small_models import branches
+from thread_cluster import ThreadTransport, cpu_places
 
 from iosched.cli.main import cli
 from iosched.jobs import optimize as optimize_job
-from iosched.jobs.fleet import opening, survey
-from iosched.jobs.fleet.messages import Facts
-from iosched.jobs.fleet.ray import transport
-from iosched.jobs.fleet.transport import Place
-from iosched.jobs.fleet.worker import Worker
 from iosched.jobs.optimize import optimize
+from iosched.jobs.pool import opening, survey
+from iosched.jobs.pool.messages import Facts
+from iosched.jobs.pool.ray import transport
+from iosched.jobs.pool.transport import Place
+from iosched.jobs.worker import Worker
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
 from iosched.models.load import load_model
@@ -151,7 +151,9 @@ def of_this_machine(ask: Callable[..., list[Any]]) -> Printed:
 
 def of_a_cluster(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> Printed:
     monkeypatch.setattr(
-        opening, "RayTransport", lambda text, threads: ThreadTransport(cpu_places(1), lambda place: Worker("cpu", 2))
+        opening,
+        "RayTransport",
+        lambda text, threads: ThreadTransport(cpu_places(1), lambda device, _, say: Worker(device, 2, say)),
     )
     yield "optimize", *ask("optimize", "m.onnx", "--batch-size", 1, "--cluster", "local:1", "-o", "there.onnx")
     facts = Facts(versions={"iosched": "1"}, device="cpu", name="A CPU", key="k", threads=8)

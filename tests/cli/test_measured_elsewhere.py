@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from fleet_threads import ThreadTransport, cpu_places
 from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
+from thread_cluster import ThreadTransport, cpu_places
 
 from iosched.cli.words import source_text
 from iosched.jobs.estimate import estimate
-from iosched.jobs.fleet import opening
-from iosched.jobs.fleet.worker import Worker
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.pool import opening
+from iosched.jobs.worker import Worker
 from iosched.models.load import load_model
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.runtime.cuda.target import Gpu
@@ -67,7 +67,7 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
 def test_a_gpu_that_a_cluster_simulates_has_what_was_measured_elsewhere(
     invoke, model: Path, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ThreadTransport(cpu_places(1), lambda place: Worker("cpu", 1))
+    cluster = ThreadTransport(cpu_places(1), lambda device, _, say: Worker(device, 1, say))
     monkeypatch.setattr(opening, "RayTransport", lambda *_: cluster)
     assert invoke("profile", "import", profile).exit_code == 0
     here, there = (
