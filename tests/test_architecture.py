@@ -44,9 +44,7 @@ ROOMS = {
 LIBRARIES = {
     "click": ("iosched.cli",),
     "rich": ("iosched.cli",),
-    "ray": (
-        *("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.workers", "iosched.jobs.pool.ray.actor"),
-    ),
+    "ray": (*("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.workers", "iosched.jobs.pool.ray.actor"),),
 }
 NOT_IN_THE_SCHEDULER = ("onnx", "onnxruntime", "cupy", "click", "rich")
 

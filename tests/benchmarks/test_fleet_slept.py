@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from iosched.jobs.exploring.score import score
-from iosched.jobs.fleet.plain import taken
-from iosched.jobs.fleet.work.score import Score
+from iosched.jobs.exploring.score_task import Score
 
 ROOT = Path(__file__).parents[2]
 Script = Callable[[str], ModuleType]
@@ -58,7 +57,8 @@ def test_no_fleet_is_faster_than_its_simulation_without_messages(script: Script,
         assert 6 / 7 * most < run["alone_s"] / run["wall_s"] < most
 
 
-def test_a_slept_job_is_an_errand_that_a_worker_understands(script: Script) -> None:
+def test_a_slept_job_is_a_score_command_that_says_its_number(script: Script) -> None:
     slept = script("fleet_slept")
-    made = taken(slept.job(7, 0.0).work, Score)
+    made = slept.job(7, 0.0).work
+    assert isinstance(made, Score)
     assert score(made.command, Path("model.onnx"), made.choices, folder=Path(made.folder)) == {"score": 7}

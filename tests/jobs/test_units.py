@@ -20,16 +20,16 @@ from import_helpers import data
 from lowering import check_schedules, fused_chain, loaded, searched
 from random_models import models
 from scripted import LATENCIES_US, fire, fire_proto, latencies_by_stage, script_models
-from thread_fleet import thread_fleet
+from thread_pool import thread_pool
 from variants import renamed, retrained
 
 import iosched
 from iosched.jobs.estimate import estimate
 from iosched.jobs.explain import explain_operator
-from iosched.jobs.fleet.optimize import optimize_there
 from iosched.jobs.known_stages import known_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
+from iosched.jobs.optimize_task import optimize_on
 from iosched.jobs.run import open_executor
 from iosched.jobs.wholes import whole_key
 from iosched.models.dynamic_batch import with_dynamic_batch
@@ -151,11 +151,11 @@ def test_another_model_takes_them_along_under_its_own_names(asked: OptimizeSetti
 
 def test_a_cluster_takes_them_along(asked: OptimizeSettings) -> None:
     local = optimize(fire(), asked)
-    with thread_fleet(cpu=2) as fleet:
-        found = optimize_there(fleet, fire(), asked)
+    with thread_pool(cpu=2) as pool:
+        found = optimize_on(pool, fire(), asked)
     check_whole(found.document)
     assert found.schedule == local.schedule
-    assert sum(fleet.packets) > 1
+    assert len(pool.packets) > 1
 
 
 def test_every_batch_size_has_them(asked: OptimizeSettings) -> None:

@@ -58,7 +58,6 @@ _ON_UNIX = (
 _SIGNALS_OF_UNIX = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
 _MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")
 _NEEDING_MORE = (
-    "iosched.jobs.pool.ray.child",
     "iosched.jobs.pool.ray.actor",
     "iosched.jobs.pool.ray.child",
     "iosched.jobs.pool.ray.workers",
