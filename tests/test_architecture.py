@@ -44,7 +44,7 @@ ROOMS = {
 LIBRARIES = {
     "click": ("iosched.cli",),
     "rich": ("iosched.cli",),
-    "ray": ("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.actor"),
+    "ray": ("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.actor", "iosched.jobs.pool.ray.workers"),
 }
 NOT_IN_THE_SCHEDULER = ("onnx", "onnxruntime", "cupy", "click", "rich")
 
@@ -156,8 +156,8 @@ def test_the_scheduler_is_graph_algorithms_over_frozen_dataclasses() -> None:
         ("iosched", [("cli.run", "jobs.run"), ("jobs.run", "models.load")], 0),
         ("iosched", [("cli.run", "jobs.run"), ("jobs.bench", "cli.words")], 2),
         ("iosched.jobs", [("jobs.run", "jobs.rank"), ("jobs.rank", "jobs.run")], 2),
-        ("iosched.jobs", [("jobs.fleet.a", "jobs.run"), ("jobs.run", "jobs.fleet.b")], 2),
-        ("iosched.jobs", [("jobs.fleet.a", "jobs.fleet.b"), ("jobs.fleet.b", "jobs.fleet.a")], 0),
+        ("iosched.jobs", [("jobs.pool.a", "jobs.run"), ("jobs.run", "jobs.pool.b")], 2),
+        ("iosched.jobs", [("jobs.pool.a", "jobs.pool.b"), ("jobs.pool.b", "jobs.pool.a")], 0),
     ],
 )
 def test_a_circle_is_found_between_parts(package: str, edges: list[tuple[str, str]], closing: int) -> None:
