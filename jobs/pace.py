@@ -110,10 +110,15 @@ class Pace:
             share: the part of the time until then that this search may take.
         """
         if self.budget_s is None:
-            return (lambda: self.interrupt.came) if self.interrupt.can_come else None
+            return (lambda: self._is_ended) if self.interrupt.can_come else None
         latest = self.started + self._search_s(self.budget_s) - reserve_s
         end = latest - (1 - share) * max(latest - time.monotonic(), 0.0)
-        return lambda: self.interrupt.came or time.monotonic() >= end
+        return lambda: self._is_ended or time.monotonic() >= end
+
+    @property
+    def _is_ended(self) -> bool:
+        """Whether the user wants an end, and may have said so before the search, while whole models were compared."""
+        return self.interrupt.came or self.interrupt.accepted
 
     @property
     def search_left_s(self) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted import (
@@ -22,7 +23,7 @@ from scripted import (
 )
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.jobs.pace import share_s
+from iosched.jobs.pace import Pace, share_s
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.choose import turns_to_choose
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
@@ -41,6 +42,18 @@ def test_parts_share_the_rest_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> No
     assert share_s(100.0, 20.0, 4) == 20.0
     assert share_s(10.0, 20.0, 4) == 0.0
     assert share_s(None, 20.0, 4) is None
+
+
+@pytest.mark.parametrize("budget_s", [None, 1000.0])
+def test_an_end_that_was_accepted_before_a_search_ends_it_too(budget_s: float | None) -> None:
+    interrupt = SimpleNamespace(can_come=True, came=False, accepted=False)
+    deadline = Pace(budget_s, time.monotonic(), interrupt, None, None).deadline()  # type: ignore[arg-type]
+    assert deadline is not None
+    assert not deadline()
+    interrupt.came = True
+    assert deadline()
+    interrupt.came, interrupt.accepted = False, True
+    assert deadline()
 
 
 def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_goes_on(

@@ -26,13 +26,13 @@ from thread_cluster import (
     toy_task,
     toys,
 )
-from thread_pool import QUICK, ThreadPool, thread_pool
+from thread_pool import ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Stop, encoded
 from iosched.jobs.pool.patience import Patience
-from iosched.jobs.pool.task import Kind, Pool
+from iosched.jobs.pool.task import Kind
 from iosched.jobs.pool.transport import Send
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
 from iosched.models.version import iosched_version
@@ -80,12 +80,16 @@ class Pauses:
 
 
 def test_tasks_have_results_and_all_that_was_measured_is_in_the_database_by_then(path: Path) -> None:
-    with thread_pool(path, made=quick(), cpu=2) as pool:
-        assert pool.devices == ("cpu",)
+    with thread_pool(path, made=quick(), cpu=2, v100=1) as pool:
+        assert pool.devices == ("cpu", "v100")
+        assert (pool.count("cpu"), pool.n_up(["cpu"])) == (2, 1), "one may be on its way"
         pending = [pool.submit(toy_task(name)) for name in "abcde"]
         for each, name in zip(pending, "abcde", strict=True):
             assert finish(pool, each) == [name.upper()]
             assert f"stage of {name}" in stages(path)
+        soon(pool, lambda: pool.n_up(["cpu", "v100"]) == 2)
+        started = [each.place.device for each in pool.transport.sent if isinstance(each, transport.Start)]
+        assert started == ["cpu", "cpu"], "for no device that nobody asked for"
 
 
 def test_a_task_begins_only_while_somebody_waits_and_a_wait_ends_in_time(path: Path) -> None:
@@ -96,14 +100,6 @@ def test_a_task_begins_only_while_somebody_waits_and_a_wait_ends_in_time(path: P
         pool.wait([pending], 0.1)
         assert 0.1 <= time.monotonic() - began < PATIENCE_S / 2
         assert not pending.is_done
-
-
-def test_workers_are_started_for_devices_that_are_asked_for(path: Path) -> None:
-    with thread_pool(path, made=quick(), cpu=2, v100=1) as pool:
-        assert pool.devices == ("cpu", "v100")
-        finish(pool, pool.submit(toy_task()))
-        started = [each.place.device for each in pool.transport.sent if isinstance(each, transport.Start)]
-        assert started == ["cpu", "cpu"]
 
 
 def test_the_file_of_a_model_is_there_as_long_as_a_task_needs_it(path: Path) -> None:
@@ -499,18 +495,21 @@ def test_a_text_means_a_device_of_the_cluster_or_a_gpu_that_its_cpus_simulate(
         assert target.is_simulated == (text == "t4")
 
 
-@pytest.mark.parametrize(("text", "may_simulate"), [("nothing", True), ("cuda:0", True), ("t4", False)])
+@pytest.mark.parametrize(
+    ("text", "may_simulate", "there"),
+    [
+        ("nothing", True, {"cpu": 1}),
+        ("cuda:0", True, {"cpu": 1}),
+        ("t4", False, {"cpu": 1, "v100": 1}),
+        ("v100", True, {"h100": 1}),
+    ],
+)
 def test_a_device_that_the_cluster_lacks_is_refused_with_those_that_it_has(
-    path: Path, text: str, may_simulate: bool
+    path: Path, text: str, may_simulate: bool, there: dict[str, int]
 ) -> None:
-    says = f"the cluster has no device '{text}': it has v100, cpu"
-    with thread_pool(path, made=quick(), cpu=1, v100=1) as pool, pytest.raises(UsageError, match=says):
+    says = f"the cluster has no device '{text}': it has {', '.join(reversed(there))}"
+    with thread_pool(path, made=quick(), **there) as pool, pytest.raises(UsageError, match=says):  # type: ignore[arg-type]
         pool.target(text, may_simulate=may_simulate)
-
-
-def test_a_gpu_is_not_simulated_where_the_cluster_has_no_cpu(path: Path) -> None:
-    with thread_pool(path, made=quick(), h100=1) as pool, pytest.raises(UsageError, match="it has h100"):
-        pool.target("v100")
 
 
 def test_what_was_measured_on_gpus_elsewhere_goes_with_what_is_simulated(path: Path) -> None:
@@ -520,15 +519,3 @@ def test_what_was_measured_on_gpus_elsewhere_goes_with_what_is_simulated(path: P
     with thread_pool(path, made=quick(), cpu=1) as pool:
         assert pool.target("t4", path).rows == (gpu_row,)
         assert pool.target("cpu", path).rows == ()
-
-
-def test_the_pool_of_a_cluster_is_a_pool(path: Path) -> None:
-    with thread_pool(path, made=quick(), cpu=3) as pool:
-        as_any: Pool = pool
-        assert as_any.count("cpu") == 3
-        assert as_any.n_up(["cpu"]) == 1, "one may be on its way"
-        finish(pool, pool.submit(toy_task()))
-        soon(pool, lambda: len(pool.workers) == 3)
-        assert as_any.n_up(["cpu", "v100"]) == 3
-        assert as_any.budget(None) is None
-    assert QUICK.ending_s < ClusterPatience().ending_s
