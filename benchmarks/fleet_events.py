@@ -14,8 +14,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from iosched.jobs.pool.backlog import Work
 from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler, WorkerInfo
+from iosched.jobs.pool.task_queue import QueuedTask
 
 MESSAGE_S = 0.05
 """That a message takes from the driver to a worker or back: kilobytes, over a slow network, by busy processes."""
@@ -32,7 +32,7 @@ DEVICE = "any"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers by their speeds, 1 being the speed that lengths of works are told for.
+    """Workers by their speeds, 1 being the speed that lengths of tasks are told for.
 
     Attributes:
         lost_an_hour: the part of the workers that is lost within an hour, at any time and independently.
@@ -55,7 +55,7 @@ class Algorithm(Protocol):
     in_packets: bool
 
     def first(self) -> int:
-        """How many works there are at the beginning."""
+        """How many tasks there are at the beginning."""
         ...
 
     def after(self, answered: int) -> int:
@@ -103,11 +103,11 @@ class Outcome:
 
     Attributes:
         hours: until the last answer.
-        work_hours: what the answered works take at speed 1, each counted once.
-        answered: works that have an answer, and `failed` those that were given up.
+        work_hours: what the answered tasks take at speed 1, each counted once.
+        answered: tasks that have an answer, and `failed` those that were given up.
         by_worker: how many answers counted of each place; a worker that replaces a lost one has its place.
         lost: workers.
-        late: assignments whose works were given to others too since they took too long.
+        late: assignments whose tasks were given to others too since they took too long.
         in_vain_hours: of workers, spent on what was lost or had an answer already.
         packets: assignments that were sent.
     """
@@ -133,12 +133,12 @@ class _Worker:
     place: int
     speed: float
     lives: bool = True
-    doing: tuple[int, int] | None = None  # an assignment, and the place of a work in it
+    doing: tuple[int, int] | None = None  # an assignment, and the place of a task in it
     begun_s: float = 0.0
 
 
 class Simulation:
-    """One run from the first work to the last answer."""
+    """One run from the first task to the last answer."""
 
     def __init__(self, cluster: Cluster, algorithm: Algorithm, seed: int, length_s: Callable[[random.Random], float]):
         self._cluster, self._algorithm = cluster, algorithm
@@ -189,28 +189,28 @@ class Simulation:
         self._count_failed(self._scheduler.leave(name, self._now_s, is_blamed=True))
 
     def _submit(self, count: int) -> None:
-        """Works that are born now; their lengths do not depend on who does them, or when."""
+        """Tasks that are born now; their lengths do not depend on who does them, or when."""
         born = len(self._works_s)
         names = range(born, born + count)
         self._works_s.update((name, self._length_s(self._lengths)) for name in names)
         self._open += count
         packets = self._algorithm.in_packets
-        self._scheduler.submit([Work(name, DEVICE, "individual", in_packets=packets) for name in names])
+        self._scheduler.submit([QueuedTask(name, DEVICE, "individual", in_packets=packets) for name in names])
 
     def _send(self, assignment: Assignment) -> None:
         self.outcome.packets += 1
         self._after(self._cluster.message_s, lambda: self._do(assignment, 0))
 
     def _do(self, assignment: Assignment, index: int) -> None:
-        """The worker begins with a work of its assignment, or tells that it has done all."""
+        """The worker begins with a task of its assignment, or tells that it has done all."""
         worker = self._workers[assignment.worker]
         if not worker.lives:
             return
-        if index == len(assignment.works):
+        if index == len(assignment.tasks):
             self._return(assignment)
             return
         worker.doing, worker.begun_s = (assignment.number, index), self._now_s
-        seconds = self._works_s[assignment.works[index].name] / worker.speed
+        seconds = self._works_s[assignment.tasks[index].name] / worker.speed
         self._after(seconds, lambda: self._finish(assignment, index, seconds))
 
     def _finish(self, assignment: Assignment, index: int, seconds: float) -> None:
@@ -226,7 +226,7 @@ class Simulation:
         )
 
     def _answer(self, assignment: Assignment, index: int, seconds: float) -> None:
-        name = assignment.works[index].name
+        name = assignment.tasks[index].name
         answer = self._scheduler.answered(assignment.number, name, self._now_s)
         for superfluous in answer.superfluous:
             self._after(self._cluster.message_s, partial(self._stop, superfluous))
@@ -258,14 +258,14 @@ class Simulation:
         self._after(TICK_S, self._tick)
 
     def _count_failed(self, loss: Loss) -> None:
-        """Works that failed count as evaluated: a study knows them as failures, and goes on."""
+        """Tasks that failed count as evaluated: a study knows them as failures, and goes on."""
         for _ in loss.failed:
             self.outcome.failed += 1
             self._closed()
 
 
 def lognormal_s(mean_s: float, spread: float) -> Callable[[random.Random], float]:
-    """Lengths of works with this mean and this standard deviation, as a part of the mean."""
+    """Lengths of tasks with this mean and this standard deviation, as a part of the mean."""
     sigma = math.sqrt(math.log1p(spread * spread))
     mu = math.log(mean_s) - sigma * sigma / 2
     return lambda numbers: numbers.lognormvariate(mu, sigma)

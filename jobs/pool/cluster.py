@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 
 from iosched.jobs.pool import messages, transport
 from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.calls import Calls, Submitted, what_of
 from iosched.jobs.pool.messages import Asked, Done, Facts, Failed, Measured, Opened, Progress, Step, Unusable
-from iosched.jobs.pool.patience import Patience
-from iosched.jobs.pool.roster import Member, Roster
 from iosched.jobs.pool.row_writer import RowWriter
 from iosched.jobs.pool.rows import RowLog, family_of, is_of_gpu
 from iosched.jobs.pool.scheduling import Assignment, WorkerInfo
 from iosched.jobs.pool.status import PoolObserver, PoolStatus, Silence, WorkerStatus
 from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
+from iosched.jobs.pool.task_registry import Submitted, TaskRegistry, what_of
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost, ModelFile, Places, Reached, Said, Send, Transport, Unreached
+from iosched.jobs.pool.worker_slots import ActiveWorker, WorkerSlots
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
@@ -37,17 +37,17 @@ _LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True)
-class ClusterPatience:
+class ClusterTimeouts:
     """How long the driver waits.
 
     Attributes:
-        works: see `Patience`.
+        scheduling: see `Timeouts`.
         without_s: for some worker of a device, before the tasks for it fail.
         reconnect_s: before another transport is made; twice as long each time.
         ending_s: until nothing is left of a score command whose worker has ended.
     """
 
-    works: Patience = field(default_factory=Patience)
+    scheduling: Timeouts = field(default_factory=Timeouts)
     without_s: float = 180.0
     reconnect_s: float = 1.0
     ending_s: float = 8.0
@@ -60,7 +60,7 @@ class ClusterPool:
         connect: makes a transport; called again where one has ended. Raises `DeviceError` where there can be none.
         path: the profile database that all that is measured comes to; None for one in memory.
         observer: is shown what happens.
-        patience: how long to wait for what.
+        timeouts: how long to wait for what.
     """
 
     n_spare = 1
@@ -70,19 +70,19 @@ class ClusterPool:
         connect: Callable[[], Transport],
         path: Path | None,
         observer: PoolObserver | None = None,
-        patience: ClusterPatience | None = None,
+        timeouts: ClusterTimeouts | None = None,
     ) -> None:
         self._connect, self._observer = connect, observer or Silence()
-        self._patience = patience or ClusterPatience()
+        self._timeouts = timeouts or ClusterTimeouts()
         self._writer, self._log = RowWriter(path), RowLog()
-        self._roster = Roster(self._send, self._observer.note)
-        self._calls = Calls(self._patience.works, self._tell, self._unseen)
+        self._slots = WorkerSlots(self._send, self._observer.note)
+        self._tasks = TaskRegistry(self._timeouts.scheduling, self._tell, self._unseen)
         self._ends: list[tuple[int, Callable[[], None]]] = []  # after so many rows are written
         self._leaves: list[tuple[float, Callable[[float], None]]] = []  # at such times
         self._transport: Transport | None = None
         self._was_reached = False
         self._connect_at_s = self._round_at_s = 0.0
-        self._pause_s = self._patience.reconnect_s
+        self._pause_s = self._timeouts.reconnect_s
         self._without: dict[str, float] = {}
         self._trouble = ""
         self._longest_s = 0.0
@@ -95,7 +95,7 @@ class ClusterPool:
             DeviceError: there is no cluster.
         """
         try:
-            while not self._roster.is_known:
+            while not self._slots.is_known:
                 self._turn(_STEP_S)
         except BaseException:
             self.close()
@@ -110,7 +110,7 @@ class ClusterPool:
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices that the cluster has, by name."""
-        return self._roster.devices
+        return self._slots.devices
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """The device that a text means; "auto" is a GPU where there is one, and CPUs simulate a GPU that is not there.
@@ -133,11 +133,11 @@ class ClusterPool:
 
     def count(self, device: str) -> int:
         """How many workers a device can have, whether or not they are up."""
-        return self._roster.count(device)
+        return self._slots.count(device)
 
     def n_up(self, devices: Iterable[str]) -> int:
         """How many workers the best equipped of these devices has now; at least one, which may be on its way."""
-        up = [member.facts.device for member in self._roster.members.values()]
+        up = [member.facts.device for member in self._slots.active.values()]
         return max((up.count(device) for device in devices), default=0) or 1
 
     def budget(self, seconds: float | None) -> Budget | None:
@@ -158,13 +158,13 @@ class ClusterPool:
         Raises:
             UsageError: its model is too large to be sent.
         """
-        self._roster.wanted.add(task.device)
+        self._slots.wanted.add(task.device)
         self._round_at_s = 0.0
-        return self._calls.submit(task)
+        return self._tasks.submit(task)
 
     def stop(self, pending: Pending[Any], how: How) -> None:
         """Has a task end in this way; one that no worker has begun ends at once, without a result."""
-        self._calls.stop(pending, how)
+        self._tasks.stop(pending, how)
 
     def wait(self, pending: Sequence[Pending[Any]], timeout_s: float = POLL_S) -> None:
         """Waits until one of these tasks is done, at most so long; messages are read meanwhile.
@@ -191,7 +191,7 @@ class ClusterPool:
         try:
             self._writer.close()
         finally:
-            self._calls.close()
+            self._tasks.close()
 
     def _turn(self, wait_s: float) -> None:
         """Does what has come, or waits so long for something; then gives out work."""
@@ -205,8 +205,8 @@ class ClusterPool:
         if is_round:
             self._round_at_s = now_s + _ROUND_S
             self._look_round(now_s)
-        self._calls.end_budgets(now_s, self._longest_s, self._roster.why)
-        self._calls.give(self._roster.members, now_s)
+        self._tasks.end_budgets(now_s, self._longest_s, self._slots.why)
+        self._tasks.give(self._slots.active, now_s)
         if is_round and (status := self._now()) != self._status:
             self._status = status
             self._observer.status(status)
@@ -230,12 +230,12 @@ class ClusterPool:
     def _handle(self, event: transport.Event, now_s: float) -> None:
         match event:
             case Reached():
-                self._was_reached, self._pause_s = True, self._patience.reconnect_s
+                self._was_reached, self._pause_s = True, self._timeouts.reconnect_s
             case Places(places):
-                self._roster.change(places)
+                self._slots.change(places)
                 self._round_at_s = 0.0
             case Lost(worker, reason, has_ended):
-                self._roster.lost(worker, reason, now_s)
+                self._slots.lost(worker, reason, now_s)
                 self._leave(worker, now_s, reason, is_blamed=True, has_ended=has_ended)
             case Unreached(reason, has_ended):
                 self._lose(reason, now_s, has_ended=has_ended)
@@ -243,16 +243,16 @@ class ClusterPool:
                 try:
                     self._hear(worker, messages.said(message), now_s)
                 except ExecutionError as error:
-                    self._roster.refuse(worker, f"it says what is not understood here: {error}")
+                    self._slots.refuse(worker, f"it says what is not understood here: {error}")
                     self._leave(worker, now_s, "it was refused")
 
     def _hear(self, worker: str, said: messages.SaidMessage, now_s: float) -> None:
-        member = self._roster.members.get(worker)
+        member = self._slots.active.get(worker)
         if isinstance(said, Facts):
             self._arrive(worker, said, now_s)
         elif isinstance(said, Unusable):
             self._send(transport.Stop(worker))
-            self._roster.lost(worker, said.reason, now_s)
+            self._slots.lost(worker, said.reason, now_s)
             self._leave(worker, now_s, said.reason, is_blamed=True, has_ended=True)
         elif member is not None:
             took_s, member.heard_s = now_s - member.heard_s, now_s
@@ -262,14 +262,16 @@ class ClusterPool:
                 member.measured(said.rows)
             elif isinstance(said, Done | Failed):
                 member.done += 1
-                self._roster.proved(worker)
-                self._ends.append((self._writer.n_added, self._calls.take(said, worker, now_s)))
-            elif (submitted := self._calls.task_of(said.call, worker)) is not None:
+                self._slots.proved(worker)
+                self._ends.append((self._writer.n_added, self._tasks.take(said, worker, now_s)))
+            elif (submitted := self._tasks.task_of(said.call, worker)) is not None:
                 self._hear_of(submitted, said, member, now_s)
 
-    def _hear_of(self, of: Submitted, said: Asked | Opened | Progress | Step, member: Member, now_s: float) -> None:
+    def _hear_of(
+        self, of: Submitted, said: Asked | Opened | Progress | Step, member: ActiveWorker, now_s: float
+    ) -> None:
         if isinstance(said, Asked):
-            self._calls.ask(of, said, member.facts.key, now_s)
+            self._tasks.ask(of, said, member.facts.key, now_s)
         elif not isinstance(said, Opened):
             of.task.on_said(said)
         elif of.task.budget is not None:
@@ -277,23 +279,23 @@ class ClusterPool:
 
     def _arrive(self, worker: str, facts: Facts, now_s: float) -> None:
         """A worker is up; it is given tasks if it is of use."""
-        member = self._roster.arrive(worker, facts, now_s)
+        member = self._slots.arrive(worker, facts, now_s)
         if member is None:
             return
         if not self._log.has(family := family_of(facts.key)):
             self._log.begin(family, self._writer.all_rows())
         self._writer.add(self._log.add(facts.yardstick, None))
         side = "cpu" if facts.device == "cpu" else "gpu"
-        self._calls.scheduler.join(WorkerInfo(worker, (facts.device, facts.key), member.place.node, side))
+        self._tasks.scheduler.join(WorkerInfo(worker, (facts.device, facts.key), member.place.node, side))
 
     def _lose(self, reason: str, now_s: float, *, has_ended: bool) -> None:
         """The transport has ended, and all workers with it: no task's fault."""
         assert self._transport is not None
         self._transport.close()
         self._transport = None
-        for worker in list(self._roster.members):
+        for worker in list(self._slots.active):
             self._leave(worker, now_s, reason, has_ended=has_ended)
-        self._roster.clear()
+        self._slots.clear()
         if not self._was_reached:
             raise DeviceError(reason)
         self._connect_at_s = now_s + self._pause_s
@@ -303,10 +305,10 @@ class ClusterPool:
         self, worker: str, now_s: float, reason: str, *, is_blamed: bool = False, has_ended: bool = False
     ) -> None:
         """Others get what a worker had; a score command not before all is over that it may have left."""
-        self._roster.members.pop(worker, None)
-        leave = partial(self._calls.leave, worker, reason=reason, is_blamed=is_blamed, has_ended=has_ended)
-        if has_ended and self._calls.scores_on(worker):
-            self._leaves.append((now_s + self._patience.ending_s, leave))
+        self._slots.active.pop(worker, None)
+        leave = partial(self._tasks.leave, worker, reason=reason, is_blamed=is_blamed, has_ended=has_ended)
+        if has_ended and self._tasks.scores_on(worker):
+            self._leaves.append((now_s + self._timeouts.ending_s, leave))
         else:
             leave(now_s)
 
@@ -316,25 +318,25 @@ class ClusterPool:
         self._leaves = [each for each in self._leaves if each[0] > now_s]
         for leave in due:
             leave(now_s)
-        for worker in self._roster.give_up_noisy(now_s):
+        for worker in self._slots.give_up_noisy(now_s):
             self._leave(worker, now_s, "its machine is noisy")
-        self._roster.start(now_s)
-        for call in self._calls.scheduler.late(now_s):
+        self._slots.start(now_s)
+        for call in self._tasks.scheduler.late(now_s):
             self._observer.note(f"{call.worker} takes long for {what_of(call)}: another is asked, too")
         self._give_up(now_s)
 
     def _give_up(self, now_s: float) -> None:
         """Fails what has waited too long for any worker of its device; who asks again later waits as long again."""
-        served = {member.facts.device for member in self._roster.members.values()}
-        without = {each.task.device for each in self._calls.submitted} - served
+        served = {member.facts.device for member in self._slots.active.values()}
+        without = {each.task.device for each in self._tasks.submitted} - served
         self._without = {device: self._without.get(device, now_s) for device in without}
-        for each in self._calls.submitted:
+        for each in self._tasks.submitted:
             device = each.task.device
-            if now_s - self._without.get(device, now_s) >= self._patience.without_s:
-                self._calls.fail(each, self._roster.no_worker(device, self._patience.without_s))
+            if now_s - self._without.get(device, now_s) >= self._timeouts.without_s:
+                self._tasks.fail(each, self._slots.no_worker(device, self._timeouts.without_s))
 
     def _unseen(self, worker: str) -> messages.Rows:
-        return self._log.unseen(worker, family_of(self._roster.members[worker].facts.key))
+        return self._log.unseen(worker, family_of(self._slots.active[worker].facts.key))
 
     def _write(self) -> None:
         """Goes on writing rows, and ends tasks of which all is written."""
@@ -359,14 +361,14 @@ class ClusterPool:
                 member.place.address,
                 member.facts.device,
                 member.facts.name,
-                self._calls.doing(name),
+                self._tasks.doing(name),
                 member.done,
             )
-            for name, member in self._roster.members.items()
+            for name, member in self._slots.active.items()
         )
-        calls = self._calls
+        calls = self._tasks
         numbers = (calls.scheduler.waiting(), calls.n_under_way(), calls.n_done)
-        return PoolStatus(workers, *numbers, tuple(self._roster.losses))
+        return PoolStatus(workers, *numbers, tuple(self._slots.losses))
 
 
 def _rows_of_gpus(profile_db: Path | None) -> messages.Rows:

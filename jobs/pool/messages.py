@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from iosched.jobs.pool.plain import broken, read, written
+from iosched.jobs.pool.codec import broken, read, written
 from iosched.models import errors
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.models.prepared import prepare

@@ -1,4 +1,4 @@
-"""Who does what: works are assigned to workers, again where those are lost or late, and each is answered once.
+"""Who does what: tasks are assigned to workers, again where those are lost or late, and each is answered once.
 
 A state machine without a clock, a thread or a network of its own: whoever drives it says what happens and what time it
 is, and does what it answers. The times may be made up (`benchmarks/fleet_simulation.py`).
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from iosched.jobs.pool.backlog import Backlog, Work
-from iosched.jobs.pool.patience import Durations, Patience
+from iosched.jobs.pool.task_queue import QueuedTask, TaskQueue
+from iosched.jobs.pool.timeouts import Durations, Timeouts
 
 _ASKED, _SUBMITTED = 0, 1
 """What a search waits for goes before what nobody has begun."""
@@ -23,9 +23,9 @@ class WorkerInfo:
 
     Attributes:
         name: no other worker has it.
-        devices: names of devices whose works it does: what people call its device, and the key of what it measures.
+        devices: names of devices whose tasks it does: what people call its device, and the key of what it measures.
         node: the machine that it is on.
-        side: "cpu" or "gpu"; workers of one machine on different sides never work at a time, since who launches kernels
+        side: "cpu" or "gpu"; workers of one machine on different sides never task at a time, since who launches kernels
             or builds plans needs processors.
     """
 
@@ -37,11 +37,11 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Works that a worker has, which it does one after another."""
+    """Tasks that a worker has, which it does one after another."""
 
     number: int
     worker: str
-    works: tuple[Work, ...]
+    tasks: tuple[QueuedTask, ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Answer:
     """What an answer means.
 
     Attributes:
-        is_first: whether it counts; one that comes later than another, or after the work was withdrawn, does not.
+        is_first: whether it counts; one that comes later than another, or after the task was withdrawn, does not.
         superfluous: assignments of other workers of which no answer is waited for any more.
         resumed: the assignment whose holder need wait no longer, since this was the last that it waited for.
     """
@@ -61,14 +61,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Loss:
-    """What follows from works that did not come back: others get them, but for those that `failed`.
+    """What follows from tasks that did not come back: others get them, but for those that `failed`.
 
     Attributes:
-        failed: works that too many workers were lost with. This is their answer.
+        failed: tasks that too many workers were lost with. This is their answer.
         resumed: assignments whose holders need wait no longer: what they still waited for is among `failed`.
     """
 
-    failed: tuple[Work, ...] = ()
+    failed: tuple[QueuedTask, ...] = ()
     resumed: tuple[Assignment, ...] = ()
 
 
@@ -77,28 +77,28 @@ class _Held:
     """An assignment until it has ended.
 
     Attributes:
-        open: works that were not answered under it, by name and in order.
+        open: tasks that were not answered under it, by name and in order.
         sign_s: when its holder began, or answered last, or need wait no longer.
-        spent_s: what the work under way took until the holder last waited for others.
-        is_late: whether its works were given to others too.
-        waits_for: names of works that its holder has asked for, and waits for.
+        spent_s: what the task under way took until the holder last waited for others.
+        is_late: whether its tasks were given to others too.
+        waits_for: names of tasks that its holder has asked for, and waits for.
     """
 
     assignment: Assignment
-    open: dict[int, Work]
+    open: dict[int, QueuedTask]
     sign_s: float
     spent_s: float = 0.0
     is_late: bool = False
     waits_for: set[int] = field(default_factory=set)
 
     def took_s(self, now_s: float) -> float:
-        """How long its holder has had the work under way, without what it waited for others."""
+        """How long its holder has had the task under way, without what it waited for others."""
         return self.spent_s + (0.0 if self.waits_for else now_s - self.sign_s)
 
 
 @dataclass(eq=False)
-class _Course:
-    """What became of a work that has no answer yet.
+class _TaskState:
+    """What became of a task that has no answer yet.
 
     Attributes:
         holders: assignments that have it.
@@ -106,7 +106,7 @@ class _Course:
         delays: how often it was late.
     """
 
-    work: Work
+    task: QueuedTask
     holders: set[int] = field(default_factory=set)
     losses: int = 0
     delays: int = 0
@@ -119,7 +119,7 @@ class _Worker:
     Attributes:
         job: what it has; None where it has nothing.
         packet: what it took beside a job that waits.
-        group: of the works that it had last, which it may still have open.
+        group: of the tasks that it had last, which it may still have open.
     """
 
     info: WorkerInfo
@@ -146,40 +146,40 @@ class _Turn:
 
 
 class Scheduler:
-    """Assigns works to workers. Times are seconds of any clock that never goes back.
+    """Assigns tasks to workers. Times are seconds of any clock that never goes back.
 
-    Every work that is submitted is answered once (`answered`, or `Loss.failed`), as long as some worker of its device
-    lives and works, unless it is withdrawn. A worker has one assignment at a time; one whose job waits for works that
-    it asked for takes packets of such works meanwhile, its own too. So jobs never wait for each other.
+    Every task that is submitted is answered once (`answered`, or `Loss.failed`), as long as some worker of its device
+    lives and tasks, unless it is withdrawn. A worker has one assignment at a time; one whose job waits for tasks that
+    it asked for takes packets of such tasks meanwhile, its own too. So jobs never wait for each other.
     """
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience or Patience()
+    def __init__(self, timeouts: Timeouts | None = None) -> None:
+        self._timeouts = timeouts or Timeouts()
         self._durations = Durations()
         self._workers: dict[str, _Worker] = {}
         self._free: dict[str, dict[str, _Worker]] = {}  # by device, the one that had nothing for longest first
         self._idle: dict[str, dict[str, _Worker]] = {}  # those whose job waits, and that have no packet
         self._serving: Counter[str] = Counter()
         self._turns: dict[str, _Turn] = {}
-        self._backlogs: dict[tuple[int, str], Backlog] = {}
-        self._courses: dict[int, _Course] = {}
+        self._queues: dict[tuple[int, str], TaskQueue] = {}
+        self._states: dict[int, _TaskState] = {}
         self._held: dict[int, _Held] = {}
-        self._blamed: set[int] = set()  # works that were lost: they go alone, and take no others with them
+        self._blamed: set[int] = set()  # tasks that were lost: they go alone, and take no others with them
         self._n_assigned = 0
 
-    def submit(self, works: Iterable[Work]) -> None:
-        """Adds works; those of one call and one group begin a new round of packets."""
-        for work in works:
-            self._courses[work.name] = _Course(work)
-            self._backlog(work).add(work)
+    def submit(self, tasks: Iterable[QueuedTask]) -> None:
+        """Adds tasks; those of one call and one group begin a new round of packets."""
+        for task in tasks:
+            self._states[task.name] = _TaskState(task)
+            self._queue(task).add(task)
 
     def withdraw(self, name: int) -> tuple[Assignment, ...]:
-        """Forgets a work; returns assignments of which no answer is waited for any more."""
-        course = self._courses.get(name)
-        return () if course is None else self._close(course)
+        """Forgets a task; returns assignments of which no answer is waited for any more."""
+        state = self._states.get(name)
+        return () if state is None else self._close(state)
 
     def join(self, info: WorkerInfo) -> None:
-        """A worker can be given work."""
+        """A worker can be given task."""
         worker = self._workers[info.name] = _Worker(info)
         self._serving.update(info.devices)
         self._place(worker)
@@ -188,7 +188,7 @@ class Scheduler:
         """A worker has ended, or is given up; others get what it had.
 
         Args:
-            is_blamed: whether the work under way may have been the reason. One that several workers were lost with
+            is_blamed: whether the task under way may have been the reason. One that several workers were lost with
                 fails.
         """
         left = self._workers.pop(worker, None)
@@ -201,7 +201,7 @@ class Scheduler:
             self._idle[device].pop(worker, None)
         if not left.is_free:
             self._turns[left.info.node].holders -= 1
-        failed, resumed = list[Work](), list[Assignment]()
+        failed, resumed = list[QueuedTask](), list[Assignment]()
         for held in (left.job, left.packet):
             if held is not None:
                 del self._held[held.assignment.number]
@@ -212,38 +212,38 @@ class Scheduler:
 
     def assign(self, now_s: float) -> Iterator[Assignment]:
         """Assignments for workers that have none, and for those that wait; first of what somebody waits for."""
-        for (rank, device), backlog in sorted(each for each in self._backlogs.items() if each[1]):
+        for (rank, device), backlog in sorted(each for each in self._queues.items() if each[1]):
             for worker in self._candidates(device, backlog.groups if rank == _ASKED else None):
                 if not backlog:
                     break
                 if worker.job is not None or self._may_begin(worker, now_s):
                     yield self._begin(worker, device, backlog, now_s)
 
-    def wait_for(self, number: int, works: Sequence[Work], now_s: float) -> None:
-        """The holder of an assignment waits for works, whose `asker` is its number; see `Answer.resumed`."""
+    def wait_for(self, number: int, tasks: Sequence[QueuedTask], now_s: float) -> None:
+        """The holder of an assignment waits for tasks, whose `asker` is its number; see `Answer.resumed`."""
         held = self._held.get(number)
-        if held is None or not held.open or not works:
+        if held is None or not held.open or not tasks:
             return
         held.spent_s = held.took_s(now_s)
-        held.waits_for |= {work.name for work in works}
+        held.waits_for |= {task.name for task in tasks}
         worker = self._workers[held.assignment.worker]
-        worker.group = works[0].group
+        worker.group = tasks[0].group
         self._place(worker)
-        self.submit(works)
+        self.submit(tasks)
 
-    def answered(self, number: int, work: int, now_s: float) -> Answer:
-        """A worker has done a work of this assignment, which may have ended, or have been given to others too."""
-        if (held := self._held.get(number)) is not None and (done := held.open.pop(work, None)) is not None:
+    def answered(self, number: int, task: int, now_s: float) -> Answer:
+        """A worker has done a task of this assignment, which may have ended, or have been given to others too."""
+        if (held := self._held.get(number)) is not None and (done := held.open.pop(task, None)) is not None:
             self._durations.add(done, held.took_s(now_s), held.assignment.worker)
             held.sign_s, held.spent_s = now_s, 0.0
-        if (course := self._courses.get(work)) is None:
+        if (state := self._states.get(task)) is None:
             return Answer(is_first=False)
-        course.holders.discard(number)
-        superfluous = self._close(course)
+        state.holders.discard(number)
+        superfluous = self._close(state)
         for each in superfluous:  # its holder may be slow, and would never come to an end otherwise
             late = self._held[each.number]
-            self._durations.took_at_least(course.work, late.took_s(now_s), each.worker)
-        return Answer(True, superfluous, self._resumed(course.work, now_s))
+            self._durations.took_at_least(state.task, late.took_s(now_s), each.worker)
+        return Answer(True, superfluous, self._resumed(state.task, now_s))
 
     def ended(self, number: int, now_s: float) -> Loss:
         """The holder has ended with an assignment; what it did not answer is given to others as if it were lost."""
@@ -259,13 +259,13 @@ class Scheduler:
         return self._dropped(held, now_s, is_blamed=True)
 
     def late(self, now_s: float) -> tuple[Assignment, ...]:
-        """Gives works to others too whose holders are late, and returns these assignments; O(assignments)."""
+        """Gives tasks to others too whose holders are late, and returns these assignments; O(assignments)."""
         found = [held for held in self._held.values() if self._deadline_s(held) <= now_s]
         for held in found:
             held.is_late = True
-            for course in self._open_courses(held):
-                course.delays += 1
-            self._give_back(self._open_courses(held))
+            for state in self._open_states(held):
+                state.delays += 1
+            self._give_back(self._open_states(held))
         return tuple(held.assignment for held in found)
 
     def assignments(self) -> tuple[Assignment, ...]:
@@ -273,19 +273,19 @@ class Scheduler:
         return tuple(held.assignment for held in self._held.values())
 
     def waiting(self) -> int:
-        """How many works wait for a worker; one that is late and given to others too counts."""
-        return sum(map(len, self._backlogs.values()))
+        """How many tasks wait for a worker; one that is late and given to others too counts."""
+        return sum(map(len, self._queues.values()))
 
-    def unanswered(self) -> tuple[Work, ...]:
-        """Works that have no answer yet."""
-        return tuple(course.work for course in self._courses.values())
+    def unanswered(self) -> tuple[QueuedTask, ...]:
+        """Tasks that have no answer yet."""
+        return tuple(state.task for state in self._states.values())
 
-    def _backlog(self, work: Work) -> Backlog:
-        rank = _SUBMITTED if work.asker is None else _ASKED
-        return self._backlogs.setdefault((rank, work.device), Backlog())
+    def _queue(self, task: QueuedTask) -> TaskQueue:
+        rank = _SUBMITTED if task.asker is None else _ASKED
+        return self._queues.setdefault((rank, task.device), TaskQueue())
 
     def _candidates(self, device: str, asked: Iterable[str] | None) -> tuple[_Worker, ...]:
-        """Workers that may take works: of what somebody waits for, in groups, first those that have a group open."""
+        """Workers that may take tasks: of what somebody waits for, in groups, first those that have a group open."""
         free = tuple(self._free.get(device, {}).values())
         if asked is None:
             return free
@@ -307,25 +307,25 @@ class Scheduler:
         )
 
     def _is_over(self, turn: _Turn, now_s: float) -> bool:
-        return now_s - turn.since_s >= self._patience.turn_s
+        return now_s - turn.since_s >= self._timeouts.turn_s
 
     def _has_work(self, worker: _Worker) -> bool:
-        return any(backlog and device in worker.info.devices for (_, device), backlog in self._backlogs.items())
+        return any(backlog and device in worker.info.devices for (_, device), backlog in self._queues.items())
 
-    def _begin(self, worker: _Worker, device: str, backlog: Backlog, now_s: float) -> Assignment:
-        works = backlog.take(self._serving[device], self._blamed, worker.group)
+    def _begin(self, worker: _Worker, device: str, backlog: TaskQueue, now_s: float) -> Assignment:
+        tasks = backlog.take(self._serving[device], self._blamed, worker.group)
         self._n_assigned += 1
-        assignment = Assignment(self._n_assigned, worker.info.name, works)
-        held = _Held(assignment, {work.name: work for work in works}, now_s)
+        assignment = Assignment(self._n_assigned, worker.info.name, tasks)
+        held = _Held(assignment, {task.name: task for task in tasks}, now_s)
         self._held[assignment.number] = held
-        for work in works:
-            self._courses[work.name].holders.add(assignment.number)
+        for task in tasks:
+            self._states[task.name].holders.add(assignment.number)
         if worker.job is None:
             worker.job = held
             self._take_turn(worker.info, now_s)
         else:
             worker.packet = held
-        worker.group = works[0].group
+        worker.group = tasks[0].group
         self._place(worker)
         return assignment
 
@@ -345,15 +345,15 @@ class Scheduler:
                 else:
                     workers.pop(worker.info.name, None)
 
-    def _close(self, course: _Course) -> tuple[Assignment, ...]:
-        """Forgets a work that has its answer, or needs none."""
-        work = course.work
-        del self._courses[work.name]
-        self._blamed.discard(work.name)
-        self._backlog(work).remove(work)
-        for number in course.holders:
-            del self._held[number].open[work.name]
-        over = [self._held[number] for number in sorted(course.holders) if not self._held[number].open]
+    def _close(self, state: _TaskState) -> tuple[Assignment, ...]:
+        """Forgets a task that has its answer, or needs none."""
+        task = state.task
+        del self._states[task.name]
+        self._blamed.discard(task.name)
+        self._queue(task).remove(task)
+        for number in state.holders:
+            del self._held[number].open[task.name]
+        over = [self._held[number] for number in sorted(state.holders) if not self._held[number].open]
         for held in over:
             self._withdraw_asked(held)
         return tuple(held.assignment for held in over)
@@ -362,16 +362,16 @@ class Scheduler:
         """Nobody needs any more what the holder of this assignment asked for."""
         asked, held.waits_for = sorted(held.waits_for), set()
         for name in asked:
-            self._close(self._courses[name])
+            self._close(self._states[name])
         if asked and held.assignment.worker in self._workers:
             self._place(self._workers[held.assignment.worker])
 
-    def _resumed(self, work: Work, now_s: float) -> Assignment | None:
-        """The assignment whose holder need wait no longer, now that this work has its answer."""
-        asker = self._held.get(work.asker) if work.asker is not None else None
-        if asker is None or work.name not in asker.waits_for:
+    def _resumed(self, task: QueuedTask, now_s: float) -> Assignment | None:
+        """The assignment whose holder need wait no longer, now that this task has its answer."""
+        asker = self._held.get(task.asker) if task.asker is not None else None
+        if asker is None or task.name not in asker.waits_for:
             return None
-        asker.waits_for.discard(work.name)
+        asker.waits_for.discard(task.name)
         if asker.waits_for:
             return None
         asker.sign_s = now_s
@@ -379,37 +379,37 @@ class Scheduler:
         return asker.assignment
 
     def _dropped(self, held: _Held, now_s: float, *, is_blamed: bool) -> Loss:
-        """What follows from an assignment that ended with works left, of which the first was under way."""
+        """What follows from an assignment that ended with tasks left, of which the first was under way."""
         self._withdraw_asked(held)
-        courses = self._open_courses(held)
-        for course in courses:
-            course.holders.discard(held.assignment.number)
-        for course in courses[:1] if is_blamed else ():
-            course.losses += 1
-            self._blamed.add(course.work.name)
-        failed = [each for each in courses if each.losses >= self._patience.losses and not each.holders]
-        self._give_back([course for course in courses if course not in failed])
-        for course in failed:
-            self._close(course)
-        resumed = [each for course in failed if (each := self._resumed(course.work, now_s)) is not None]
-        return Loss(tuple(course.work for course in failed), tuple(resumed))
+        states = self._open_states(held)
+        for state in states:
+            state.holders.discard(held.assignment.number)
+        for state in states[:1] if is_blamed else ():
+            state.losses += 1
+            self._blamed.add(state.task.name)
+        failed = [each for each in states if each.losses >= self._timeouts.losses and not each.holders]
+        self._give_back([state for state in states if state not in failed])
+        for state in failed:
+            self._close(state)
+        resumed = [each for state in failed if (each := self._resumed(state.task, now_s)) is not None]
+        return Loss(tuple(state.task for state in failed), tuple(resumed))
 
-    def _give_back(self, courses: Sequence[_Course]) -> None:
-        """Has works done again, before all others, unless somebody has them who is not late."""
-        for course in reversed(courses):
-            if all(self._held[number].is_late for number in course.holders):
-                self._backlog(course.work).put_back(course.work)
+    def _give_back(self, states: Sequence[_TaskState]) -> None:
+        """Has tasks done again, before all others, unless somebody has them who is not late."""
+        for state in reversed(states):
+            if all(self._held[number].is_late for number in state.holders):
+                self._queue(state.task).put_back(state.task)
 
-    def _open_courses(self, held: _Held) -> list[_Course]:
-        return [self._courses[name] for name in held.open]
+    def _open_states(self, held: _Held) -> list[_TaskState]:
+        return [self._states[name] for name in held.open]
 
     def _deadline_s(self, held: _Held) -> float:
-        """When an assignment is late: never where it was late already, its holder waits, or works may not run twice."""
-        if held.is_late or held.waits_for or not held.open or not held.assignment.works[0].is_repeatable:
+        """When an assignment is late: never where it was late already, its holder waits, or tasks may not run twice."""
+        if held.is_late or held.waits_for or not held.open or not held.assignment.tasks[0].is_repeatable:
             return float("inf")
-        patience, courses = self._patience, self._open_courses(held)
-        work = courses[0].work
+        timeouts, states = self._timeouts, self._open_states(held)
+        task = states[0].task
         # One that is known to be slow is waited for, unless others have nothing to do meanwhile.
-        slowness = 1.0 if self._free.get(work.device) else self._durations.slowness(held.assignment.worker)
-        each_s = self._durations.late_s(work, patience, slowness)
-        return held.sign_s - held.spent_s + each_s * len(courses) * 2.0 ** max(course.delays for course in courses)
+        slowness = 1.0 if self._free.get(task.device) else self._durations.slowness(held.assignment.worker)
+        each_s = self._durations.late_s(task, timeouts, slowness)
+        return held.sign_s - held.spent_s + each_s * len(states) * 2.0 ** max(state.delays for state in states)

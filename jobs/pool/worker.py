@@ -14,8 +14,7 @@ from threading import Thread
 from typing import Any
 
 from iosched.jobs.pool import messages
-from iosched.jobs.pool.ahead import QUESTIONS, Asking, Questions, answered
-from iosched.jobs.pool.call import Fetch, WorkerCall
+from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import (
     Call,
     Done,
@@ -28,10 +27,11 @@ from iosched.jobs.pool.messages import (
     Unusable,
     encoded,
 )
-from iosched.jobs.pool.plain import read_as
+from iosched.jobs.pool.prefetch import QUESTIONS, Asking, Questions, answered
 from iosched.jobs.pool.probe import probe_model, probed
 from iosched.jobs.pool.sending import unpacked
 from iosched.jobs.pool.task import Kind
+from iosched.jobs.pool.worker_context import Fetch, WorkerContext
 from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
@@ -129,7 +129,7 @@ class Worker:
     def _do(self, call: Call, fetch: Fetch) -> None:
         self.learn(call.rows)
         try:
-            self.say(Done(call=call.call, result=self._result(call, WorkerCall(self, call, fetch))))
+            self.say(Done(call=call.call, result=self._result(call, WorkerContext(self, call, fetch))))
         except DeviceLostError:
             raise
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the driver has to hear of it
@@ -138,7 +138,7 @@ class Worker:
             self._stops.pop(call.call, None)
             self._known.pop(call.call, None)
 
-    def _result(self, call: Call, context: WorkerCall) -> object:
+    def _result(self, call: Call, context: WorkerContext) -> object:
         if call.kind == QUESTIONS:
             return answered(read_as(call.work, Questions), context)
         kind = self._kinds.get(call.kind)

@@ -24,7 +24,7 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.pool import cluster as cluster_pool
 from iosched.jobs.pool import opening
 from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
 from iosched.jobs.pool.messages import Call
 from iosched.jobs.pool.status import PoolStatus, WorkerStatus
 from iosched.jobs.pool.transport import Lost
@@ -227,7 +227,7 @@ def test_what_a_cluster_cannot_do_is_refused(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker is waited for only as long as a test may take."""
-    monkeypatch.setattr(opening, "ClusterPool", partial(ClusterPool, patience=ClusterPatience(without_s=2.0)))
+    monkeypatch.setattr(opening, "ClusterPool", partial(ClusterPool, timeouts=ClusterTimeouts(without_s=2.0)))
 
 
 @pytest.fixture

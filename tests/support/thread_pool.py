@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from thread_cluster import PATIENCE_S, Fetch, Made, Say, ThreadTransport
 
-from iosched.jobs.pool.ahead import QUESTIONS
-from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
 from iosched.jobs.pool.messages import Call
+from iosched.jobs.pool.prefetch import QUESTIONS
 from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.task import Pending, Task
 from iosched.jobs.pool.transport import Place, Transport
@@ -19,8 +19,8 @@ from iosched.jobs.worker import Worker
 
 R = TypeVar("R")
 
-QUICK = ClusterPatience(without_s=PATIENCE_S, reconnect_s=0.01, ending_s=0.05)
-BRIEF = ClusterPatience(without_s=2.0)
+QUICK = ClusterTimeouts(without_s=PATIENCE_S, reconnect_s=0.01, ending_s=0.05)
+BRIEF = ClusterTimeouts(without_s=2.0)
 """For devices that are left without a worker."""
 
 
@@ -50,7 +50,7 @@ class ThreadPool(ClusterPool):
     """
 
     def __init__(
-        self, path: Path | None, places: Sequence[Place], made: Made, patience: ClusterPatience = QUICK
+        self, path: Path | None, places: Sequence[Place], made: Made, timeouts: ClusterTimeouts = QUICK
     ) -> None:
         self.places, self.made = places, made
         self.transports: list[ThreadTransport] = []
@@ -63,7 +63,7 @@ class ThreadPool(ClusterPool):
         self.poison: set[int] = set()
         self.on_submit: Callable[[Task[Any]], object] = lambda task: None
         self._n_begun = 0
-        super().__init__(lambda: self.connect(), path, _Kept(self.notes, self.shown), patience)
+        super().__init__(lambda: self.connect(), path, _Kept(self.notes, self.shown), timeouts)
 
     @property
     def transport(self) -> ThreadTransport:
@@ -121,7 +121,7 @@ def thread_pool(
     *,
     made: Made = OnTheCpu,
     threads: int = 2,
-    patience: ClusterPatience = QUICK,
+    timeouts: ClusterTimeouts = QUICK,
     **workers: int,
 ) -> Iterator[ThreadPool]:
     """A pool of so many workers by device, each on a machine of its own; real ones unless `made` makes others."""
@@ -130,6 +130,6 @@ def thread_pool(
         for device, count in workers.items()
         for number in range(count)
     ]
-    with ThreadPool(path, places, made, patience) as pool:
+    with ThreadPool(path, places, made, timeouts) as pool:
         assert isinstance(pool, ThreadPool)
         yield pool

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import (
     Call,
     Done,
@@ -23,7 +24,6 @@ from iosched.jobs.pool.messages import (
     raised,
     said,
 )
-from iosched.jobs.pool.plain import read_as
 from iosched.jobs.pool.sending import packed
 from iosched.jobs.pool.task import Kind
 from iosched.jobs.worker import Worker

@@ -29,10 +29,10 @@ from thread_cluster import (
 from thread_pool import ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
-from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Stop, encoded
-from iosched.jobs.pool.patience import Patience
 from iosched.jobs.pool.task import Kind
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Send
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
 from iosched.models.version import iosched_version
@@ -257,8 +257,8 @@ def test_a_task_that_hangs_is_done_by_another_and_the_first_is_told_to_stop(path
             return InterruptedTaskError("interrupted")
         return quick_task(talk)
 
-    patience = ClusterPatience(Patience(unknown_s=0.1, floor_s=0.1), PATIENCE_S, 0.01)
-    with thread_pool(path, made=toys(script), patience=patience, cpu=2) as pool:
+    timeouts = ClusterTimeouts(Timeouts(unknown_s=0.1, floor_s=0.1), PATIENCE_S, 0.01)
+    with thread_pool(path, made=toys(script), timeouts=timeouts, cpu=2) as pool:
         assert finish(pool, pool.submit(toy_task("hangs"))) == ["HANGS"]
         soon(pool, lambda: stops)
         assert stops[0].how == "now"
@@ -293,8 +293,8 @@ def score_once(talk: Talk) -> Any:
 
 
 def test_a_score_whose_worker_has_ended_is_run_again_a_little_later(path: Path) -> None:
-    patience = ClusterPatience(without_s=PATIENCE_S, ending_s=0.4)
-    with thread_pool(path, made=toys(score_once), patience=patience, cpu=2) as pool:
+    timeouts = ClusterTimeouts(without_s=PATIENCE_S, ending_s=0.4)
+    with thread_pool(path, made=toys(score_once), timeouts=timeouts, cpu=2) as pool:
         pending = pool.submit(toy_task(kind=ONCE))
         soon(pool, lambda: pool.calls)
         pool.transport.kill(holder(pool, "toy"), has_ended=True)
@@ -449,14 +449,14 @@ def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
 
 
 def test_a_device_without_a_worker_is_missing(path: Path) -> None:
-    patience, says = ClusterPatience(without_s=0.1), r"no worker on v100 .* the cluster has: cpu"
-    with thread_pool(path, made=quick(), patience=patience, cpu=1) as pool, pytest.raises(DeviceError, match=says):
+    timeouts, says = ClusterTimeouts(without_s=0.1), r"no worker on v100 .* the cluster has: cpu"
+    with thread_pool(path, made=quick(), timeouts=timeouts, cpu=1) as pool, pytest.raises(DeviceError, match=says):
         finish(pool, pool.submit(toy_task(device="v100")))
 
 
 def test_all_workers_lost_for_good_is_a_device_that_is_lost(path: Path) -> None:
-    patience = ClusterPatience(without_s=0.5)
-    with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), patience=patience, cpu=1) as pool:
+    timeouts = ClusterTimeouts(without_s=0.5)
+    with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), timeouts=timeouts, cpu=1) as pool:
         pending = pool.submit(toy_task())
         soon(pool, lambda: pool.calls)
         pool.transport.kill("worker-1", "its machine is gone", for_good=True)

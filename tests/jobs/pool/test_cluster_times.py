@@ -11,12 +11,12 @@ from thread_cluster import cpu_places, row, toy_facts, toy_task
 
 from iosched.jobs.pool import cluster, messages
 from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
 from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, encoded
-from iosched.jobs.pool.roster import LONGEST_WAIT_S
 from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.task import Pending
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start
+from iosched.jobs.pool.worker_slots import LONGEST_WAIT_S
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.scheduler.questions import of_operator
 
@@ -32,7 +32,7 @@ class Scene:
         self.sent: list[Command] = []
         self.notes: list[str] = []
         self._coming: list[Event] = [Reached(), Places(tuple(places))]
-        self.pool = ClusterPool(lambda: self, None, self, ClusterPatience(without_s=WITHOUT_S))
+        self.pool = ClusterPool(lambda: self, None, self, ClusterTimeouts(without_s=WITHOUT_S))
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
@@ -93,7 +93,7 @@ class Scene:
 
     @property
     def workers(self) -> list[str]:
-        return list(self.pool._roster.members)
+        return list(self.pool._slots.active)
 
 
 @pytest.fixture

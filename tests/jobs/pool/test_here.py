@@ -14,7 +14,7 @@ from thread_cluster import finish, toy_model
 
 from iosched.jobs.exploring.score import ScoreCommand
 from iosched.jobs.exploring.score_task import SCORE, Score
-from iosched.jobs.pool.here import LocalPool
+from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import Context, Kind, Pool, Task
 from iosched.models.errors import DeviceError, UsageError

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.pool import plain
+from iosched.jobs.pool import codec
 from iosched.jobs.pool.messages import (
     Asked,
     Call,
@@ -115,19 +115,19 @@ def test_infinities_are_no_nulls() -> None:
 
 
 def test_no_number_is_read_back_as_none() -> None:
-    assert math.isnan(plain.read(plain.written(math.nan), float))
-    assert math.isnan(plain.read(plain.written([math.nan]), list[Any])[0])
+    assert math.isnan(codec.read(codec.written(math.nan), float))
+    assert math.isnan(codec.read(codec.written([math.nan]), list[Any])[0])
 
 
 def test_a_key_that_marks_numbers_is_refused_where_it_is_written() -> None:
     with pytest.raises(ValueError, match="stands for a number"):
-        encoded(Done(call=0, result={"runtime": {plain.NUMBER: "inf"}}))
+        encoded(Done(call=0, result={"runtime": {codec.NUMBER: "inf"}}))
 
 
 @pytest.mark.parametrize("mark", ["1", "nan ", 1, None, "Infinity"])
 def test_a_mark_of_a_number_that_is_none_is_refused_where_it_is_read(mark: object) -> None:
     with pytest.raises(ExecutionError, match="marks what is no number"):
-        plain.read(json.dumps({"a": {plain.NUMBER: mark}}).encode(), dict[str, Any])
+        codec.read(json.dumps({"a": {codec.NUMBER: mark}}).encode(), dict[str, Any])
 
 
 @pytest.mark.parametrize(

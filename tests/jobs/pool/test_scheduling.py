@@ -1,4 +1,4 @@
-"""Works are assigned to workers, again where those are lost or late, and each is answered once."""
+"""Tasks are assigned to workers, again where those are lost or late, and each is answered once."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Iterable
 
 import pytest
 
-from iosched.jobs.pool.backlog import Work, packet_size
-from iosched.jobs.pool.patience import Durations, Patience
 from iosched.jobs.pool.scheduling import Assignment, Scheduler, WorkerInfo
+from iosched.jobs.pool.task_queue import QueuedTask, packet_size
+from iosched.jobs.pool.timeouts import Durations, Timeouts
 
-PATIENCE = Patience(factor=4.0, floor_s=10.0, unknown_s=1000.0, losses=3, turn_s=60.0)
+PATIENCE = Timeouts(factor=4.0, floor_s=10.0, unknown_s=1000.0, losses=3, turn_s=60.0)
 
 
 def worker(name: str, device: str = "cpu", node: str | None = None, side: str = "cpu") -> WorkerInfo:
     return WorkerInfo(name, (device,), node or name, side)
 
 
-def scheduler(*workers: str | WorkerInfo, patience: Patience = PATIENCE) -> Scheduler:
-    made = Scheduler(patience)
+def scheduler(*workers: str | WorkerInfo, timeouts: Timeouts = PATIENCE) -> Scheduler:
+    made = Scheduler(timeouts)
     for each in workers:
         made.join(worker(each) if isinstance(each, str) else each)
     return made
 
 
-def jobs(*names: int, device: str = "cpu") -> list[Work]:
-    return [Work(name, device, "job") for name in names]
+def jobs(*names: int, device: str = "cpu") -> list[QueuedTask]:
+    return [QueuedTask(name, device, "job") for name in names]
 
 
-def stages(count: int) -> list[Work]:
-    return [Work(name, "cpu", "stage", in_packets=True) for name in range(count)]
+def stages(count: int) -> list[QueuedTask]:
+    return [QueuedTask(name, "cpu", "stage", in_packets=True) for name in range(count)]
 
 
-def questions(asker: Assignment, *names: int) -> list[Work]:
-    return [Work(name, "cpu", "question", "model", in_packets=True, asker=asker.number) for name in names]
+def questions(asker: Assignment, *names: int) -> list[QueuedTask]:
+    return [QueuedTask(name, "cpu", "question", "model", in_packets=True, asker=asker.number) for name in names]
 
 
 def searching(*workers: str | WorkerInfo) -> tuple[Scheduler, Assignment]:
-    """A scheduler of these workers, the first of which has work 0."""
+    """A scheduler of these workers, the first of which has task 0."""
     made = scheduler(*workers)
     made.submit(jobs(0))
     (search,) = made.assign(0.0)
@@ -45,18 +45,18 @@ def searching(*workers: str | WorkerInfo) -> tuple[Scheduler, Assignment]:
 
 
 def by_worker(assignments: Iterable[Assignment]) -> dict[str, tuple[int, ...]]:
-    return {each.worker: tuple(work.name for work in each.works) for each in assignments}
+    return {each.worker: tuple(task.name for task in each.tasks) for each in assignments}
 
 
 def end(of: Scheduler, assignment: Assignment, now_s: float) -> None:
-    """The worker answers all works of an assignment."""
-    for work in assignment.works:
-        of.answered(assignment.number, work.name, now_s)
+    """The worker answers all tasks of an assignment."""
+    for task in assignment.tasks:
+        of.answered(assignment.number, task.name, now_s)
     of.ended(assignment.number, now_s)
 
 
-def names(works: Iterable[Work]) -> list[int]:
-    return [work.name for work in works]
+def names(tasks: Iterable[QueuedTask]) -> list[int]:
+    return [task.name for task in tasks]
 
 
 def test_packets_of_the_papers_generation_fall_from_three_to_one() -> None:
@@ -65,7 +65,7 @@ def test_packets_of_the_papers_generation_fall_from_three_to_one() -> None:
     sizes = []
     while assignments := list(pool.assign(0.0)):
         for each in assignments:
-            sizes.append(len(each.works))
+            sizes.append(len(each.tasks))
             end(pool, each, 1.0)
     assert sizes == [3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1]
 
@@ -79,7 +79,7 @@ def test_tasks_are_taken_one_at_a_time() -> None:
     pool = scheduler("a")
     pool.submit(jobs(1, 2))
     (first,) = pool.assign(0.0)
-    assert names(first.works) == [1]
+    assert names(first.tasks) == [1]
     assert list(pool.assign(0.0)) == []
     end(pool, first, 1.0)
     assert by_worker(pool.assign(1.0)) == {"a": (2,)}
@@ -93,9 +93,9 @@ def test_workers_get_works_of_their_device_alone() -> None:
 
 def test_a_worker_keeps_to_the_model_that_it_has_open() -> None:
     pool, order = scheduler("a"), []
-    pool.submit(Work(name, "cpu", "cell", group) for name, group in enumerate("xyxy"))
+    pool.submit(QueuedTask(name, "cpu", "cell", group) for name, group in enumerate("xyxy"))
     while assignments := list(pool.assign(0.0)):
-        order += names(assignments[0].works)
+        order += names(assignments[0].tasks)
         end(pool, assignments[0], 1.0)
     assert order == [0, 2, 1, 3]
 
@@ -145,12 +145,12 @@ def test_of_a_packet_only_the_work_under_way_is_blamed_and_goes_alone() -> None:
     pool = scheduler("a")
     pool.submit(stages(6))
     (packet,) = pool.assign(0.0)
-    assert names(packet.works) == [0, 1, 2]
+    assert names(packet.tasks) == [0, 1, 2]
     pool.answered(packet.number, 0, 1.0)
     pool.leave("a", 2.0, is_blamed=True)
     pool.join(worker("b"))
     (alone,) = pool.assign(2.0)
-    assert names(alone.works) == [1]
+    assert names(alone.tasks) == [1]
     end(pool, alone, 3.0)
     assert by_worker(pool.assign(3.0)) == {"b": (2, 3)}
 
@@ -175,7 +175,7 @@ def test_of_a_late_work_and_its_copy_the_first_answer_counts() -> None:
 def test_a_work_is_late_after_four_times_the_median_a_minute_at_least_and_an_hour_where_nothing_is_known(
     took_s: tuple[float, ...], late_s: float
 ) -> None:
-    pool = scheduler(*(str(index) for index in range(len(took_s))), patience=Patience())
+    pool = scheduler(*(str(index) for index in range(len(took_s))), timeouts=Timeouts())
     pool.submit(jobs(*range(len(took_s))))
     for held, seconds in zip(list(pool.assign(0.0)), took_s, strict=True):
         end(pool, held, seconds)
@@ -190,7 +190,7 @@ def test_a_work_is_late_after_four_times_the_median_a_minute_at_least_and_an_hou
 
 def test_a_work_that_may_run_once_at_a_time_never_has_a_copy() -> None:
     pool = scheduler("a", "b")
-    pool.submit([Work(1, "cpu", "score", is_repeatable=False)])
+    pool.submit([QueuedTask(1, "cpu", "score", is_repeatable=False)])
     list(pool.assign(0.0))
     assert pool.late(1e9) == ()
     assert list(pool.assign(1e9)) == []
@@ -223,7 +223,7 @@ def test_a_worker_that_is_slow_and_steady_is_late_but_once() -> None:
         late += len(pool.late(now))
         for held in pool.assignments():
             if now - begun_s[held.number] == takes_s[held.worker]:
-                answer = pool.answered(held.number, held.works[0].name, now)
+                answer = pool.answered(held.number, held.tasks[0].name, now)
                 pool.ended(held.number, now)
                 done_by_slow += answer.is_first and held.worker == "slow"
                 for superfluous in answer.superfluous:
@@ -252,7 +252,7 @@ def test_a_worker_whose_search_waits_takes_packets_of_what_was_asked_and_nothing
     pool.submit(jobs(9))
     pool.wait_for(search.number, questions(search, 1, 2), 1.0)
     (first,) = pool.assign(1.0)
-    assert names(first.works) == [1]
+    assert names(first.tasks) == [1]
     assert pool.answered(first.number, 1, 2.0).resumed is None
     pool.ended(first.number, 2.0)
     (second,) = pool.assign(2.0)
@@ -284,13 +284,13 @@ def test_searches_on_all_workers_that_all_ask_answer_each_other() -> None:
     pool.submit(jobs(0, 100))
     searches = list(pool.assign(0.0))
     for each in searches:
-        first = each.works[0].name
+        first = each.tasks[0].name
         pool.wait_for(each.number, questions(each, first + 1, first + 2, first + 3), 1.0)
     resumed = []
     while packets := list(pool.assign(1.0)):
         for packet in packets:
-            for work in packet.works:
-                if (one := pool.answered(packet.number, work.name, 2.0).resumed) is not None:
+            for task in packet.tasks:
+                if (one := pool.answered(packet.number, task.name, 2.0).resumed) is not None:
                     resumed.append(one)
             pool.ended(packet.number, 2.0)
     assert sorted(resumed, key=lambda each: each.number) == searches
@@ -301,7 +301,7 @@ def test_a_lost_search_takes_what_it_asked_for_with_it() -> None:
     pool.wait_for(search.number, questions(search, 1, 2, 3, 4), 1.0)
     (under_way,) = (each for each in pool.assign(1.0) if each.worker == "b")
     pool.leave("a", 2.0, is_blamed=True)
-    assert not pool.answered(under_way.number, under_way.works[0].name, 3.0).is_first
+    assert not pool.answered(under_way.number, under_way.tasks[0].name, 3.0).is_first
     pool.ended(under_way.number, 3.0)
     assert by_worker(pool.assign(3.0)) == {"b": (0,)}
 
@@ -352,12 +352,12 @@ def test_withdrawn_works_are_given_to_nobody_and_their_holders_are_named() -> No
 
 
 def test_the_median_is_of_the_latest() -> None:
-    durations, work, patience = Durations(), Work(1, "cpu", "job"), Patience(factor=1.0, floor_s=0.0)
-    assert durations.late_s(work, patience, 1.0) == patience.unknown_s
+    durations, task, timeouts = Durations(), QueuedTask(1, "cpu", "job"), Timeouts(factor=1.0, floor_s=0.0)
+    assert durations.late_s(task, timeouts, 1.0) == timeouts.unknown_s
     for seconds in (1.0, 100.0, 3.0):
-        durations.add(work, seconds, "a")
-    assert durations.late_s(work, patience, 1.0) == 3.0
+        durations.add(task, seconds, "a")
+    assert durations.late_s(task, timeouts, 1.0) == 3.0
     for _ in range(200):
-        durations.add(work, 7.0, "a")
-    assert durations.late_s(work, patience, 1.0) == 7.0
-    assert durations.late_s(Work(1, "v100", "job"), patience, 1.0) == patience.unknown_s
+        durations.add(task, 7.0, "a")
+    assert durations.late_s(task, timeouts, 1.0) == 7.0
+    assert durations.late_s(QueuedTask(1, "v100", "job"), timeouts, 1.0) == timeouts.unknown_s

@@ -9,22 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from iosched.jobs.pool.backlog import LARGEST_PACKET, Work
-from iosched.jobs.pool.patience import Patience
 from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler, WorkerInfo
+from iosched.jobs.pool.task_queue import LARGEST_PACKET, QueuedTask
+from iosched.jobs.pool.timeouts import Timeouts
 
 DEVICES = {"cpu": "cpu", "v100": "gpu"}
 NODES = ("one", "two")
-PATIENCE = Patience(factor=2.0, floor_s=5.0, unknown_s=20.0, losses=3, turn_s=10.0)
+PATIENCE = Timeouts(factor=2.0, floor_s=5.0, unknown_s=20.0, losses=3, turn_s=10.0)
 
 
 class Cluster(RuleBasedStateMachine):
-    """Workers that come, work, wait, answer, are lost, and answer still.
+    """Workers that come, task, wait, answer, are lost, and answer still.
 
     Attributes:
         held: assignments of workers that are up; `gone`, those of lost workers, which may still be answered.
-        done_under: names of works that were answered under an assignment, by its number.
-        waits: names of works that the holder of an assignment waits for.
+        done_under: names of tasks that were answered under an assignment, by its number.
+        waits: names of tasks that the holder of an assignment waits for.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Cluster(RuleBasedStateMachine):
         self.done_under: dict[int, set[int]] = {}
         self.waits: dict[int, set[int]] = {}
         self.answers: Counter[int] = Counter()
-        self.submitted: dict[int, Work] = {}
+        self.submitted: dict[int, QueuedTask] = {}
         self.withdrawn: set[int] = set()
         self.losses: Counter[int] = Counter()
         self.largest: dict[tuple[str, str], int] = {}
@@ -55,20 +55,20 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(device=st.sampled_from(sorted(DEVICES)), group=st.sampled_from("xy"), count=st.integers(1, 20))
     def stages_are_submitted(self, device: str, group: str, count: int) -> None:
-        self._submit([Work(self._name(), device, "stage", group, in_packets=True) for _ in range(count)])
+        self._submit([QueuedTask(self._name(), device, "stage", group, in_packets=True) for _ in range(count)])
 
     @rule(device=st.sampled_from(sorted(DEVICES)), count=st.integers(1, 3), is_repeatable=st.booleans())
     def jobs_are_submitted(self, device: str, count: int, is_repeatable: bool) -> None:
-        self._submit([Work(self._name(), device, "job", is_repeatable=is_repeatable) for _ in range(count)])
+        self._submit([QueuedTask(self._name(), device, "job", is_repeatable=is_repeatable) for _ in range(count)])
 
-    def _submit(self, works: list[Work]) -> None:
-        self._note(works)
-        self.pool.submit(works)
+    def _submit(self, tasks: list[QueuedTask]) -> None:
+        self._note(tasks)
+        self.pool.submit(tasks)
 
-    def _note(self, works: Iterable[Work]) -> None:
-        for work in works:
-            self.submitted[work.name] = work
-            self.largest[work.device, work.group] = LARGEST_PACKET
+    def _note(self, tasks: Iterable[QueuedTask]) -> None:
+        for task in tasks:
+            self.submitted[task.name] = task
+            self.largest[task.device, task.group] = LARGEST_PACKET
 
     @rule(seconds=st.floats(0.0, 60.0))
     def time_passes(self, seconds: float) -> None:
@@ -83,65 +83,65 @@ class Cluster(RuleBasedStateMachine):
             self.done_under[assignment.number] = set()
 
     def _check(self, assignment: Assignment) -> None:
-        works = assignment.works
+        tasks = assignment.tasks
         beside = [each for each in self.held.values() if each.worker == assignment.worker]
         assert len(beside) <= 1
         assert all(self.waits[each.number] for each in beside), "it was waiting for what it asked for"
-        assert all(work.asker is not None for work in works) or not beside
-        assert {work.device for work in works} <= set(self.workers[assignment.worker].devices)
-        assert len({work.group for work in works}) == 1
-        assert len(works) == 1 or all(work.in_packets for work in works)
-        assert not any(self.answers[work.name] for work in works)
-        for work in works:
-            holders = [each for each in self.held.values() if work in each.works]
-            assert work.is_repeatable or not holders
-        key = works[0].device, works[0].group
-        if works[0].in_packets and not any(self.losses.values()):
-            assert 1 <= len(works) <= self.largest[key]
-            self.largest[key] = len(works)
+        assert all(task.asker is not None for task in tasks) or not beside
+        assert {task.device for task in tasks} <= set(self.workers[assignment.worker].devices)
+        assert len({task.group for task in tasks}) == 1
+        assert len(tasks) == 1 or all(task.in_packets for task in tasks)
+        assert not any(self.answers[task.name] for task in tasks)
+        for task in tasks:
+            holders = [each for each in self.held.values() if task in each.tasks]
+            assert task.is_repeatable or not holders
+        key = tasks[0].device, tasks[0].group
+        if tasks[0].in_packets and not any(self.losses.values()):
+            assert 1 <= len(tasks) <= self.largest[key]
+            self.largest[key] = len(tasks)
 
     @precondition(lambda self: self._jobs_at_work())
     @rule(data=st.data(), count=st.integers(1, 9))
     def a_search_asks(self, data: st.DataObject, count: int) -> None:
         search = data.draw(st.sampled_from(self._jobs_at_work()))
-        device = search.works[0].device
-        works = [Work(self._name(), device, "question", "m", True, search.number) for _ in range(count)]
-        if not self._is_done(search.works[0].name):
-            self._note(works)
-            self.waits[search.number] = {work.name for work in works}
-        self.pool.wait_for(search.number, works, self.now_s)
+        device = search.tasks[0].device
+        tasks = [QueuedTask(self._name(), device, "question", "m", True, search.number) for _ in range(count)]
+        if not self._is_done(search.tasks[0].name):
+            self._note(tasks)
+            self.waits[search.number] = {task.name for task in tasks}
+        self.pool.wait_for(search.number, tasks, self.now_s)
 
     def _jobs_at_work(self) -> list[Assignment]:
-        found = [each for each in self.held.values() if each.works[0].kind == "job"]
+        found = [each for each in self.held.values() if each.tasks[0].kind == "job"]
         return [each for each in found if not self.waits.setdefault(each.number, set())]
 
     @precondition(lambda self: self._answerable())
     @rule(data=st.data())
     def a_work_is_answered(self, data: st.DataObject) -> None:
-        assignment, work = data.draw(st.sampled_from(self._answerable()))
-        self._answer(assignment, work)
+        assignment, task = data.draw(st.sampled_from(self._answerable()))
+        self._answer(assignment, task)
 
-    def _answerable(self) -> list[tuple[Assignment, Work]]:
+    def _answerable(self) -> list[tuple[Assignment, QueuedTask]]:
         return [
-            (each, work)
+            (each, task)
             for each in [*self.held.values(), *self.gone]
-            for work in each.works
-            if work.name not in self.done_under[each.number] and not self.waits.get(each.number)
+            for task in each.tasks
+            if task.name not in self.done_under[each.number] and not self.waits.get(each.number)
         ]
 
-    def _answer(self, assignment: Assignment, work: Work) -> None:
-        self.done_under[assignment.number].add(work.name)
-        answer = self.pool.answered(assignment.number, work.name, self.now_s)
-        assert answer.is_first != self._is_done(work.name)
-        self._resume(work, answer.resumed)
-        self.answers[work.name] += answer.is_first
+    def _answer(self, assignment: Assignment, task: QueuedTask) -> None:
+        self.done_under[assignment.number].add(task.name)
+        answer = self.pool.answered(assignment.number, task.name, self.now_s)
+        assert answer.is_first != self._is_done(task.name)
+        self._resume(task, answer.resumed)
+        self.answers[task.name] += answer.is_first
         self._forget_waits()
 
-    def _resume(self, work: Work, resumed: Assignment | None) -> None:
-        waits = self.waits.get(work.asker or 0, set())
-        was_last = waits == {work.name} and not self._is_done(work.name)
-        assert (resumed is not None) == (was_last and work.asker in self.held)
-        waits.discard(work.name)
+    def _resume(self, task: QueuedTask, resumed: Assignment | None) -> None:
+        waits = self.waits.get(task.asker or 0, set())
+        was_last = waits == {task.name} and not self._is_done(task.name)
+        assert (resumed is not None) == (was_last and task.asker in self.held)
+        waits.discard(task.name)
 
     def _is_done(self, name: int) -> bool:
         return self.answers[name] > 0 or name in self.withdrawn
@@ -149,7 +149,7 @@ class Cluster(RuleBasedStateMachine):
     def _forget_waits(self) -> None:
         """Nobody waits for what a search has asked that has its answer from elsewhere, or is lost."""
         for each in [*self.held.values(), *self.gone]:
-            if all(self._is_done(work.name) for work in each.works) or each.number not in self.held:
+            if all(self._is_done(task.name) for task in each.tasks) or each.number not in self.held:
                 forgotten = self.waits.pop(each.number, set())
                 self.withdrawn |= {name for name in forgotten if not self.answers[name]}
 
@@ -159,7 +159,7 @@ class Cluster(RuleBasedStateMachine):
         self._end(data.draw(st.sampled_from(self._finished())))
 
     def _finished(self) -> list[Assignment]:
-        return [each for each in self.held.values() if len(self.done_under[each.number]) == len(each.works)]
+        return [each for each in self.held.values() if len(self.done_under[each.number]) == len(each.tasks)]
 
     def _end(self, assignment: Assignment) -> None:
         del self.held[assignment.number]
@@ -176,13 +176,13 @@ class Cluster(RuleBasedStateMachine):
         for each in [each for each in self.held.values() if each.worker == name]:
             del self.held[each.number]
             self.gone.append(each)
-            self.losses.update(work.name for work in each.works if is_blamed)
-        for work in self.pool.leave(name, self.now_s, is_blamed=is_blamed).failed:
-            assert self.losses[work.name] >= PATIENCE.losses
-            assert not self._is_done(work.name)
-            assert not any(work in each.works for each in self.held.values()), "another may still answer it"
-            self.answers[work.name] += 1
-            self.waits.get(work.asker or 0, set()).discard(work.name)
+            self.losses.update(task.name for task in each.tasks if is_blamed)
+        for task in self.pool.leave(name, self.now_s, is_blamed=is_blamed).failed:
+            assert self.losses[task.name] >= PATIENCE.losses
+            assert not self._is_done(task.name)
+            assert not any(task in each.tasks for each in self.held.values()), "another may still answer it"
+            self.answers[task.name] += 1
+            self.waits.get(task.asker or 0, set()).discard(task.name)
         self._forget_waits()
 
     @precondition(lambda self: self.submitted)
@@ -197,7 +197,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def works_without_an_answer_are_known(self) -> None:
         open_works = {name for name in self.submitted if not self._is_done(name)}
-        assert {work.name for work in self.pool.unanswered()} == open_works
+        assert {task.name for task in self.pool.unanswered()} == open_works
 
     @invariant()
     def a_machines_cpu_and_its_gpus_do_not_work_at_a_time(self) -> None:
@@ -206,7 +206,7 @@ class Cluster(RuleBasedStateMachine):
             assert len({info.side for info in at_work if info.node == node}) <= 1
 
     def teardown(self) -> None:
-        """With one good worker for each device all works are answered in the end, whatever hangs elsewhere."""
+        """With one good worker for each device all tasks are answered in the end, whatever hangs elsewhere."""
         for name in sorted(self.workers):
             self._go(name, is_blamed=False)
         for device, side in DEVICES.items():
@@ -216,8 +216,8 @@ class Cluster(RuleBasedStateMachine):
         for _ in range(2 * len(self.submitted) + 2):
             self.works_are_assigned()
             for each in list(self.held.values()):
-                for work in each.works:
-                    self._answer(each, work)
+                for task in each.tasks:
+                    self._answer(each, task)
                 self._end(each)
         assert {name for name in self.submitted if not self._is_done(name)} == set()
         assert set(self.answers.values()) <= {0, 1}
@@ -240,8 +240,8 @@ def test_searches_on_all_workers_that_ask_each_other_come_to_an_end(
     n_workers, names = len(rounds), iter(range(1, 10**6))
     for index in range(n_workers):
         pool.join(WorkerInfo(f"worker-{index}", ("cpu",), f"node-{index}"))
-    searches = [Work(next(names), "cpu", "search", f"model {index}") for index in range(n_workers + more)]
-    left = {work.name: list(rounds[index % n_workers]) for index, work in enumerate(searches)}
+    searches = [QueuedTask(next(names), "cpu", "search", f"model {index}") for index in range(n_workers + more)]
+    left = {task.name: list(rounds[index % n_workers]) for index, task in enumerate(searches)}
     pool.submit(searches)
     held: dict[int, Assignment] = {}
     waits: set[int] = set()
@@ -252,16 +252,16 @@ def test_searches_on_all_workers_that_ask_each_other_come_to_an_end(
         if not able:
             break
         each = held[data.draw(st.sampled_from(able))]
-        work = each.works[0]
-        if work.asker is None and left[work.name]:
-            count = left[work.name].pop()
-            asked = [Work(next(names), "cpu", "q", work.group, True, each.number) for _ in range(count)]
+        task = each.tasks[0]
+        if task.asker is None and left[task.name]:
+            count = left[task.name].pop()
+            asked = [QueuedTask(next(names), "cpu", "q", task.group, True, each.number) for _ in range(count)]
             waits.add(each.number)
             pool.wait_for(each.number, asked, 0.0)
             continue
-        for work in each.works:
-            answer = pool.answered(each.number, work.name, 0.0)
-            n_answered += work.asker is None and answer.is_first
+        for task in each.tasks:
+            answer = pool.answered(each.number, task.name, 0.0)
+            n_answered += task.asker is None and answer.is_first
             waits.discard(0 if answer.resumed is None else answer.resumed.number)
         pool.ended(each.number, 0.0)
         del held[each.number]

@@ -24,8 +24,7 @@ from iosched.jobs.exploring.score_task import SCORE, Score, Scored
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize
-from iosched.jobs.pool import call as calling
-from iosched.jobs.pool.ahead import QUESTIONS, Questions
+from iosched.jobs.pool import worker_context as calling
 from iosched.jobs.pool.messages import (
     Call,
     Done,
@@ -41,6 +40,7 @@ from iosched.jobs.pool.messages import (
     Unusable,
     raised,
 )
+from iosched.jobs.pool.prefetch import QUESTIONS, Questions
 from iosched.jobs.pool.sending import packed, unpacked
 from iosched.jobs.pool.worker import Worker
 from iosched.jobs.ranking.cost import model_cost
@@ -312,7 +312,7 @@ def test_a_worker_is_unusable_whose_device_is_lost_or_that_is_told_what_it_does_
         raise error or AssertionError
 
     talk.answer = lambda message: has_ended.set() if isinstance(message, Unusable) else None
-    monkeypatch.setattr(calling.WorkerCall, "settings", lost)
+    monkeypatch.setattr(calling.WorkerContext, "settings", lost)
     if error:
         talk.begin(OPTIMIZE, Optimize(ON_CPU), fire())
     else:

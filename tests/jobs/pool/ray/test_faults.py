@@ -14,7 +14,7 @@ from small_models import branches
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.jobs.optimize_task import optimize_on
-from iosched.jobs.pool.cluster import ClusterPatience, ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
 from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.cores import local_places
@@ -29,7 +29,7 @@ from iosched.runtime.cores import cpu_count
 pytestmark = pytest.mark.slow
 
 WORKERS = min(2, cpu_count())
-PATIENCE = ClusterPatience(reconnect_s=0.1)
+PATIENCE = ClusterTimeouts(reconnect_s=0.1)
 QUIET = "quiet_worker:quiet"
 SETTINGS = OptimizeSettings(device="cpu", threads=1)
 SEEN_WITHIN_S = 60.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.opening import Lent
 from iosched.jobs.pace import Pace
-from iosched.jobs.pool.ahead import AskedAhead
 from iosched.jobs.pool.messages import Call, Opened, Progress, Step
+from iosched.jobs.pool.prefetch import RemotePrefetch
 from iosched.jobs.pool.task import How
 from iosched.jobs.progress import Observer
 from iosched.jobs.settings import OptimizeSettings
@@ -36,7 +36,7 @@ Fetch = Callable[[], bytes]
 """Brings the ONNX file that a message is about."""
 
 
-class WorkerCall:
+class WorkerContext:
     """One call; belongs to the worker's thread.
 
     Attributes:
@@ -104,7 +104,7 @@ class WorkerCall:
         """What has other workers answer the questions of a search; None where they are not asked."""
         if not self._call.asks:
             return None
-        return AskedAhead(self._worker, self, self._call.model, self._opening(opening), model, is_over)
+        return RemotePrefetch(self._worker, self, self._call.model, self._opening(opening), model, is_over)
 
     def write(self, path: Path) -> None:
         """Writes the file that was sent."""

@@ -21,7 +21,7 @@ WATCHED, MOST_DISTURBED = 10, 7
 
 
 @dataclass(eq=False)
-class Member:
+class ActiveWorker:
     """A worker that may be given tasks.
 
     Attributes:
@@ -52,7 +52,7 @@ class Member:
 
 
 @dataclass
-class _Post:
+class _Slot:
     """One device, and the worker that was started on it last."""
 
     place: Place
@@ -63,7 +63,7 @@ class _Post:
     is_closed: bool = False
 
 
-class Roster:
+class WorkerSlots:
     """The devices of a cluster, and their workers. Times are seconds of any clock.
 
     Args:
@@ -72,7 +72,7 @@ class Roster:
 
     Attributes:
         wanted: names of devices that workers are started for.
-        members: workers that may be given tasks, by name.
+        active: workers that may be given tasks, by name.
         losses: a line for each worker that was lost.
         is_known: whether the cluster has said what it has.
     """
@@ -80,10 +80,10 @@ class Roster:
     def __init__(self, send: Callable[[Command], None], note: Callable[[str], None]) -> None:
         self._send, self._note = send, note
         self.wanted: set[str] = set()
-        self.members: dict[str, Member] = {}
+        self.active: dict[str, ActiveWorker] = {}
         self.losses: list[str] = []
         self.is_known = self._is_reached = False
-        self._posts: dict[tuple[str, str, tuple[int, ...], int], _Post] = {}
+        self._slots: dict[tuple[str, str, tuple[int, ...], int], _Slot] = {}
         self._n_started = 0
         self._had: set[str] = set()
         self._reasons: dict[str, str] = {}
@@ -91,23 +91,23 @@ class Roster:
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices that the cluster has, by name, sorted."""
-        return tuple(sorted({post.place.device for post in self._posts.values()}))
+        return tuple(sorted({slot.place.device for slot in self._slots.values()}))
 
     def count(self, device: str) -> int:
         """How many workers a device can have."""
-        return sum(post.place.device == device and not post.is_closed for post in self._posts.values())
+        return sum(slot.place.device == device and not slot.is_closed for slot in self._slots.values())
 
     def change(self, places: Sequence[Place]) -> None:
         """The cluster has these places now; workers at others are left to end."""
         found = {
             (place.node, place.device, place.cores, number): place for place in places for number in range(place.count)
         }
-        self._posts = {key: self._posts.get(key) or _Post(place) for key, place in found.items()}
+        self._slots = {key: self._slots.get(key) or _Slot(place) for key, place in found.items()}
         self._is_reached = self.is_known = True
 
     def clear(self) -> None:
         """The cluster is not reached any more, nor any of its workers; it will probably have what it had."""
-        self._posts = {key: _Post(post.place) for key, post in self._posts.items()}
+        self._slots = {key: _Slot(slot.place) for key, slot in self._slots.items()}
         self._is_reached = False
 
     def start(self, now_s: float) -> None:
@@ -115,67 +115,67 @@ class Roster:
 
         A device rests no longer once no other one of its name has a worker.
         """
-        served = {post.place.device for post in self._posts.values() if post.worker is not None}
-        for post in self._posts.values() if self._is_reached else ():
-            is_rested = now_s >= post.again_s or (post.is_resting and post.place.device not in served)
-            is_due = post.worker is None and not post.is_closed and is_rested
-            if is_due and post.place.device in self.wanted:
+        served = {slot.place.device for slot in self._slots.values() if slot.worker is not None}
+        for slot in self._slots.values() if self._is_reached else ():
+            is_rested = now_s >= slot.again_s or (slot.is_resting and slot.place.device not in served)
+            is_due = slot.worker is None and not slot.is_closed and is_rested
+            if is_due and slot.place.device in self.wanted:
                 self._n_started += 1
-                post.worker, post.is_resting = f"worker-{self._n_started}", False
-                self._send(Start(post.worker, post.place))
+                slot.worker, slot.is_resting = f"worker-{self._n_started}", False
+                self._send(Start(slot.worker, slot.place))
 
-    def arrive(self, worker: str, facts: Facts, now_s: float) -> Member | None:
+    def arrive(self, worker: str, facts: Facts, now_s: float) -> ActiveWorker | None:
         """A worker is up; None where it is of no use: of another version, or noisy while a quieter machine has one."""
-        if (post := self._post_of(worker)) is None:
+        if (slot := self._slot_of(worker)) is None:
             self._send(Stop(worker))
             return None
         if facts.other_version:
             self.refuse(worker, facts.other_version)
             return None
         noise = facts.disturbed_by[-1] if facts.disturbed_by else ""
-        if noise and self._is_quieter_elsewhere(post.place):
-            self._rest(worker, post, f"its machine is too noisy to measure on: {noise}", now_s)
+        if noise and self._is_quieter_elsewhere(slot.place):
+            self._rest(worker, slot, f"its machine is too noisy to measure on: {noise}", now_s)
             return None
-        self.members[worker] = Member(facts, post.place)
+        self.active[worker] = ActiveWorker(facts, slot.place)
         self._had.add(facts.device)
         noisy = f"; its machine is noisy: {noise}" if noise else ""
-        self._note(f"{worker} is up: {facts.name} of {post.place.address}{noisy}")
-        return self.members[worker]
+        self._note(f"{worker} is up: {facts.name} of {slot.place.address}{noisy}")
+        return self.active[worker]
 
     def refuse(self, worker: str, reason: str) -> None:
         """No worker is of use there."""
         self._send(Stop(worker))
-        if (post := self._post_of(worker)) is not None:
-            post.worker, post.is_closed = None, True
-            self._tell_unused(post.place, reason)
+        if (slot := self._slot_of(worker)) is not None:
+            slot.worker, slot.is_closed = None, True
+            self._tell_unused(slot.place, reason)
 
     def give_up_noisy(self, now_s: float) -> list[str]:
         """Rests devices whose workers were disturbed while a quieter machine has one; returns these workers."""
         found = []
-        for worker, member in self.members.items():
-            post, noise = self._post_of(worker), member.noise
-            if post is not None and noise and self._is_quieter_elsewhere(member.place):
-                self._rest(worker, post, f"its machine has become too noisy to measure on: {noise}", now_s)
+        for worker, member in self.active.items():
+            slot, noise = self._slot_of(worker), member.noise
+            if slot is not None and noise and self._is_quieter_elsewhere(member.place):
+                self._rest(worker, slot, f"its machine has become too noisy to measure on: {noise}", now_s)
                 found.append(worker)
         return found
 
     def proved(self, worker: str) -> None:
         """A worker has done something, so the next one there will not have to wait long."""
-        if (post := self._post_of(worker)) is not None:
-            post.wait_s = FIRST_WAIT_S
+        if (slot := self._slot_of(worker)) is not None:
+            slot.wait_s = FIRST_WAIT_S
 
     def lost(self, worker: str, reason: str, now_s: float) -> None:
         """A worker has ended; another is started there after a while."""
-        post = self._post_of(worker)
-        if (there := post or self.members.get(worker)) is None:  # a machine that left the cluster has no post
+        slot = self._slot_of(worker)
+        if (there := slot or self.active.get(worker)) is None:  # a machine that left the cluster has no slot
             return
         text = f"{worker} on {there.place.device} of {there.place.address} was lost: {reason}"
         self._reasons[there.place.device] = text
         self.losses.append(text)
         self._note(text)
-        if post is not None:
-            post.worker, post.again_s = None, now_s + post.wait_s
-            post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
+        if slot is not None:
+            slot.worker, slot.again_s = None, now_s + slot.wait_s
+            slot.wait_s = min(2 * slot.wait_s, LONGEST_WAIT_S)
 
     def why(self, device: str) -> str:
         """What was last in the way of a worker of a device, as a line; empty where nothing was."""
@@ -193,11 +193,11 @@ class Roster:
             "See what its machines lack with: iosched devices --cluster"
         )
 
-    def _rest(self, worker: str, post: _Post, reason: str, now_s: float) -> None:
+    def _rest(self, worker: str, slot: _Slot, reason: str, now_s: float) -> None:
         """A worker is of less use than others; another is started there after the longest wait."""
         self._send(Stop(worker))
-        post.worker, post.again_s, post.is_resting = None, now_s + LONGEST_WAIT_S, True
-        self._tell_unused(post.place, reason)
+        slot.worker, slot.again_s, slot.is_resting = None, now_s + LONGEST_WAIT_S, True
+        self._tell_unused(slot.place, reason)
 
     def _tell_unused(self, place: Place, reason: str) -> None:
         text = f"{place.device} of {place.address} is not used: {reason}"
@@ -207,8 +207,8 @@ class Roster:
 
     def _is_quieter_elsewhere(self, place: Place) -> bool:
         """Whether a worker of the same device on another machine measures undisturbed."""
-        others = (each for each in self.members.values() if each.place.node != place.node)
+        others = (each for each in self.active.values() if each.place.node != place.node)
         return any(each.place.device == place.device and not each.noise for each in others)
 
-    def _post_of(self, worker: str) -> _Post | None:
-        return next((post for post in self._posts.values() if post.worker == worker), None)
+    def _slot_of(self, worker: str) -> _Slot | None:
+        return next((slot for slot in self._slots.values() if slot.worker == worker), None)

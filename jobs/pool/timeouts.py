@@ -6,22 +6,22 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median_high
 
-from iosched.jobs.pool.backlog import Work
+from iosched.jobs.pool.task_queue import QueuedTask
 
 _REMEMBERED, _OF_A_WORKER = 101, 5
 """Times that a median is of: the latest, since a search's later stages differ from its first."""
 
 
 @dataclass(frozen=True)
-class Patience:
-    """When to give up on a worker, on a work, and on a turn.
+class Timeouts:
+    """When to give up on a worker, on a task, and on a turn.
 
     Attributes:
-        factor: a work is late after so many times the median of what its kind took on its device so far; on a worker
+        factor: a task is late after so many times the median of what its kind took on its device so far; on a worker
             that has been slower than others after as many times more, unless another rests,
         floor_s: but not before so many seconds,
         unknown_s: and after so many seconds where nothing of its kind was done there yet.
-        losses: a work fails that so many workers were lost with.
+        losses: a task fails that so many workers were lost with.
         turn_s: how long the CPU of a machine waits for its GPUs, or they for it, before they are given nothing more.
     """
 
@@ -33,20 +33,20 @@ class Patience:
 
 
 class Durations:
-    """What works of each kind took on each device, and how much slower than others each worker is."""
+    """What tasks of each kind took on each device, and how much slower than others each worker is."""
 
     def __init__(self) -> None:
         self._of_works: dict[tuple[str, str], _Latest] = {}
         self._of_workers: dict[str, _Latest] = {}
 
-    def add(self, work: Work, seconds: float, worker: str) -> None:
-        """One more work is done."""
-        self.took_at_least(work, seconds, worker)
-        self._of_works.setdefault((work.kind, work.device), _Latest(_REMEMBERED)).add(seconds)
+    def add(self, task: QueuedTask, seconds: float, worker: str) -> None:
+        """One more task is done."""
+        self.took_at_least(task, seconds, worker)
+        self._of_works.setdefault((task.kind, task.device), _Latest(_REMEMBERED)).add(seconds)
 
-    def took_at_least(self, work: Work, seconds: float, worker: str) -> None:
-        """A worker had a work for so long; it need not have ended."""
-        if usual := self._of_works.get((work.kind, work.device)):
+    def took_at_least(self, task: QueuedTask, seconds: float, worker: str) -> None:
+        """A worker had a task for so long; it need not have ended."""
+        if usual := self._of_works.get((task.kind, task.device)):
             self._of_workers.setdefault(worker, _Latest(_OF_A_WORKER)).add(seconds / max(usual.median, 1e-9))
 
     def slowness(self, worker: str) -> float:
@@ -54,12 +54,12 @@ class Durations:
         found = self._of_workers.get(worker)
         return 1.0 if found is None else max(1.0, found.median)
 
-    def late_s(self, work: Work, patience: Patience, slowness: float) -> float:
-        """After how many seconds a work is late on a worker that takes `slowness` times the usual time."""
-        usual = self._of_works.get((work.kind, work.device))
+    def late_s(self, task: QueuedTask, timeouts: Timeouts, slowness: float) -> float:
+        """After how many seconds a task is late on a worker that takes `slowness` times the usual time."""
+        usual = self._of_works.get((task.kind, task.device))
         if usual is None:
-            return patience.unknown_s
-        return max(patience.floor_s, patience.factor * usual.median * slowness)
+            return timeouts.unknown_s
+        return max(timeouts.floor_s, timeouts.factor * usual.median * slowness)
 
     def forget(self, worker: str) -> None:
         """A worker has ended."""

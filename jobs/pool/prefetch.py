@@ -21,8 +21,8 @@ from iosched.scheduler.questions import Question
 from iosched.scheduler.signature import Signatures
 
 if TYPE_CHECKING:
-    from iosched.jobs.pool.call import WorkerCall
     from iosched.jobs.pool.worker import Worker
+    from iosched.jobs.pool.worker_context import WorkerContext
 
 QUESTIONS = "questions"
 """The kind of calls that answer questions of a search that runs elsewhere."""
@@ -41,7 +41,7 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     questions: tuple[Question, ...] = ()
 
 
-def answered(work: Questions, call: WorkerCall) -> int:
+def answered(work: Questions, call: WorkerContext) -> int:
     """Measures, which says the rows; returns how many were answered. The model stays open for the next packet."""
     cost, faults = call.cost(work.opening), Faults()
     end = math.inf if call.left_s is None else time.monotonic() + call.left_s
@@ -68,7 +68,7 @@ class Asking:
 
 
 @dataclass(frozen=True, eq=False)
-class AskedAhead:
+class RemotePrefetch:
     """Has all workers of the device answer a search's questions ahead; see `scheduler.cost.Prefetchable`.
 
     Their rows come to this worker's database, where the cost model finds them when the search asks. While it waits,
@@ -79,7 +79,7 @@ class AskedAhead:
     """
 
     worker: Worker
-    call: WorkerCall
+    call: WorkerContext
     sent: SentModel
     opening: OpenSettings
     model: OpenModelHere

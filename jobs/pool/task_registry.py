@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from iosched.jobs.pool import messages
-from iosched.jobs.pool.ahead import QUESTIONS
-from iosched.jobs.pool.backlog import Work
+from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import Asked, Call, Done, Failed, InterruptedTaskError, Known, Rows, SentModel, Stop
-from iosched.jobs.pool.patience import Patience
-from iosched.jobs.pool.plain import read_as
-from iosched.jobs.pool.roster import GO_ON, Member
+from iosched.jobs.pool.prefetch import QUESTIONS
 from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler
 from iosched.jobs.pool.sending import packed
 from iosched.jobs.pool.task import How, Pending, Task
+from iosched.jobs.pool.task_queue import QueuedTask
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import ModelFile
+from iosched.jobs.pool.worker_slots import GO_ON, ActiveWorker
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.scheduler.questions import Question
 
@@ -66,7 +66,7 @@ class _Question:
     question: Question
 
 
-class Calls:
+class TaskRegistry:
     """What workers have been asked, and what will be.
 
     Args:
@@ -75,17 +75,17 @@ class Calls:
 
     Attributes:
         scheduler: says who does what.
-        n_done: works that have their answer.
+        n_done: tasks that have their answer.
     """
 
     def __init__(
         self,
-        patience: Patience,
+        timeouts: Timeouts,
         tell: Callable[[Assignment, messages.ToldMessage, ModelFile | None], None],
         unseen: Callable[[str], Rows],
     ) -> None:
         self._tell, self._unseen = tell, unseen
-        self.scheduler = Scheduler(patience)
+        self.scheduler = Scheduler(timeouts)
         self.n_done = 0
         self._folder = TemporaryDirectory(prefix="iosched-pool-")
         self._names = count(1)
@@ -110,7 +110,7 @@ class Calls:
         made = Submitted(next(self._names), pending, sent, ModelFile(sent.file, str(path)))
         self._submitted[made.name] = made
         kind = task.kind
-        work = Work(made.name, task.device, kind.name, sent.file, is_repeatable=kind.is_repeatable, about=made)
+        work = QueuedTask(made.name, task.device, kind.name, sent.file, is_repeatable=kind.is_repeatable, about=made)
         self.scheduler.submit([work])
         return pending
 
@@ -123,13 +123,13 @@ class Calls:
                     self._tell(call, Stop(call=call.number, how=how), None)
         self._end_stopped()
 
-    def give(self, members: dict[str, Member], now_s: float) -> None:
+    def give(self, active: dict[str, ActiveWorker], now_s: float) -> None:
         """Sends to workers what they are to do next."""
         for call in self.scheduler.assign(now_s):
             self._calls[call.number] = call
-            member = members[call.worker]
+            member = active[call.worker]
             member.heard_s = now_s
-            about = call.works[0].about
+            about = call.tasks[0].about
             submitted = about if isinstance(about, Submitted) else about.submitted
             task, budget = submitted.task, submitted.task.budget
             others = () if member.knows_others else task.rows
@@ -152,18 +152,18 @@ class Calls:
     def task_of(self, number: int, worker: str) -> Submitted | None:
         """The task of a call that a worker has; None where it has another, or nobody needs it any more."""
         call = self._calls.get(number)
-        return self._submitted.get(call.works[0].name) if call is not None and call.worker == worker else None
+        return self._submitted.get(call.tasks[0].name) if call is not None and call.worker == worker else None
 
     def ask(self, submitted: Submitted, asked: Asked, device: str, now_s: float) -> None:
         """The search of a task waits for the answers of other workers of a device."""
         group = f"{submitted.sent.file} {json.dumps(asked.opening, sort_keys=True)}"
         about = [_Question(submitted, asked.opening, question) for question in asked.questions]
-        works = [
-            Work(next(self._names), device, QUESTIONS, group, in_packets=True, asker=asked.call, about=each)
+        tasks = [
+            QueuedTask(next(self._names), device, QUESTIONS, group, in_packets=True, asker=asked.call, about=each)
             for each in about
         ]
-        self.scheduler.wait_for(asked.call, works, now_s)
-        if not works:
+        self.scheduler.wait_for(asked.call, tasks, now_s)
+        if not tasks:
             self._tell_known(self._calls[asked.call])
 
     def take(self, said: Done | Failed, worker: str, now_s: float) -> Callable[[], None]:
@@ -172,7 +172,7 @@ class Calls:
         if call is None or call.worker != worker:
             return _nothing
         del self._calls[call.number]
-        for work in call.works:
+        for work in call.tasks:
             answer = self.scheduler.answered(call.number, work.name, now_s)
             for other in answer.superfluous:
                 self._tell(other, Stop(call=other.number, how="now"), None)
@@ -187,15 +187,15 @@ class Calls:
         """Others get what a worker had; but a score command that may still run is not run again."""
         for call in [call for call in self._calls.values() if call.worker == worker]:
             del self._calls[call.number]
-            if not (has_ended or call.works[0].is_repeatable):
-                for submitted in filter(None, [self._submitted.get(call.works[0].name)]):
+            if not (has_ended or call.tasks[0].is_repeatable):
+                for submitted in filter(None, [self._submitted.get(call.tasks[0].name)]):
                     text = f"{submitted.text}: its worker was lost, and what it ran there may still run"
                     self.fail(submitted, ExecutionError(f"{text}, so it is not run again: {reason}"))
         self._follow(self.scheduler.leave(worker, now_s, is_blamed=is_blamed), reason)
 
     def scores_on(self, worker: str) -> bool:
         """Whether a worker has something that may not be run twice."""
-        return any(call.worker == worker and not call.works[0].is_repeatable for call in self._calls.values())
+        return any(call.worker == worker and not call.tasks[0].is_repeatable for call in self._calls.values())
 
     def fail(self, submitted: Submitted, error: IoschedError) -> None:
         """Ends a task with an error, and whoever has it."""
@@ -219,8 +219,8 @@ class Calls:
                 self.fail(each, ExecutionError(f"{text}{why(each.task.device)}\n{GO_ON}"))
 
     def n_under_way(self) -> int:
-        """How many works a worker has."""
-        return sum(len(call.works) for call in self._calls.values())
+        """How many tasks a worker has."""
+        return sum(len(call.tasks) for call in self._calls.values())
 
     def doing(self, worker: str) -> str:
         """What a worker does, for people."""
@@ -231,7 +231,7 @@ class Calls:
         self._folder.cleanup()
 
     def _of(self, submitted: Submitted) -> Iterator[Assignment]:
-        return (call for call in self._calls.values() if call.works[0].name == submitted.name)
+        return (call for call in self._calls.values() if call.tasks[0].name == submitted.name)
 
     def _tell_known(self, call: Assignment) -> None:
         if call.number in self._calls:
@@ -262,12 +262,12 @@ class Calls:
 
 def what_of(call: Assignment) -> str:
     """What a call is, for people."""
-    about: Any = call.works[0].about
-    return about.text if isinstance(about, Submitted) else f"{len(call.works)} stages of {about.submitted.sent.name}"
+    about: Any = call.tasks[0].about
+    return about.text if isinstance(about, Submitted) else f"{len(call.tasks)} stages of {about.submitted.sent.name}"
 
 
 def _packet(call: Assignment) -> dict[str, object]:
-    about: list[_Question] = [work.about for work in call.works]
+    about: list[_Question] = [work.about for work in call.tasks]
     return {"opening": about[0].opening, "questions": msgspec.to_builtins([each.question for each in about])}
 
 
