@@ -526,9 +526,12 @@ class ClusterPool:
         submitted.pending.error = error
 
     def _close(self, name: int) -> _Submitted | None:
-        """Forgets a task that has its answer; its file where no other task needs it."""
+        """Forgets a task that has its answer, with what it asked; its file where no other task needs it."""
         submitted = self._submitted.pop(name, None)
-        if submitted is not None and all(each.file != submitted.file for each in self._submitted.values()):
+        if submitted is None:
+            return None
+        self._questions = {name: each for name, each in self._questions.items() if each.submitted is not submitted}
+        if all(each.file != submitted.file for each in self._submitted.values()):
             Path(submitted.file.path).unlink(missing_ok=True)
         return submitted
 
