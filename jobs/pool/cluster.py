@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -127,6 +128,7 @@ class ClusterPool:
         self._ends: list[tuple[int, Callable[[], None]]] = []  # after so many rows were written
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._transport: Transport | None = None
+        self._events: deque[transport.Event] = deque()
         self._was_reached = False
         self._connect_at_s = self._round_at_s = 0.0
         self._pause_s = self._patience.reconnect_s
@@ -264,8 +266,9 @@ class ClusterPool:
         if self._transport is None:
             self._reach(wait_s)
         if self._transport is not None:
-            for event in self._transport.receive(wait_s):
-                self._handle(event, time.monotonic())
+            self._events += self._transport.receive(0.0 if self._events else wait_s)
+        while self._events:  # also those that were left when the user interrupted
+            self._handle(self._events.popleft(), time.monotonic())
         now_s = time.monotonic()
         if now_s >= self._round_at_s:
             self._round_at_s = now_s + _ROUND_S
