@@ -57,7 +57,7 @@ _ON_UNIX = (
 )
 _SIGNALS_OF_UNIX = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
 _MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")
-_NEEDING_MORE = ("iosched.jobs.fleet.ray.child", "iosched.jobs.fleet.ray.actor", "iosched.profiler.peers.torch_ways")
+_NEEDING_MORE = ("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.workers", "iosched.profiler.peers.torch_ways")
 """Modules that need Ray or PyTorch."""
 
 
