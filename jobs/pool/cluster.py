@@ -7,7 +7,9 @@ A transport may end at any time; another is made, and what was not answered is a
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,6 +82,7 @@ class ClusterPool:
         self._ends: list[tuple[int, Callable[[], None]]] = []  # after so many rows are written
         self._leaves: list[tuple[float, Callable[[float], None]]] = []  # at such times
         self._transport: Transport | None = None
+        self._events: deque[transport.Event] = deque()
         self._was_reached = False
         self._connect_at_s = self._round_at_s = 0.0
         self._pause_s = self._timeouts.reconnect_s
@@ -188,18 +191,29 @@ class ClusterPool:
         there, self._transport = self._transport, None
         if there is not None:
             there.close()
+            for event in (*self._events, *there.receive(0.0)):
+                if isinstance(event, Said):
+                    self._keep_measured(event)
         try:
             self._writer.close()
         finally:
             self._tasks.close()
+
+    def _keep_measured(self, event: Said) -> None:
+        """Keeps rows that came when nothing else was to be done."""
+        with suppress(ExecutionError):
+            said = messages.said(event.message)
+            if isinstance(said, Measured) and event.worker in self._slots.active:
+                self._writer.add(self._log.add(said.rows, event.worker))
 
     def _turn(self, wait_s: float) -> None:
         """Does what has come, or waits so long for something; then gives out work."""
         if self._transport is None:
             self._reach(wait_s)
         if self._transport is not None:
-            for event in self._transport.receive(wait_s):
-                self._handle(event, time.monotonic())
+            self._events += self._transport.receive(0.0 if self._events else wait_s)
+        while self._events:  # also those that were left when the user interrupted
+            self._handle(self._events.popleft(), time.monotonic())
         now_s = time.monotonic()
         is_round = now_s >= self._round_at_s
         if is_round:

@@ -12,7 +12,7 @@ from thread_cluster import cpu_places, row, toy_facts, toy_task
 from iosched.jobs.pool import cluster, messages
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
-from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, encoded
+from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, Progress, encoded
 from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.task import Pending
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start
@@ -268,3 +268,33 @@ def test_a_task_that_no_worker_has_begun_within_the_budget_fails_at_its_end(scen
     assert not first.is_done
     with pytest.raises(ExecutionError, match="budget of 20 s was over before there was a worker for it"):
         second.result()
+
+
+def test_an_interruption_while_messages_are_read_loses_none_of_them(scene: Callable[..., Scene]) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    on = scene(cpu_places(1))
+    pending = on.wanted(on_said=interrupted)
+    on.up("worker-1", 1.0)
+    number = on.number("worker-1")
+    said = (Progress(call=number, done=1, total=2, text=""), Done(call=number, result="found"))
+    with pytest.raises(KeyboardInterrupt):
+        on.at(2.0, *(Said("worker-1", encoded(each)) for each in said))
+    on.at(3.0)
+    assert pending.result() == "found"
+
+
+def test_nothing_is_left_of_what_a_lost_search_has_asked(scene: Callable[..., Scene]) -> None:
+    on = scene(cpu_places(1))
+    pending = on.wanted()
+    for worker, now_s in (("worker-1", 1.0), ("worker-2", 5.0)):
+        on.up(worker, now_s)
+        asked = tuple(of_operator(name, "operator") for name in "abcdefgh")
+        on.says(worker, Asked(call=on.number(worker), opening={}, questions=asked), now_s)
+        on.lost(worker, now_s + 1.0)
+        on.at(now_s + 2.0)
+    on.up("worker-3", 9.0)
+    on.ends("worker-3", 10.0)
+    assert pending.is_done
+    assert on.pool._tasks.scheduler.unanswered() == ()
