@@ -74,16 +74,17 @@ def explore(
     started = time.monotonic()
     check_system()
     check_optuna()
+    from iosched.jobs.exploring.samplers import kind_of
     from iosched.jobs.exploring.storage import using
     from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
 
-    wanted = asked(settings)
+    wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
     model = space.begun(base)
     card = Card(model.digest, model.name, space.name, wanted.objectives, wanted.constraints, settings.seed)
     storage = Path(settings.storage)
     opened = begun_study(storage, card)
     limits = Limits(settings.trials, settings.budget_s)
-    strategy = StudyStrategy(opened, settings.sampler, settings.population, limits)
+    strategy = StudyStrategy(opened, kind, limits)
     held, place = interrupt or Uninterrupted(), workplace or ThisMachine()
     evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
     before = len(_found(opened).finished)

@@ -17,6 +17,7 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.models.model import Model
+from iosched.models.mutation.edit import AnswerError
 from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.variant import Variant, variant_of
 from iosched.profiler.devices.resolve import resolve
@@ -89,6 +90,8 @@ class Evaluator:
         try:
             variant = variant_of(self.base, self.mutators, partial(self.strategy.ask_choice, graph))
             made = Feedback(record=variant.record.to_json(), key=variant.model.digest)
+        except AnswerError:
+            raise
         except Exception as error:  # noqa: BLE001 - mutators are the user's own code
             return Costed(graph, Feedback(reason=_reason(error)))
         if (same := next((each.graph.number for each in before if each.feedback.key == made.key), None)) is not None:

@@ -18,13 +18,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from iosched.jobs.exploring.card import CARD_KEY, Card, card_of
-from iosched.jobs.exploring.fitness import fitness
 from iosched.jobs.exploring.front import Point
 from iosched.jobs.exploring.locking import study_lock
 from iosched.jobs.exploring.objectives import total_violation
-from iosched.jobs.exploring.sampler_names import SamplerName
-from iosched.jobs.exploring.samplers import evolution, grid, nsga2, random, tpe
-from iosched.jobs.exploring.samplers.kind import Kind
+from iosched.jobs.exploring.samplers import Kind, sampling
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.jobs.exploring.strategy import Feedback, Graph, Individual, State
 from iosched.models.errors import UsageError
@@ -172,27 +169,17 @@ def begun_study(path: Path, card: Card) -> OpenedStudy:
 
 
 class StudyStrategy:
-    """The strategy of one process: what one of Optuna's samplers, or evolution, makes of the study's trials so far."""
+    """The strategy of one process: what a sampler makes of the study's trials so far."""
 
-    def __init__(self, opened: OpenedStudy, sampler: SamplerName, population: int, limits: Limits) -> None:
+    def __init__(self, opened: OpenedStudy, kind: Kind, limits: Limits) -> None:
         self._opened = opened
         self._limits = limits
-        self._kind = self._kind_of(sampler, population)
+        self._kind = kind
         self._running: dict[int, Trial] = {}
+        self._stopped = Event()
         self.has_ended = False
-        opened.study.sampler = self._kind.sampler(opened.card.seed)
-
-    def _kind_of(self, sampler: SamplerName, population: int) -> Kind:
-        if sampler == "evolution":
-            return evolution.evolution(population, self._fitness)
-        if sampler == "nsga2":
-            return nsga2.nsga2(population)
-        return {"random": random.KIND, "grid": grid.KIND, "tpe": tpe.KIND}[sampler]
-
-    def _fitness(self, trials: Sequence[FrozenTrial]) -> list[float]:
-        objectives = self._opened.card.objectives
-        is_maximised = len(objectives) == 1 and objectives[0].direction == "max"
-        return fitness([self._opened._individual(trial).point for trial in trials], is_maximised=is_maximised)
+        opened.study.sampler = kind.sampler(opened.card.seed)
+        opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's is for a loop of its own
 
     def ask_graph(self) -> Graph | None:
         """The next graph: of a trial whose process has ended, or else of a new one; None where there is none now."""
@@ -206,10 +193,11 @@ class StudyStrategy:
             self.has_ended = self._is_at_its_end(trials)
             if self.has_ended or self._kind.has_to_wait(trials):
                 return None
-            return self._claimed(self._opened.study.ask(), 1)
+            with sampling(self._kind.name):
+                return self._claimed(self._opened.study.ask(), 1)
 
     def _is_at_its_end(self, trials: Sequence[FrozenTrial]) -> bool:
-        if len(trials) >= self._limits.trials or self._kind.has_ended(trials):
+        if len(trials) >= self._limits.trials or self._stopped.is_set() or self._kind.has_ended(trials):
             return True
         if self._limits.seconds is None:
             return False
@@ -222,7 +210,8 @@ class StudyStrategy:
         if claim is not None and not claim.has_lapsed:
             return None
         attempt = 1 if claim is None else claim.attempt + 1
-        taken = Trial(study, trial._trial_id)
+        with sampling(self._kind.name):
+            taken = Trial(study, trial._trial_id)
         if attempt > _MOST_ATTEMPTS:
             reason = f"the process ended {_MOST_ATTEMPTS} times while it was evaluated: it may lack memory"
             taken.set_user_attr(_FEEDBACK, msgspec.to_builtins(Feedback(reason=reason)))
@@ -239,12 +228,11 @@ class StudyStrategy:
         """The place of the chosen candidate.
 
         Raises:
-            UsageError: two candidates are equal.
+            AnswerError: the sampler failed.
         """
-        candidates = question.candidates
-        if any(candidate in candidates[:place] for place, candidate in enumerate(candidates)):
-            raise UsageError(f"of the candidates of {question.name!r} two are equal")
-        return candidates.index(self._running[graph.number].suggest_categorical(question.name, candidates))
+        trial, candidates = self._running[graph.number], question.candidates
+        with sampling(self._kind.name):
+            return candidates.index(trial.suggest_categorical(question.name, candidates))
 
     def stops_early(self, graph: Graph, step: int, value: float) -> bool:
         """Whether the value is worse than the median of those that other trials had after so many steps."""
@@ -255,16 +243,15 @@ class StudyStrategy:
     def receive_feedback(self, graph: Graph, feedback: Feedback) -> None:
         """Writes down what came of a graph, unless another process has done so, which took this one for ended."""
         trial = self._running.pop(graph.number)
-        point = self._opened.point(feedback) if feedback.reason is None else None
+        state, values = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL, None
+        if feedback.reason is None and self._opened.point(feedback) is not None:
+            state = TrialState.COMPLETE
+            values = [feedback.values[each.name] for each in self._opened.card.objectives]
         with suppress(UpdateFinishedTrialError):
             trial.set_user_attr(_FEEDBACK, msgspec.to_builtins(feedback))
             self._set_constraints(trial, feedback)
-            if point is None:
-                state = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL
-                self._opened.study.tell(trial, state=state, skip_if_finished=True)
-                return
-            values = [feedback.values[each.name] for each in self._opened.card.objectives]
-            self._opened.study.tell(trial, values, skip_if_finished=True)
+            with sampling(self._kind.name):
+                self._opened.study.tell(trial, values, state, skip_if_finished=True)
 
     def _set_constraints(self, trial: Trial, feedback: Feedback) -> None:
         for each in self._opened.card.constraints:

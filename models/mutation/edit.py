@@ -56,7 +56,11 @@ class Question:
 
 
 Answer = Callable[[Question], int]
-"""Makes choices: the index of the chosen candidate."""
+"""Makes choices: the index of the chosen candidate. An `AnswerError` that it raises is no fault of the mutator's."""
+
+
+class AnswerError(UsageError):
+    """The strategy cannot choose."""
 
 
 @dataclass(eq=False)

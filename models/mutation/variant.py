@@ -17,7 +17,7 @@ from iosched.models.load import edited_model
 from iosched.models.metadata import is_ours, write_metadata
 from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
-from iosched.models.mutation.edit import Answer, Edit
+from iosched.models.mutation.edit import Answer, AnswerError, Edit
 from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator, Targets
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
@@ -134,6 +134,8 @@ def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
         if edit.draft is not before:
             _delete_dead(edit)
             check_whole(edit.graph)
+    except AnswerError:
+        raise
     except Exception as error:
         kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
         where = ", ".join(repr(node.name) for node in targets)

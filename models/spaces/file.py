@@ -1,4 +1,4 @@
-"""Reads a space from a file of Python that its user wrote, and executes it, since that user asked for it."""
+"""Executes files of Python that the user wrote and asked for, such as one that defines a space."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_space(path: Path) -> Space:
     Raises:
         UsageError: there is no such file, it fails, or it defines no space; says the line where it can.
     """
-    module = _executed(path)
+    module = executed(path)
     found = getattr(module, _NAME, None)
     if isinstance(found, Space):
         return found
@@ -28,9 +28,14 @@ def read_space(path: Path) -> Space:
     raise UsageError(f"{path}: `{_NAME}` is of type {type(found).__name__}, and has to be an iosched.Space")
 
 
-def _executed(path: Path) -> ModuleType:
+def executed(path: Path) -> ModuleType:
+    """The module that a file of Python makes.
+
+    Raises:
+        UsageError: there is no such file, or it fails; says the line where it can.
+    """
     code = _compiled(path)
-    module = ModuleType(f"iosched_space_{path.stem}")
+    module = ModuleType(f"iosched_file_{path.stem}")
     module.__file__ = str(path)
     # Dataclasses look up the module that they are defined in.
     sys.modules[module.__name__] = module
