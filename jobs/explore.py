@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,23 +80,30 @@ def explore(
     from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
 
     wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
-    model = space.begun(base)
-    card = Card(model.digest, model.name, space.name, wanted.objectives, wanted.constraints, settings.seed)
+    models = space.begun(base)
+    card = Card(*_identity(models, space), space.name, wanted.objectives, wanted.constraints, settings.seed)
     storage = Path(settings.storage)
     opened = begun_study(storage, card)
     limits = Limits(settings.trials, settings.budget_s)
     strategy = StudyStrategy(opened, kind, limits)
     held, place = interrupt or Uninterrupted(), workplace or ThisMachine()
-    evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
+    evaluator = Evaluator(models, space, wanted, settings, strategy, held, observer or Silence())
     before = len(_found(opened).finished)
     with held.holding(), using(storage):
         with strategy.evaluating():
             was_interrupted = place.tried(strategy, evaluator, held)
         found = _found(opened)
-        chosen, notes = _Writer(model, wanted, settings, observer or Silence(), place).chosen(found)
+        chosen, notes = _Writer(models, wanted, settings, observer or Silence(), place).chosen(found)
     left = () if was_interrupted else (*_nothing_left(before, found), *_not_made(found, settings))
     notes = (*left, *evaluator.notes, *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
+
+
+def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
+    """The digest and the name of what varies: those of the base model, or of all base models together."""
+    if len(models) == 1:
+        return models[0].digest, models[0].name
+    return sha256("".join(model.digest for model in models).encode()).hexdigest(), space.name
 
 
 def _nothing_left(before: int, found: Found) -> tuple[str, ...]:
@@ -198,7 +206,7 @@ def _round(strategy: Strategy, most: int) -> list[Graph]:
 class _Writer:
     """Makes the models of the best variants, with their schedules."""
 
-    base: Model
+    bases: Sequence[Model]
     asked: Asked
     settings: ExploreSettings
     observer: Observer
@@ -219,7 +227,8 @@ class _Writer:
         return tuple(chosen), tuple(notes)
 
     def _one(self, individual: Individual) -> Chosen:
-        model = replay(self.base, Record.from_json(individual.feedback.record or ""))
+        record = Record.from_json(individual.feedback.record or "")
+        model = replay(next((base for base in self.bases if base.digest == record.base), self.bases[0]), record)
         return Chosen(individual.number, model, self._document(individual, model))
 
     def _document(self, individual: Individual, model: Model) -> ScheduleDocument:

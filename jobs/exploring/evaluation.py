@@ -18,8 +18,8 @@ from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.models.model import Model
 from iosched.models.mutation.edit import AnswerError
-from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.variant import Variant, variant_of
+from iosched.models.spaces.space import Space
 from iosched.profiler.devices.resolve import resolve
 
 _MOST_REASON = 1000
@@ -51,10 +51,10 @@ class Costed:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Evaluates variants of one base model."""
+    """Evaluates variants of base models."""
 
-    base: Model
-    mutators: Sequence[Mutator]
+    bases: Sequence[Model]
+    space: Space
     asked: Asked
     settings: ExploreSettings
     strategy: Strategy
@@ -88,7 +88,8 @@ class Evaluator:
         """Makes a graph; what was evaluated already, or failed, or is among those `before`, need not be costed."""
         self._say(graph, "made")
         try:
-            variant = variant_of(self.base, self.mutators, partial(self.strategy.ask_choice, graph))
+            answer = partial(self.strategy.ask_choice, graph)
+            variant = variant_of(self.bases, self.space.mutators, answer, self.space.max_mutations)
             made = Feedback(record=variant.record.to_json(), key=variant.model.digest)
         except AnswerError:
             raise

@@ -221,16 +221,9 @@ class Edit:
         Raises:
             UsageError: there are no candidates, two are equal, or the strategy chose none of them.
         """
-        offered = tuple(candidates)
-        _check_candidates(f"{self.path}/{what}", offered)
-        first = question_name(self.path, what, offered, 0)
-        name = question_name(self.path, what, offered, self.asked[first])
-        self.asked[first] += 1
-        index = 0 if len(offered) == 1 else int(self.answer(Question(name, offered)))
-        if not 0 <= index < len(offered):
-            raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
-        self.entries.append(Choice(name, offered, index))
-        return offered[index]
+        made = choice(self.path, candidates, what, self.answer, self.asked)
+        self.entries.append(made)
+        return candidates[made.index]
 
     def _apply(self, primitive: Primitive) -> None:
         self.draft = applied(self.draft, primitive)
@@ -278,6 +271,23 @@ def _plain_value(value: Any) -> Any:
 
 def _name(node: Node | str) -> str:
     return node if isinstance(node, str) else node.name
+
+
+def choice(path: str, candidates: Sequence[Scalar], what: str, answer: Answer, asked: Counter[str]) -> Choice:
+    """What is chosen of `candidates`; with a single one there is nothing to ask.
+
+    Raises:
+        UsageError: there are no candidates, two are equal, or the strategy chose none of them.
+    """
+    offered = tuple(candidates)
+    _check_candidates(f"{path}/{what}", offered)
+    first = question_name(path, what, offered, 0)
+    name = question_name(path, what, offered, asked[first])
+    asked[first] += 1
+    index = 0 if len(offered) == 1 else int(answer(Question(name, offered)))
+    if not 0 <= index < len(offered):
+        raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
+    return Choice(name, offered, index)
 
 
 def question_name(path: str, what: str, candidates: Sequence[Scalar], asked_before: int) -> str:
