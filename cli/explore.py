@@ -74,8 +74,8 @@ _at_least_one = click.IntRange(min=1)
 @click.option(
     "--space", required=True, shell_complete=complete_file, metavar="SPACE",
     help="How BASE may vary: a file of Python that defines 'space', which is executed; or 'builtin:NAME', one of those "
-    "in the box: mnasnet, nasnet, darts, inception, pelee. These bring a base model for images of 64 pixels in width "
-    "and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
+    "in the box: mnasnet, nasnet, darts, enas, spos, inception, pelee. These bring a base model for images of 64 "
+    "pixels in width and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
 )  # fmt: skip
 @click.option(
     "--sampler", default=DEFAULT_SAMPLER, show_default=True, metavar="SAMPLER",

@@ -13,7 +13,7 @@ from iosched.models.spaces.file import read_space
 from iosched.models.spaces.space import Space
 
 PREFIX = "builtin:"
-NAMES = ("mnasnet", "nasnet", "darts", "inception", "pelee")
+NAMES = ("mnasnet", "nasnet", "darts", "enas", "spos", "inception", "pelee")
 """Of the spaces in the box; each has a module of its name with a `SPACE`."""
 
 

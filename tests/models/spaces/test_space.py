@@ -85,7 +85,7 @@ def test_a_base_in_which_nothing_can_be_changed_is_refused() -> None:
     ("source", "message"),
     [
         ("builtin:mnasent", "no space in the box is called 'mnasent'; did you mean mnasnet or nasnet?"),
-        ("builtin:x", "there are mnasnet, nasnet, darts, inception, pelee"),
+        ("builtin:x", "there are mnasnet, nasnet, darts, enas, spos, inception, pelee"),
         ("builtin:pelee:big", "'big' is no number of pixels; write builtin:pelee:64"),
         ("pelee", "no file is called 'pelee'; the space in the box is builtin:pelee"),
     ],
