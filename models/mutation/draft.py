@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import onnx
@@ -65,17 +66,7 @@ def applied(draft: Draft, primitive: Primitive) -> Draft:
         InvalidModelError: a constant that it brings is broken, or too large.
     """
     made = replace(draft, view=replace(draft.view, editable=draft.graph.copy()))
-    match primitive:
-        case Create():
-            _create(made, primitive)
-        case Delete():
-            made.graph.remove(node_name(_node(made.graph, primitive.node)))
-        case Connect():
-            _connect(made, primitive)
-        case Return():
-            _return(made, primitive)
-        case Replace():
-            _replace(made, primitive)
+    _CHANGES[type(primitive)](made, primitive)
     return made
 
 
@@ -93,6 +84,10 @@ def check_whole(view: GraphView) -> None:
         if not graph.has(source):
             raise InvalidModelError(f"graph output {output!r} still is {source!r}, which was deleted")
     infer(graph, sorted(set(graph.names) - graph.declared.keys() - graph.weights.keys()))
+
+
+def _delete(draft: Draft, change: Delete) -> None:
+    draft.graph.remove(node_name(_node(draft.graph, change.node)))
 
 
 def _create(draft: Draft, change: Create) -> None:
@@ -184,12 +179,8 @@ def _place(
     opsets[""] = graph.opset
     if fault := definition_fault(node, opsets):
         raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
-    replaced = graph.node(name) if graph.has_node(name) else None
-    if replaced is None:
-        graph.append(node)
-    else:
-        graph.replace(name, node)
-    known = () if replaced is None else reads(replaced)
+    known = reads(graph.node(name)) if graph.has_node(name) else ()
+    graph.replace(name, node) if graph.has_node(name) else graph.append(node)
     fresh = set(reads(node)).difference(known, graph.weights)
     if fresh and not fresh.isdisjoint(graph.computed_from(name)):
         raise UsageError(f"{called(node)} cannot read what is computed from itself")
@@ -244,10 +235,7 @@ def _new_values(
     formal = _formal_input(draft.graph, node, place)
     integers = formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)
     if integers or wanted.dtype not in _FLOATS:
-        raise UsageError(
-            f"{called(node)} reads whole numbers at place {place}; they cannot be seeded.\n"
-            "Give their values, as a numpy array."
-        )
+        raise UsageError(f"{called(node)} reads whole numbers at place {place}, which cannot be seeded: give an array")
     draft.seeded = (*draft.seeded, name)
     return seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
 
@@ -271,3 +259,6 @@ def _node(graph: EditableGraph, name: str) -> onnx.NodeProto:
     if not graph.has_node(name):
         raise UsageError(f"the graph has no node {name!r}")
     return graph.node(name)
+
+
+_CHANGES: Mapping[type, Any] = {Create: _create, Delete: _delete, Connect: _connect, Return: _return, Replace: _replace}

@@ -216,7 +216,7 @@ def _delete_dead(edit: Edit) -> None:
 
 def _unread_nodes(view: GraphView) -> list[str]:
     """The nodes none of whose outputs is read or returned."""
-    unread = view.unread()
+    unread = view.editable.unread.difference(view.outputs.values())
     nodes = filter(None, map(view.editable.producer, unread))
     return sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
 
