@@ -6,8 +6,8 @@ stacked as NASNet's are. The base is the cells of the authors' final model (`cif
 
 from __future__ import annotations
 
-from iosched.models.spaces.cells import BEFORE, NOW
-from iosched.models.spaces.nasnet import Block, Cell, Cells, draw, states
+from iosched.models.spaces.cells import BEFORE, NOW, Block, Cell, Cells
+from iosched.models.spaces.nasnet import draw, states
 from iosched.models.spaces.redraw import Choose, Redraw
 
 OPERATIONS = ("sep_conv_3x3", "sep_conv_5x5", "avg_pool_3x3", "max_pool_3x3", "identity")

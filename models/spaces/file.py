@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 
 from iosched.models.errors import UsageError
 from iosched.models.spaces.space import Space
@@ -34,37 +34,28 @@ def executed(path: Path) -> ModuleType:
     Raises:
         UsageError: there is no such file, or it fails; says the line where it can.
     """
-    code = _compiled(path)
     module = ModuleType(f"iosched_file_{path.stem}")
     module.__file__ = str(path)
     # Dataclasses look up the module that they are defined in.
     sys.modules[module.__name__] = module
     try:
-        exec(code, module.__dict__)
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
+        if not _line(error, path) and isinstance(error, OSError):
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
         raise UsageError(f"{path}{_line(error, path)}: {_said(error)}") from error
     return module
 
 
-def _compiled(path: Path) -> CodeType:
-    try:
-        return compile(path.read_bytes(), str(path), "exec")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else ""
-        raise UsageError(f"{path}{line}: {error.msg}") from error
-    except ValueError as error:  # a zero byte
-        raise UsageError(f"{path} is no file of Python: {error}") from error
-
-
 def _line(error: BaseException, path: Path) -> str:
     """The last line of the file itself on the way to the error; what it calls is seldom where the mistake is."""
+    if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
+        return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f", line {lines[-1]}" if lines else ""
 
 
 def _said(error: BaseException) -> str:
-    if isinstance(error, UsageError):
-        return str(error)
+    if isinstance(error, UsageError | SyntaxError):
+        return error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

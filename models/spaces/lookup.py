@@ -24,15 +24,15 @@ def find_space(source: StrPath) -> Space:
         UsageError: there is none of that name, or the file defines none.
     """
     source = os.fspath(source)
+    if source in NAMES and not Path(source).exists():
+        raise UsageError(f"no file is called {source!r}; the space in the box is {PREFIX}{source}")
     if not source.startswith(PREFIX):
-        return read_space(_file(source))
+        return read_space(Path(source))
     name, colon, pixels = source.removeprefix(PREFIX).partition(":")
     space = builtin_space(name)
-    if not colon:
-        return space
-    if not (pixels.isascii() and pixels.isdecimal()):
+    if colon and not (pixels.isascii() and pixels.isdecimal()):
         raise UsageError(f"{source!r}: {pixels!r} is no number of pixels; write {PREFIX}{name}:64")
-    return space.at(int(pixels))
+    return space.at(int(pixels)) if colon else space
 
 
 def builtin_space(name: str) -> Space:
@@ -42,16 +42,8 @@ def builtin_space(name: str) -> Space:
         UsageError: there is none; names close ones.
     """
     if name in NAMES:
-        space = import_module(f"iosched.models.spaces.{name}").SPACE
-        assert isinstance(space, Space)
+        space: Space = import_module(f"iosched.models.spaces.{name}").SPACE
         return space
     close = get_close_matches(name, NAMES, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
     raise UsageError(f"no space in the box is called {name!r}; {hint}")
-
-
-def _file(source: str) -> Path:
-    path = Path(source)
-    if path.exists() or source not in NAMES:
-        return path
-    raise UsageError(f"no file is called {source!r}; the space in the box is {PREFIX}{source}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import onnx
@@ -48,18 +49,22 @@ class Space:
             raise UsageError("a space needs a name")
         object.__setattr__(self, "mutators", tuple(self.mutators))
         object.__setattr__(self, "bases", tuple(self.bases))
+        if fault := self._fault():
+            raise UsageError(f"space {self.name!r}{fault}")
+
+    def _fault(self) -> str | None:
         if not self.mutators:
-            raise UsageError(f"space {self.name!r} has no mutators: nothing varies in it")
-        for mutator in self.mutators:
-            _check(self.name, mutator)
-        names = [mutator.name for mutator in self.mutators]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise UsageError(f"space {self.name!r}: two mutators are called {twice!r}; their choices need names apart")
+            return " has no mutators: nothing varies in it"
+        if strange := [type(each).__name__ for each in self.mutators if not _is_mutator(each)]:
+            return f": {strange[0]} is no mutator: it needs a `name`, `match(graph)` and `mutate(targets, edit)`"
+        if twice := _repeated(mutator.name for mutator in self.mutators):
+            return f": two mutators are called {twice!r}; their choices need names apart"
         names = [getattr(each, "__name__", "") for each in self.bases]
-        if self.bases and (self.base or "" in names or len(set(names)) < len(names)):
-            raise UsageError(f"space {self.name!r}: `bases` have to be functions of different names, without `base`")
+        if self.bases and (self.base or "" in names or _repeated(names)):
+            return ": `bases` have to be functions of different names, without `base`"
         if self.max_mutations is not None and not (isinstance(self.max_mutations, int) and self.max_mutations > 0):
-            raise UsageError(f"space {self.name!r}: `max_mutations` has to be a whole number from 1 on")
+            return ": `max_mutations` has to be a whole number from 1 on"
+        return None
 
     def at(self, pixels: int) -> Space:
         """The same space, whose base model takes images of so many pixels in width and height.
@@ -70,10 +75,8 @@ class Space:
         if not self._builders:
             raise UsageError(f"space {self.name!r} brings no base model whose pixels could be set")
         if not MIN_PIXELS <= pixels <= MAX_PIXELS:
-            raise UsageError(
-                f"space {self.name!r} takes images of {MIN_PIXELS} to {MAX_PIXELS} pixels in width and height,"
-                f" not {pixels}"
-            )
+            known = f"{MIN_PIXELS} to {MAX_PIXELS} pixels in width and height"
+            raise UsageError(f"space {self.name!r} takes images of {known}, not {pixels}")
         return replace(self, pixels=pixels)
 
     def begun(self, base: Model | None) -> tuple[Model, ...]:
@@ -113,6 +116,10 @@ class Space:
         return own | {build.__name__: build for build in self.bases}
 
 
+def _repeated(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def _finds(mutator: Mutator, graph: GraphView) -> bool:
     try:
         return bool(matched(mutator, graph))
@@ -120,10 +127,6 @@ def _finds(mutator: Mutator, graph: GraphView) -> bool:
         return True  # every variant will say so
 
 
-def _check(space: str, mutator: object) -> None:
-    named = isinstance(getattr(mutator, "name", None), str)
-    if not (named and all(callable(getattr(mutator, method, None)) for method in ("match", "mutate"))):
-        raise UsageError(
-            f"space {space!r}: {type(mutator).__name__} is no mutator: it needs a `name`, `match(graph)` and"
-            " `mutate(targets, edit)`"
-        )
+def _is_mutator(found: object) -> bool:
+    methods = (getattr(found, method, None) for method in ("match", "mutate"))
+    return isinstance(getattr(found, "name", None), str) and all(map(callable, methods))
