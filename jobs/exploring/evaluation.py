@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
-from iosched.jobs.exploring.scoring import InterruptedTrialError, Outcome, PrunedError, Scorer
+from iosched.jobs.exploring.scoring import Outcome, PrunedError, Scorer, check_interrupt
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.exploring.strategy import Feedback, Graph, Latency, Strategy
 from iosched.jobs.interrupt import Interrupt
@@ -142,18 +143,15 @@ class Evaluator:
 
     def _cost(self, model: Model, device: str) -> ModelCost:
         settings = replace(self.settings.optimize, device=device)
-        if self.settings.measure == "none" or resolve(device, model).info.cost_kind == "analytic":
-            return model_cost(model, self.settings.measure, settings, Silence())
-        with machine("measuring", self._check_interrupt):
+        waiting = partial(check_interrupt, self.interrupt)
+        with nullcontext() if self.settings.measure == "none" else measuring(device, model, waiting):
             return model_cost(model, self.settings.measure, settings, Silence())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how variants were scored."""
-        return tuple(
-            f"Variants were scored one by one: when several were one model, {reason}"
-            for reason in (self._scorer.refusals if self._scorer else ())
-        )
+        refusals = self._scorer.refusals if self._scorer else ()
+        return tuple(f"Variants were scored one by one: when several were one model, {each}" for each in refusals)
 
     @cached_property
     def _scorer(self) -> Scorer | None:
@@ -168,17 +166,18 @@ class Evaluator:
             return found
         self._say(waiting[0][0], "score")
         started = time.monotonic()
-        for number, outcome in self._scorer.scored(waiting).items():
-            seconds = (time.monotonic() - started) / len(waiting)
-            found[number] = with_score(found[number], outcome, seconds)
-        return found
-
-    def _check_interrupt(self) -> None:
-        if self.interrupt.came:
-            raise InterruptedTrialError
+        outcomes = self._scorer.scored(waiting)
+        seconds = (time.monotonic() - started) / len(waiting)
+        return found | {number: with_score(found[number], outcome, seconds) for number, outcome in outcomes.items()}
 
     def _say(self, graph: Graph, what: str) -> None:
         self.observer.progress(graph.number, self.settings.trials, f"trial {graph.number}: {what}")
+
+
+def measuring(device: str, model: Model, waiting: Callable[[], object]) -> AbstractContextManager[None]:
+    """A context in which this machine is for measurements alone, where they are made on it; see `machine`."""
+    is_estimated = resolve(device, model).info.cost_kind == "analytic"
+    return nullcontext() if is_estimated else machine("measuring", waiting)
 
 
 def with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback:
@@ -197,11 +196,8 @@ def again(each: Costed, first: Feedback) -> Feedback:
 
 
 def _latency(cost: ModelCost) -> Latency:
-    return Latency(
-        *(cost.cost, cost.low_us, cost.high_us, cost.sequential_us, cost.hit_rate),
-        search_seconds=cost.search_seconds,
-        comparison_seconds=cost.comparison_seconds,
-    )
+    seconds = cost.search_seconds, cost.comparison_seconds
+    return Latency(cost.cost, cost.low_us, cost.high_us, cost.sequential_us, cost.hit_rate, *seconds)
 
 
 def _violated(constraints: Sequence[Constraint], values: Mapping[str, float]) -> str | None:

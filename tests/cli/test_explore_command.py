@@ -132,7 +132,7 @@ def test_a_grid_that_is_smaller_than_the_number_of_trials_is_reported(counted: I
         "from toy_space import Behind, Space\nspace = Space('small', (Behind('Tanh'),))\n"
     )
     (note,) = _object(counted("--trials", 4, "--sampler", "grid", "--json"))["notes"]
-    assert note == "1 of 4 trials were not made: the sampler 'grid' has tried every variant."
+    assert note == "1 of 4 trials were not made: the sampler 'grid' has nothing more to try."
 
 
 @pytest.mark.slow
