@@ -78,8 +78,7 @@ _at_least_one = click.IntRange(min=1)
     "pixels in width and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
 )  # fmt: skip
 @click.option(
-    "--sampler", default=DEFAULT_SAMPLER, show_default=True, metavar="SAMPLER",
-    shell_complete=_complete_sampler,
+    "--sampler", default=DEFAULT_SAMPLER, show_default=True, metavar="SAMPLER", shell_complete=_complete_sampler,
     help="'random'; 'grid': every variant once; 'evolution': generations by roulette, crossover and mutation, as "
     "published for EA-NAS; 'steady-evolution': the same without generations; 'tpe' and 'nsga2': those of Optuna; or a "
     "class that derives from optuna.samplers.BaseSampler: 'FILE.py:CLASS' or 'MODULE:CLASS', which is executed.",
@@ -200,7 +199,7 @@ def command(
     settings = replace(settings, storage=storage or where / _STUDY)
     with _made(where):
         result, used = _explored(model, found_space, settings, cluster)
-        written = _write(result, where)
+        written = {chosen.number: _written(chosen, where) for chosen in result.chosen}
     if plot is not None:
         write(plot, draw_front(result.found).encode())
     left = left_in(where, written)
@@ -248,24 +247,19 @@ def _made(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not was_there:
-            with suppress(OSError):  # as where something was kept in it
+        with suppress(OSError):  # as where something was kept in it
+            if not was_there:
                 folder.rmdir()
         raise
 
 
-def _write(result: ExploreResult, folder: Path) -> dict[int, Written]:
-    """Writes the models of the best variants and their schedules; returns the files by the trials' numbers."""
-    return {chosen.number: _write_one(chosen, folder) for chosen in result.chosen}
-
-
-def _write_one(chosen: Chosen, folder: Path) -> Written:
+def _written(chosen: Chosen, folder: Path) -> Written:
+    """Writes the model of a variant and its schedule."""
     from iosched.jobs.annotate import annotated
     from iosched.models.export import write_model
 
-    stem = f"trial-{chosen.number:04}"
-    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", chosen.document.shipped)
-    document = chosen.document
+    stem, document = f"trial-{chosen.number:04}", chosen.document
+    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", document.shipped)
     write_model(annotated(chosen.model, document), chosen.model.weights, written.model)
     write(Destination("-o", written.schedule), document.to_json().encode())
     return written

@@ -241,10 +241,8 @@ def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     if not isinstance(value, np.ndarray):
         return Weight(tuple(int(size) for size in value), dtype)
     if value.nbytes > MAX_GIVEN_NBYTES:
-        raise UsageError(
-            f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most).\n"
-            "Give its shape; its values are seeded."
-        )
+        size = f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most)"
+        raise UsageError(f"{size}.\nGive its shape; its values are seeded.")
     return Weight.of(value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -150,10 +150,9 @@ def replay(base: Model, record: Record) -> Model:
         InvalidModelError: the record is broken.
     """
     if record.base != base.digest:
-        raise UsageError(
-            f"the record is of another base model: of {record.name!r} with digest {record.base[:12]}..., while "
-            f"{base.name!r} has {base.digest[:12]}...\nGive the model that it was recorded of, with its weights."
-        )
+        unlike = f"of {record.name!r} with digest {record.base[:12]}..., while {base.name!r} has {base.digest[:12]}..."
+        way_out = "Give the model that it was recorded of, with its weights."
+        raise UsageError(f"the record is of another base model: {unlike}\n{way_out}")
     draft = Draft(view_of(base), base.digest)
     for index, entry in enumerate(record.entries):
         if isinstance(entry, Primitive):
@@ -165,8 +164,7 @@ def replay(base: Model, record: Record) -> Model:
         check_whole(draft.view)
     except InvalidModelError as error:
         raise InvalidModelError(f"the mutation record is broken: {error}") from error
-    again = Record(base.name, base.digest, record.entries, draft.seeded, draft.sliced)
-    return _assembled(base, draft, again)
+    return _assembled(base, draft, replace(record, name=base.name, seeded=draft.seeded, sliced=draft.sliced))
 
 
 def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
@@ -275,9 +273,8 @@ def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mappin
         why = f"graph output {output!r} cannot be another tensor"
         if output in graph.inputs:
             raise InvalidModelError(f"{why}: it is an input of the graph")
-        holders = [node_name(node) for node in graph.nodes if output in captures(node)]
-        if holders:
-            raise InvalidModelError(f"{why}: a graph inside node {holders[0]!r} reads {output!r}")
+        if holder := next((node_name(node) for node in graph.nodes if output in captures(node)), None):
+            raise InvalidModelError(f"{why}: a graph inside node {holder!r} reads {output!r}")
     for output in taken:
         inner = unused(graph, f"{output}/inner")
         graph.rename(output, inner)
