@@ -15,20 +15,10 @@ import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue, Scalar
+from iosched.models.mutation import record
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.record import (
-    MAX_GIVEN_NBYTES,
-    Choice,
-    Connect,
-    Create,
-    Delete,
-    Entry,
-    Primitive,
-    Replace,
-    Return,
-    Weight,
-)
+from iosched.models.mutation.record import MAX_GIVEN_NBYTES, Choice, Entry, Primitive, Weight
 from iosched.models.mutation.refit import needs
 
 Weights = Mapping[int, tuple[int, ...] | np.ndarray]
@@ -114,7 +104,7 @@ class Edit:
         for index in range(1, outputs):
             names.append(unused(graph, f"{names[0]}/{index}", names))
         constants = self._constants(weights or {}, inputs)
-        self._apply(Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
+        self._apply(record.Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
         return self.graph.node(names[0])
 
     def delete(self, node: Node | str) -> None:
@@ -123,7 +113,7 @@ class Edit:
         Raises:
             UsageError: there is no such node.
         """
-        self._apply(Delete(_name(node)))
+        self._apply(record.Delete(_name(node)))
 
     def connect(self, source: str, node: Node | str, place: int) -> None:
         """Let input `place` of a node read the tensor `source`.
@@ -131,7 +121,7 @@ class Edit:
         Raises:
             UsageError: one of them is not there, or the node would read what is computed from itself.
         """
-        self._apply(Connect(source, _name(node), int(place)))
+        self._apply(record.Connect(source, _name(node), int(place)))
 
     def connect_output(self, source: str, output: str) -> None:
         """Let the graph return the tensor `source` as its output `output`, which keeps its name.
@@ -139,7 +129,7 @@ class Edit:
         Raises:
             UsageError: one of them is not there.
         """
-        self._apply(Return(source, output))
+        self._apply(record.Return(source, output))
 
     def redirect(self, old: str, new: str, but: Collection[Node | str] = ()) -> None:
         """Let all that reads tensor `old` read `new`, outputs of the graph included, except the nodes `but`.
@@ -189,7 +179,7 @@ class Edit:
         if inputs is None:
             inputs = [name for name in old.inputs if kind == old.type or self.graph.is_computed(name)]
         constants = self._constants(weights or {}, inputs)
-        self._apply(Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
+        self._apply(record.Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
         return self.graph.node(old.name)
 
     def refit(self, tensor: str) -> None:
