@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.exceptions import ExperimentalWarning, OptunaError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, BruteForceSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -85,9 +85,9 @@ def sampling(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (IoschedError, OptunaError, SQLAlchemyError):
+    except (IoschedError, StorageInternalError, UpdateFinishedTrialError, SQLAlchemyError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AnswerError(f"--sampler {name} failed: {type(error).__name__}: {error}") from error
 
 

@@ -41,7 +41,7 @@ _ENDED: dict[TrialState, State] = {
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the how manieth it is.
+    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the number of the attempt.
 
     The process is empty where the trial was given back.
     """

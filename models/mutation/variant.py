@@ -106,7 +106,7 @@ class _Making:
     entries: list[Entry]
 
     def mutate(self, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
-        """Apply a mutator, for the how manieth time, to one match, unless an instance before it took a node away."""
+        """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
         if not (names and all(map(self.draft.view.has_node, names))):
             return
         targets = tuple(map(self.draft.view.node, names))
@@ -120,15 +120,15 @@ class _Making:
         """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
         applied = Counter[str]()
         for step in range(1, 1 + self._chosen(_SPACE, range(most + 1), "mutations")):
-            matches = [(each, filter(None, matched(each, self.draft.view))) for each in mutators]
-            places_of = [(each, {names[0]: names for names in found}) for each, found in matches]
-            known = {each.name: (each, places) for each, places in places_of if places}
+            matches = {each.name: filter(None, matched(each, self.draft.view)) for each in mutators}
+            places = {name: {names[0]: names for names in found} for name, found in matches.items()}
+            known = {each.name: each for each in mutators if places[each.name]}
             if not known:
                 return
-            mutator, places = known[self._chosen(_numbered(_SPACE, step), [*known], "mutator")]
-            place = self._chosen(_numbered(_SPACE, step), [*places], "place")
-            applied[mutator.name] += 1
-            self.mutate(mutator, places[place], applied[mutator.name])
+            name = self._chosen(_numbered(_SPACE, step), [*known], "mutator")
+            place = self._chosen(_numbered(_SPACE, step), [*places[name]], "place")
+            applied[name] += 1
+            self.mutate(known[name], places[name][place], applied[name])
 
     def _chosen(self, path: str, candidates: Sequence[Candidate], what: str) -> Candidate:
         made = choice(path, candidates, what, self.answer, self.asked)
