@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -120,8 +119,8 @@ def child_of_best(population: int, seed: int, study: Study, trial: FrozenTrial) 
     It depends on times that the study has kept, so whoever takes the trial over makes the same.
     """
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if trial.number >= population else []
-    begun = trial.datetime_start or datetime.now()
-    known = [each for each in ended if each.datetime_complete is not None and each.datetime_complete <= begun]
+    begun = trial.datetime_start
+    known = [each for each in ended if begun and each.datetime_complete and each.datetime_complete <= begun]
     different = list({tuple(each.params.items()): each for each in known}.values())
     best = best_first([_point(study, each) for each in different])[:population]
     rng = random.Random(seed_of(seed, "child", trial.number))
