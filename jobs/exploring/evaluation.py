@@ -100,9 +100,7 @@ class Evaluator:
             return Costed(graph, made, same_as=same)
         known = next((each for each in self.strategy.history() if each.feedback.key == made.key and each.point), None)
         if known is not None:
-            first = known.number if known.feedback.reused is None else known.feedback.reused
-            values, latencies = known.feedback.values, known.feedback.latencies
-            return Costed(graph, replace(made, values=values, latencies=latencies, reused=first))
+            return Costed(graph, again(Costed(graph, made, same_as=known.number), known.feedback))
         return Made(graph, made, variant)
 
     def _costs(self, made: Made) -> Iterator[tuple[str, ModelCost]]:
@@ -189,7 +187,7 @@ def with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback
 
 
 def again(each: Costed, first: Feedback) -> Feedback:
-    """What came of a variant that another trial of the same round was of."""
+    """What came of a variant that another trial was of: `first`."""
     reused = None if first.reason is not None else each.same_as if first.reused is None else first.reused
     record, seconds = each.feedback.record, each.feedback.seconds
     return replace(first, record=record, schedule=None, seconds=seconds, reused=reused)
