@@ -10,7 +10,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from iosched.jobs.exploring.samplers.evolution import Candidates, Genome, Parent, next_generation
+from iosched.jobs.exploring.evolution import Candidates, Genome, Parent, next_generation
 from iosched.models.spaces.pelee import EA_PELEE
 
 POPULATION, GENERATIONS, SEEDS = 20, 20, 20

@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.complete import complete_file, complete_model
@@ -22,7 +23,6 @@ from iosched.cli.options import (
     binding_options,
     budget_option,
     cluster_option,
-    gathered,
     json_option,
     output_option,
     profile_db_option,
@@ -41,9 +41,7 @@ from iosched.models.errors import ExecutionError, UsageError
 
 if TYPE_CHECKING:
     from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
-    from iosched.jobs.exploring.sampler_names import SamplerName
     from iosched.jobs.exploring.settings import ExploreSettings
-    from iosched.jobs.ranking.measures import Measure
     from iosched.models.model import Model
     from iosched.models.spaces.space import Space
 
@@ -52,162 +50,99 @@ _PLOT_HELP = "Draw the front, or with one objective the trials, as SVG; '-' is s
 
 
 def _settings(
-    sampler: SamplerName,
-    trials: int,
-    budget: float | None,
-    objective: tuple[str, ...],
-    constraint: tuple[str, ...],
-    score_cmd: str | None,
-    score_timeout: float,
-    score_batch: int,
-    prune: bool,
-    top: int,
-    seed: int,
-    population: int,
-    measure: Measure,
-    threads: int | None,
-    profile_db: Path | None,
+    objectives: tuple[str, ...], budget: float | None, threads: int | None, profile_db: Path | None, **own: Any
 ) -> ExploreSettings:
     """The settings that the options ask for, but for the study's file, whose default depends on the base model."""
     from iosched.jobs.exploring.settings import ExploreSettings
     from iosched.jobs.settings import OptimizeSettings
 
-    return ExploreSettings(
-        storage=_STUDY,
-        sampler=sampler,
-        trials=trials,
-        budget_s=budget,
-        objectives=objective or (DEFAULT_OBJECTIVE,),
-        constraints=constraint,
-        score_command=score_cmd,
-        score_timeout_s=score_timeout,
-        score_batch=score_batch,
-        prunes=prune,
-        top=top,
-        seed=seed,
-        population=population,
-        measure=measure,
-        optimize=OptimizeSettings(threads=threads, profile_db=profile_db),
-    )
+    optimize = OptimizeSettings(threads=threads, profile_db=profile_db)
+    objectives = objectives or (DEFAULT_OBJECTIVE,)
+    return ExploreSettings(_STUDY, objectives=objectives, budget_s=budget, optimize=optimize, **own)
 
 
-@click.command(
-    name="explore",
-    cls=WithFurther,
-    short_help="Try variants of BASE, and write the best as ONNX files.",
-)
+def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    named = [CompletionItem(name) for name in SAMPLER_NAMES if name.startswith(incomplete)]
+    return named or complete_file(ctx, param, incomplete)
+
+
+_at_least_one = click.IntRange(min=1)
+
+
+@click.command("explore", cls=WithFurther, short_help="Try variants of BASE, and write the best as ONNX files.")
 @click.argument("base", metavar="[BASE]", required=False, shell_complete=complete_model)
 @click.option(
-    "--space",
-    required=True,
-    shell_complete=complete_file,
-    metavar="SPACE",
+    "--space", required=True, shell_complete=complete_file, metavar="SPACE",
     help="How BASE may vary: a file of Python that defines 'space', which is executed; or 'builtin:NAME', one of those "
-    "in the box: mnasnet, nasnet, darts, inception, pelee. These bring a base model for images of 64 pixels in width "
-    "and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
-)
+    "in the box: mnasnet, nasnet, darts, enas, spos, inception, pelee. These bring a base model for images of 64 "
+    "pixels in width and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
+)  # fmt: skip
 @click.option(
-    "--sampler",
-    type=click.Choice(SAMPLER_NAMES),
-    default=DEFAULT_SAMPLER,
-    show_default=True,
+    "--sampler", default=DEFAULT_SAMPLER, show_default=True, metavar="SAMPLER", shell_complete=_complete_sampler,
     help="'random'; 'grid': every variant once; 'evolution': generations by roulette, crossover and mutation, as "
-    "published for EA-NAS; 'tpe' and 'nsga2': those of Optuna.",
-)
+    "published for EA-NAS; 'steady-evolution': the same without generations; 'tpe' and 'nsga2': those of Optuna; or a "
+    "class that derives from optuna.samplers.BaseSampler: 'FILE.py:CLASS' or 'MODULE:CLASS', which is executed.",
+)  # fmt: skip
 @click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    metavar="N",
+    "--trials", type=_at_least_one, default=100, show_default=True, metavar="N",
     help="How many trials the study has when it is done, those of earlier calls included.",
-)
+)  # fmt: skip
 @budget_option("Begin no trial once trials have taken so many seconds, those of earlier calls included.")
 @click.option(
-    "--objective",
-    multiple=True,
-    metavar="[min:|max:]NAME,…",
+    "--objective", "objectives", multiple=True, metavar="[min:|max:]NAME,…",
     help="What is to be small or large. 'latency:DEVICE' in microseconds, 'flops' and 'params' are minimised. A key of "
     f"what the score command prints is maximised. Repeat for several. Default: {DEFAULT_OBJECTIVE}.",
-)
+)  # fmt: skip
 @click.option(
-    "--constraint",
-    multiple=True,
-    metavar="NAME<=NUMBER,…",
+    "--constraint", "constraints", multiple=True, metavar="NAME<=NUMBER,…",
     help="A bound, '<=' or '>=', that variants on the front keep to. A variant that violates one is not scored, as far "
     "as that is known before.",
-)
+)  # fmt: skip
 @click.option(
-    "--score-cmd",
-    metavar="COMMAND",
+    "--score-cmd", "score_command", metavar="COMMAND",
     help="A program that prints a number, or JSON with several, for a variant: {model} is replaced by the path of its "
     "ONNX file, {params} by its choices as JSON. It is run without a shell, and never while this machine measures.",
-)
+)  # fmt: skip
 @click.option(
-    "--score-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the score command may take for one variant.",
-)
+    "--score-timeout", "score_timeout_s", type=click.FloatRange(min=0, min_open=True), default=3600.0,
+    show_default=True, metavar="SECONDS", help="How long the score command may take for one variant.",
+)  # fmt: skip
 @click.option(
-    "--score-batch",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="K",
+    "--score-batch", type=_at_least_one, default=1, show_default=True, metavar="K",
     help="Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
     "What is alike in the variants is one operator. The command prints a JSON object by these names.",
-)
+)  # fmt: skip
 @click.option(
-    "--prune",
-    is_flag=True,
+    "--prune", "prunes", is_flag=True,
     help='End the score command if lines like {"step": 3, "accuracy": 0.9} that it prints are worse than the '
     "median of other trials after as many steps. Only with one objective, which the command prints.",
-)
+)  # fmt: skip
 @click.option(
-    "--measure",
-    type=click.Choice(MEASURES),
-    default=DEFAULT_MEASURE,
-    show_default=True,
+    "--measure", type=click.Choice(MEASURES), default=DEFAULT_MEASURE, show_default=True,
     help="On a device that is here: 'models' as 'optimize' ships them; the 'stages' of their schedules, whose sum is "
     "an estimate; or 'none', from the profile database alone.",
-)
+)  # fmt: skip
 @click.option(
-    "--storage",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="study.db",
+    "--storage", type=click.Path(path_type=Path, dir_okay=False), metavar="study.db",
     help="The SQLite file that keeps the study. If it is there already, the study goes on. "
     f"Default: {_STUDY} in the folder of -o.",
-)
+)  # fmt: skip
 @click.option(
-    "--top",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    metavar="N",
+    "--top", type=click.IntRange(min=0), default=5, show_default=True, metavar="N",
     help="How many of the best variants to write as ONNX files, with their schedules.",
-)
+)  # fmt: skip
 @click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
+    "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="The folder to write to; made if it is not there. Default: STEM.explored in the working folder.",
-)
+)  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed of all choices."
-)
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    help="Seed of all choices.",
+)  # fmt: skip
 @click.option(
-    "--population",
-    type=click.IntRange(min=2),
-    default=DEFAULT_POPULATION,
-    show_default=True,
-    metavar="N",
-    help="Individuals in a generation of 'evolution' and 'nsga2'.",
-)
+    "--population", type=click.IntRange(min=2), default=DEFAULT_POPULATION, show_default=True,
+    metavar="N", help="Individuals that 'evolution', 'steady-evolution' and 'nsga2' breed from.",
+)  # fmt: skip
 @binding_options
 @threads_option
 @profile_db_option
@@ -218,17 +153,16 @@ def _settings(
 @output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
 @json_option
 @verbosity_options
-@gathered("settings", _settings)
 def command(
     base: str | None,
     space: str,
     storage: Path | None,
     folder: Path | None,
     binding: Binding,
-    settings: ExploreSettings,
     cluster: str | None,
     plot: Destination | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Try variants of BASE on this device, and write those as ONNX files that are best by several measures.
 
@@ -254,6 +188,7 @@ def command(
     from iosched.models.spaces.lookup import find_space
 
     check_optuna()
+    settings = _settings(**options)
     asked(settings)
     where = folder or _folder(base, space)
     check_destinations([plot], inputs=[None if base is None else input_file(base)], as_json=as_json)
@@ -264,7 +199,7 @@ def command(
     settings = replace(settings, storage=storage or where / _STUDY)
     with _made(where):
         result, used = _explored(model, found_space, settings, cluster)
-        written = _write(result, where)
+        written = {chosen.number: _written(chosen, where) for chosen in result.chosen}
     if plot is not None:
         write(plot, draw_front(result.found).encode())
     left = left_in(where, written)
@@ -312,24 +247,19 @@ def _made(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if not was_there:
-            with suppress(OSError):  # as where something was kept in it
+        with suppress(OSError):  # as where something was kept in it
+            if not was_there:
                 folder.rmdir()
         raise
 
 
-def _write(result: ExploreResult, folder: Path) -> dict[int, Written]:
-    """Writes the models of the best variants and their schedules; returns the files by the trials' numbers."""
-    return {chosen.number: _write_one(chosen, folder) for chosen in result.chosen}
-
-
-def _write_one(chosen: Chosen, folder: Path) -> Written:
+def _written(chosen: Chosen, folder: Path) -> Written:
+    """Writes the model of a variant and its schedule."""
     from iosched.jobs.annotate import annotated
     from iosched.models.export import write_model
 
-    stem = f"trial-{chosen.number:04}"
-    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", chosen.document.shipped)
-    document = chosen.document
+    stem, document = f"trial-{chosen.number:04}", chosen.document
+    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", document.shipped)
     write_model(annotated(chosen.model, document), chosen.model.weights, written.model)
     write(Destination("-o", written.schedule), document.to_json().encode())
     return written

@@ -85,12 +85,9 @@ def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool
     shown = [(rank, each) for rank, each in found.ranked() if rank == 0 or each.number in written]
     first = found.card.objectives[0]
     shown.sort(key=lambda pair: (pair[0], first.loss(pair[1].feedback.values[first.name])))
+    files = {number: each.model.name for number, each in written.items()}
     rows = [
-        [
-            f"{each.number}{'' if rank else ' *'}",
-            *(_cell(each, name) for name in names),
-            written[each.number].model.name if each.number in written else "",
-        ]
+        [f"{each.number}{'' if rank else ' *'}", *(_cell(each, name) for name in names), files.get(each.number, "")]
         for rank, each in shown
     ]
     title = f"{found.card.name} in {found.card.space}: {', '.join(map(str, found.card.objectives))}"
@@ -126,20 +123,19 @@ def _choices(each: Individual) -> str:
 
 
 def _pairs(found: Found) -> list[tuple[str, str]]:
-    complete = [each for each in found.individuals if each.state == "complete"]
-    feasible = sum(each.point is not None and each.point.violation <= 0 for each in complete)
-    pairs = [("trials", f"{len(found.finished)}, of which {found.count('failed')} failed")]
-    if found.count("stopped"):
-        pairs.append(("ended early", f"{found.count('stopped')}, since going on was not worth it"))
-    different = count_text(len(complete) - found.reused, "different variant")
-    pairs.append(("evaluated", f"{different}; {found.reused} were seen before"))
-    if found.card.constraints:
-        pairs.append(("constraints", f"{', '.join(map(str, found.card.constraints))}: met by {feasible}"))
-    if found.count("running"):
-        pairs.append(("running", f"{found.count('running')}, in another process or to be evaluated again"))
-    pairs.append(("took", f"{found.seconds:.0f} s in all trials"))
-    pairs.append(("study", str(found.storage)))
-    return pairs
+    constraints, stopped, running = found.card.constraints, found.count("stopped"), found.count("running")
+    feasible = sum(each.point is not None and each.point.violation <= 0 for each in found.individuals)
+    different = count_text(found.count("complete") - found.reused, "different variant")
+    said = {
+        "trials": f"{len(found.finished)}, of which {found.count('failed')} failed",
+        "ended early": f"{stopped}, since going on was not worth it" if stopped else "",
+        "evaluated": f"{different}; {found.reused} were seen before",
+        "constraints": f"{', '.join(map(str, constraints))}: met by {feasible}" if constraints else "",
+        "running": f"{running}, in another process or to be evaluated again" if running else "",
+        "took": f"{found.seconds:.0f} s in all trials",
+        "study": str(found.storage),
+    }
+    return [(what, text) for what, text in said.items() if text]
 
 
 def left_remarks(left: Sequence[Path]) -> Sequence[str]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.evaluation import Evaluator
-from iosched.jobs.exploring.locking import machine
+from iosched.jobs.exploring.evaluation import Evaluator, measuring
 from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
 from iosched.jobs.exploring.scoring import InterruptedTrialError
-from iosched.jobs.exploring.settings import Asked, ExploreSettings, asked
+from iosched.jobs.exploring.settings import ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Graph, Individual, Strategy
 from iosched.jobs.exploring.workplace import Workplace
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
@@ -27,7 +26,6 @@ from iosched.models.model import Model
 from iosched.models.mutation.record import Record
 from iosched.models.mutation.variant import replay
 from iosched.models.spaces.space import Space
-from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.system import check_system
 from iosched.runtime.lacking import way_to_install
 from iosched.scheduler.document import ScheduleDocument
@@ -74,51 +72,49 @@ def explore(
     started = time.monotonic()
     check_system()
     check_optuna()
+    from iosched.jobs.exploring.samplers import kind_of
     from iosched.jobs.exploring.storage import using
     from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
 
-    wanted = asked(settings)
-    model = space.begun(base)
-    card = Card(model.digest, model.name, space.name, wanted.objectives, wanted.constraints, settings.seed)
+    wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
+    models = space.begun(base)
+    card = Card(*_identity(models, space), space.name, wanted.objectives, wanted.constraints, settings.seed)
     storage = Path(settings.storage)
     opened = begun_study(storage, card)
     limits = Limits(settings.trials, settings.budget_s)
-    strategy = StudyStrategy(opened, settings.sampler, settings.population, limits)
-    held, place = interrupt or Uninterrupted(), workplace or ThisMachine()
-    evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
+    strategy = StudyStrategy(opened, kind, limits)
+    held, seen, place = interrupt or Uninterrupted(), observer or Silence(), workplace or ThisMachine()
+    evaluator = Evaluator(models, space, wanted, settings, strategy, held, seen)
     before = len(_found(opened).finished)
     with held.holding(), using(storage):
         with strategy.evaluating():
             was_interrupted = place.tried(strategy, evaluator, held)
         found = _found(opened)
-        chosen, notes = _Writer(model, wanted, settings, observer or Silence(), place).chosen(found)
-    left = () if was_interrupted else (*_nothing_left(before, found), *_not_made(found, settings))
+        chosen, notes = _Writer(evaluator, place).chosen(found)
+    left = () if was_interrupted else _missing(before, found, settings)
     notes = (*left, *evaluator.notes, *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
 
 
-def _nothing_left(before: int, found: Found) -> tuple[str, ...]:
-    """Says so where a call has tried nothing: so many trials had ended `before`."""
-    if len(found.finished) > before:
-        return ()
-    return (
-        f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
-        " trials.",
-    )
+def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
+    """The digest and the name of what varies: those of the base model, or of all base models together."""
+    if len(models) == 1:
+        return models[0].digest, models[0].name
+    return sha256("".join(model.digest for model in models).encode()).hexdigest(), space.name
 
 
-def _not_made(found: Found, settings: ExploreSettings) -> tuple[str, ...]:
-    """Says why the study has fewer trials than it was to have."""
+def _missing(before: int, found: Found, settings: ExploreSettings) -> tuple[str, ...]:
+    """Says what was not tried, and why; so many trials had ended `before` this call."""
+    counted = f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
+    notes = () if len(found.finished) > before else (f"{counted} trials.",)
     missing = settings.trials - len(found.individuals)
     if missing <= 0:
-        return ()
+        return notes
     what = f"{missing} of {settings.trials} trials were not made:"
     if settings.budget_s is None or found.seconds < settings.budget_s:
-        return (f"{what} the sampler {settings.sampler!r} has tried every variant.",)
-    return (
-        f"{what} those of the study took {found.seconds:.1f} s, and --budget is {settings.budget_s:g} s. Call again"
-        " with a larger --budget to go on.",
-    )
+        return (*notes, f"{what} the sampler {settings.sampler!r} has nothing more to try.")
+    limit = f"those of the study took {found.seconds:.1f} s, and --budget is {settings.budget_s:g} s."
+    return (*notes, f"{what} {limit} Call again with a larger --budget to go on.")
 
 
 def study_in(path: Path) -> Found:
@@ -172,17 +168,8 @@ class ThisMachine:
 
     def document(self, model: Model, settings: OptimizeSettings) -> ScheduleDocument:
         """The schedule that `optimize` finds."""
-        with _using(settings.device, model):
+        with measuring(settings.device, model, lambda: None):
             return optimize(model, settings).document
-
-
-@contextmanager
-def _using(device: str, model: Model) -> Iterator[None]:
-    if resolve(device, model).info.cost_kind == "analytic":
-        yield
-        return
-    with machine("measuring"):
-        yield
 
 
 def _round(strategy: Strategy, most: int) -> list[Graph]:
@@ -197,18 +184,15 @@ def _round(strategy: Strategy, most: int) -> list[Graph]:
 class _Writer:
     """Makes the models of the best variants, with their schedules."""
 
-    base: Model
-    asked: Asked
-    settings: ExploreSettings
-    observer: Observer
+    evaluator: Evaluator
     workplace: Workplace
 
     def chosen(self, found: Found) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
         """The models of the best variants, and why one is missing."""
-        best = [each for _, each in found.ranked()[: self.settings.top]]
+        best = [each for _, each in found.ranked()[: self.evaluator.settings.top]]
         chosen, notes = list[Chosen](), list[str]()
         for place, each in enumerate(best):
-            self.observer.progress(place, len(best), f"schedule of trial {each.number}")
+            self.evaluator.observer.progress(place, len(best), f"schedule of trial {each.number}")
             try:
                 chosen.append(self._one(each))
             except DeviceError:
@@ -218,12 +202,14 @@ class _Writer:
         return tuple(chosen), tuple(notes)
 
     def _one(self, individual: Individual) -> Chosen:
-        model = replay(self.base, Record.from_json(individual.feedback.record or ""))
+        bases, record = self.evaluator.bases, Record.from_json(individual.feedback.record or "")
+        model = replay(next((base for base in bases if base.digest == record.base), bases[0]), record)
         return Chosen(individual.number, model, self._document(individual, model))
 
     def _document(self, individual: Individual, model: Model) -> ScheduleDocument:
         """The schedule that was found with the latency; or one that is found now, where latencies are estimates."""
         if individual.feedback.schedule is not None:
             return fitted(ScheduleDocument.from_json(individual.feedback.schedule), model)
-        device = next(iter(self.asked.devices), self.settings.optimize.device)
-        return self.workplace.document(model, replace(self.settings.optimize, device=device))
+        optimize = self.evaluator.settings.optimize
+        device = next(iter(self.evaluator.asked.devices), optimize.device)
+        return self.workplace.document(model, replace(optimize, device=device))

@@ -13,6 +13,7 @@ from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.inception import SPACE
 from iosched.models.spaces.lookup import NAMES, builtin_space, find_space
 from iosched.models.spaces.redraw import Redraw
+from iosched.models.spaces.space import Space
 
 PAGE = (Path(__file__).parent.parent / "docs" / "spaces.md").read_text()
 
@@ -32,9 +33,22 @@ def test_the_table_tells_the_space(name: str) -> None:
 
 @pytest.mark.parametrize("answer", [least, greatest, at_random(0)], ids=["least", "greatest", "random"])
 def test_the_example_makes_variants_that_run(answer: object, tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "space.py").write_text(code)
-    space = find_space(str(tmp_path / "space.py"))
+    space = _space_of(0, tmp_path)
     variant = variant_of(SPACE.at(32).base_model(), space.mutators, answer)  # type: ignore[arg-type]
     assert {re.split(r"\[|\]/", name)[0] for name in variant.choices} == {"width", "kernel"}
     check(variant)
+
+
+@pytest.mark.parametrize(("seed", "base"), [(0, "dense"), (3, "chains")])
+def test_the_evolving_example_makes_variants_that_run(seed: int, base: str, tmp_path: Path) -> None:
+    space = _space_of(1, tmp_path).at(32)
+    variant = variant_of(space.base_models(), space.mutators, at_random(seed), space.max_mutations)
+    assert variant.base.name == variant.choices["space/base{chains,dense}"] == base
+    assert variant.choices["space/mutations{0,1,2,3,4,5,6,7,8}"] in range(9)
+    check(variant)
+
+
+def _space_of(number: int, folder: Path) -> Space:
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
+    (folder / "space.py").write_text(code)
+    return find_space(str(folder / "space.py"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -18,6 +17,7 @@ CARD_KEY = "iosched"
 VERSION = 1
 
 _FORMAT = "iosched.study"
+_ABOUT = ("base model", "space", "objectives", "constraints", "seed")
 _Text = Annotated[str, Meta(max_length=1000)]
 
 
@@ -71,18 +71,16 @@ class Card:
         Raises:
             UsageError: it is about something else; says what.
         """
-        for what, own, other in (
-            ("base model", self.base, asked.base),
-            ("space", self.space, asked.space),
-            ("objectives", _listed(self.objectives), _listed(asked.objectives)),
-            ("constraints", _listed(self.constraints), _listed(asked.constraints)),
-            ("seed", str(self.seed), str(asked.seed)),
-        ):
-            if own != other:
-                raise UsageError(
-                    f"{place} is a study of {self.name} in {self.space} with other {what}: {own[:200]}, not "
-                    f"{other[:200]}\nGive the same, or another --storage."
-                )
+        own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
+        if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
+            raise UsageError(
+                f"{place} is a study of {self.name} in {self.space} with other {unlike}: {own[unlike][:200]}, not "
+                f"{other[unlike][:200]}\nGive the same, or another --storage."
+            )
+
+    def _told(self) -> tuple[str, ...]:
+        listed = (",".join(map(str, asked)) or "none" for asked in (self.objectives, self.constraints))
+        return self.base, self.space, *listed, str(self.seed)
 
 
 def card_of(plain: object, place: str) -> Card:
@@ -107,7 +105,3 @@ def card_of(plain: object, place: str) -> Card:
 def repr_of(constraint: Constraint) -> str:
     """The constraint as text that says its bound to the last bit."""
     return f"{constraint.name}{constraint.relation}{constraint.bound!r}"
-
-
-def _listed(asked: Sequence[Objective] | Sequence[Constraint]) -> str:
-    return ",".join(map(str, asked)) or "none"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
-from iosched.jobs.exploring.scoring import InterruptedTrialError, Outcome, PrunedError, Scorer
+from iosched.jobs.exploring.scoring import Outcome, PrunedError, Scorer, check_interrupt
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.exploring.strategy import Feedback, Graph, Latency, Strategy
 from iosched.jobs.interrupt import Interrupt
@@ -17,8 +18,9 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.models.model import Model
-from iosched.models.mutation.mutator import Mutator
+from iosched.models.mutation.edit import AnswerError
 from iosched.models.mutation.variant import Variant, variant_of
+from iosched.models.spaces.space import Space
 from iosched.profiler.devices.resolve import resolve
 
 _MOST_REASON = 1000
@@ -50,10 +52,10 @@ class Costed:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Evaluates variants of one base model."""
+    """Evaluates variants of base models."""
 
-    base: Model
-    mutators: Sequence[Mutator]
+    bases: Sequence[Model]
+    space: Space
     asked: Asked
     settings: ExploreSettings
     strategy: Strategy
@@ -87,17 +89,18 @@ class Evaluator:
         """Makes a graph; what was evaluated already, or failed, or is among those `before`, need not be costed."""
         self._say(graph, "made")
         try:
-            variant = variant_of(self.base, self.mutators, partial(self.strategy.ask_choice, graph))
+            answer = partial(self.strategy.ask_choice, graph)
+            variant = variant_of(self.bases, self.space.mutators, answer, self.space.max_mutations)
             made = Feedback(record=variant.record.to_json(), key=variant.model.digest)
+        except AnswerError:
+            raise
         except Exception as error:  # noqa: BLE001 - mutators are the user's own code
             return Costed(graph, Feedback(reason=_reason(error)))
         if (same := next((each.graph.number for each in before if each.feedback.key == made.key), None)) is not None:
             return Costed(graph, made, same_as=same)
         known = next((each for each in self.strategy.history() if each.feedback.key == made.key and each.point), None)
         if known is not None:
-            first = known.number if known.feedback.reused is None else known.feedback.reused
-            values, latencies = known.feedback.values, known.feedback.latencies
-            return Costed(graph, replace(made, values=values, latencies=latencies, reused=first))
+            return Costed(graph, again(Costed(graph, made, same_as=known.number), known.feedback))
         return Made(graph, made, variant)
 
     def _costs(self, made: Made) -> Iterator[tuple[str, ModelCost]]:
@@ -138,18 +141,15 @@ class Evaluator:
 
     def _cost(self, model: Model, device: str) -> ModelCost:
         settings = replace(self.settings.optimize, device=device)
-        if self.settings.measure == "none" or resolve(device, model).info.cost_kind == "analytic":
-            return model_cost(model, self.settings.measure, settings, Silence())
-        with machine("measuring", self._check_interrupt):
+        waiting = partial(check_interrupt, self.interrupt)
+        with nullcontext() if self.settings.measure == "none" else measuring(device, model, waiting):
             return model_cost(model, self.settings.measure, settings, Silence())
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of how variants were scored."""
-        return tuple(
-            f"Variants were scored one by one: when several were one model, {reason}"
-            for reason in (self._scorer.refusals if self._scorer else ())
-        )
+        refusals = self._scorer.refusals if self._scorer else ()
+        return tuple(f"Variants were scored one by one: when several were one model, {each}" for each in refusals)
 
     @cached_property
     def _scorer(self) -> Scorer | None:
@@ -164,17 +164,18 @@ class Evaluator:
             return found
         self._say(waiting[0][0], "score")
         started = time.monotonic()
-        for number, outcome in self._scorer.scored(waiting).items():
-            seconds = (time.monotonic() - started) / len(waiting)
-            found[number] = with_score(found[number], outcome, seconds)
-        return found
-
-    def _check_interrupt(self) -> None:
-        if self.interrupt.came:
-            raise InterruptedTrialError
+        outcomes = self._scorer.scored(waiting)
+        seconds = (time.monotonic() - started) / len(waiting)
+        return found | {number: with_score(found[number], outcome, seconds) for number, outcome in outcomes.items()}
 
     def _say(self, graph: Graph, what: str) -> None:
         self.observer.progress(graph.number, self.settings.trials, f"trial {graph.number}: {what}")
+
+
+def measuring(device: str, model: Model, waiting: Callable[[], object]) -> AbstractContextManager[None]:
+    """A context in which this machine is for measurements alone, where they are made on it; see `machine`."""
+    is_estimated = resolve(device, model).info.cost_kind == "analytic"
+    return nullcontext() if is_estimated else machine("measuring", waiting)
 
 
 def with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback:
@@ -186,18 +187,15 @@ def with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback
 
 
 def again(each: Costed, first: Feedback) -> Feedback:
-    """What came of a variant that another trial of the same round was of."""
+    """What came of a variant that another trial was of: `first`."""
     reused = None if first.reason is not None else each.same_as if first.reused is None else first.reused
     record, seconds = each.feedback.record, each.feedback.seconds
     return replace(first, record=record, schedule=None, seconds=seconds, reused=reused)
 
 
 def _latency(cost: ModelCost) -> Latency:
-    return Latency(
-        *(cost.cost, cost.low_us, cost.high_us, cost.sequential_us, cost.hit_rate),
-        search_seconds=cost.search_seconds,
-        comparison_seconds=cost.comparison_seconds,
-    )
+    seconds = cost.search_seconds, cost.comparison_seconds
+    return Latency(cost.cost, cost.low_us, cost.high_us, cost.sequential_us, cost.hit_rate, *seconds)
 
 
 def _violated(constraints: Sequence[Constraint], values: Mapping[str, float]) -> str | None:

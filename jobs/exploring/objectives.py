@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast, get_args
 
 from iosched.models.errors import UsageError
 
@@ -71,6 +72,9 @@ class Constraint:
         return f"{self.name}{self.relation}{self.bound:g}"
 
 
+Wanted = TypeVar("Wanted", Objective, Constraint)
+
+
 def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     """The objectives in texts like `min:latency:cpu,max:accuracy`.
 
@@ -79,9 +83,7 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     Raises:
         UsageError: a text is not of that form, or a name stands there twice.
     """
-    objectives = tuple(_objective(word) for word in _words(texts))
-    _refuse_repeated(objectives, "objective")
-    return objectives
+    return _each_once(map(_objective, _words(texts)), "objective", lambda each: each.name)
 
 
 def parse_constraints(texts: Iterable[str]) -> tuple[Constraint, ...]:
@@ -90,9 +92,7 @@ def parse_constraints(texts: Iterable[str]) -> tuple[Constraint, ...]:
     Raises:
         UsageError: a text is not of that form.
     """
-    constraints = tuple(_constraint(word) for word in _words(texts))
-    _refuse_repeated(constraints, "constraint")
-    return constraints
+    return _each_once(map(_constraint, _words(texts)), "constraint", lambda each: (each.name, each.relation))
 
 
 def total_violation(constraints: Sequence[Constraint], values: Mapping[str, float]) -> float:
@@ -109,41 +109,39 @@ def _words(texts: Iterable[str]) -> list[str]:
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
 
-def _refuse_repeated(asked: Sequence[Objective] | Sequence[Constraint], what: str) -> None:
-    keys = [(each.name, each.relation if isinstance(each, Constraint) else "") for each in asked]
-    if repeated := next((name for place, (name, _) in enumerate(keys) if keys[place] in keys[:place]), None):
+def _each_once(found: Iterable[Wanted], what: str, key: Callable[[Wanted], object]) -> tuple[Wanted, ...]:
+    asked = tuple(found)
+    keys = [key(each) for each in asked]
+    if repeated := next((each.name for place, each in enumerate(asked) if keys[place] in keys[:place]), None):
         raise UsageError(f"{what} {repeated!r} is given twice: leave one out")
     if len(asked) > _MOST:
         raise UsageError(f"{len(asked)} {what}s: there may be {_MOST}")
+    return asked
 
 
 def _objective(word: str) -> Objective:
     head, colon, rest = word.partition(":")
-    if colon and head in ("min", "max"):
-        return Objective(_name(rest, word), "min" if head == "min" else "max")
-    name = _name(word, word)
-    return Objective(name, "max" if is_scored(name) else "min")
+    if colon and head in get_args(Direction):
+        return Objective(_name(rest, word), cast(Direction, head))
+    return Objective(_name(word, word), "max" if is_scored(word) else "min")
 
 
 def _constraint(word: str) -> Constraint:
     match = re.fullmatch(r"(.+?)\s*(<=|>=)\s*(\S+)", word)
     if match is None:
         raise UsageError(f"constraint {word!r} is not of the form NAME<=NUMBER or NAME>=NUMBER")
-    try:
+    bound = math.nan
+    with suppress(ValueError):
         bound = float(match[3])
-    except ValueError:
-        bound = math.nan
     if not math.isfinite(bound):
         raise UsageError(f"constraint {word!r}: {match[3]!r} is no number; latencies are in microseconds")
-    return Constraint(_name(match[1], word), "<=" if match[2] == "<=" else ">=", bound)
+    return Constraint(_name(match[1], word), cast(Relation, match[2]), bound)
 
 
 def _name(name: str, word: str) -> str:
     if name == "latency" or (name.startswith(LATENCY) and not device_of(name)):
         raise UsageError(f"{word!r} does not say on which device: {LATENCY}cpu, {LATENCY}v100, …")
     if len(name) > _LONGEST or not (name.startswith(LATENCY) or _SCORE.fullmatch(name)):
-        raise UsageError(
-            f"{word!r} names nothing that can be known of a model: there are {LATENCY}DEVICE, {', '.join(COUNTED)}, "
-            "and the keys that the score command prints"
-        )
+        known = f"{LATENCY}DEVICE, {', '.join(COUNTED)}, and the keys that the score command prints"
+        raise UsageError(f"{word!r} names nothing that can be known of a model: there are {known}")
     return name

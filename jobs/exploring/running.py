@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _POLL_S = 0.1
@@ -43,17 +43,23 @@ class _Kept:
     """The end of a stream, and its lines as they come."""
 
     def __init__(self, on_line: Callable[[str], object]) -> None:
-        self.data = b""
+        self.data = self._line = b""
         self.nbytes = 0
-        self._line = b""
         self._on_line = on_line
 
-    def add(self, data: bytes) -> None:
-        self.nbytes += len(data)
-        self.data = (self.data + data)[-_KEPT_NBYTES:]
-        *lines, self._line = (self._line + data)[-_KEPT_NBYTES:].split(b"\n")
-        for line in lines:
-            self._on_line(line.decode("utf-8", "replace"))
+    def read(self, stream: int) -> bool:
+        """Take what the stream has to give now; returns whether there may be more."""
+        with suppress(BlockingIOError):
+            while self.nbytes <= _MOST_NBYTES:
+                data = os.read(stream, 2**16)
+                if not data:
+                    return False
+                self.nbytes += len(data)
+                self.data = (self.data + data)[-_KEPT_NBYTES:]
+                *lines, self._line = (self._line + data)[-_KEPT_NBYTES:].split(b"\n")
+                for line in lines:
+                    self._on_line(line.decode("utf-8", "replace"))
+        return True
 
     @property
     def text(self) -> str:
@@ -90,45 +96,32 @@ def run_command(
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C on the terminal is for this process alone
     ) as process:
+        out, errors = _Kept(on_line), _Kept(lambda line: None)
         try:
-            out, errors, cut = _watched(process, deadline, is_stopped, on_line)
+            cut = _watched(process, (out, errors), lambda nbytes: _cut(nbytes, deadline, is_stopped))
         finally:
             _end(process)
     return Ran(process.returncode, out.text, errors.text, cut)
 
 
 def _watched(
-    process: subprocess.Popen[bytes],
-    deadline: float | None,
-    is_stopped: Callable[[], bool],
-    on_line: Callable[[str], object],
-) -> tuple[_Kept, _Kept, Cut | None]:
-    out, errors = _Kept(on_line), _Kept(lambda line: None)
+    process: subprocess.Popen[bytes], both: tuple[_Kept, _Kept], cuts: Callable[[int], Cut | None]
+) -> Cut | None:
+    """Takes what a process prints until it ends, or there is a reason to cut it."""
     with selectors.DefaultSelector() as selector:
-        for stream, kept in ((process.stdout, out), (process.stderr, errors)):
+        for stream, kept in zip((process.stdout, process.stderr), both, strict=True):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
             selector.register(stream, selectors.EVENT_READ, kept)
-        while selector.get_map():
-            _read(selector, _POLL_S)
-            if cut := _cut(out.nbytes + errors.nbytes, deadline, is_stopped):
-                return out, errors, cut
-            if process.poll() is not None:  # nothing of it is left that could print
-                _read(selector, 0.0)
-                break
-    return out, errors, None
-
-
-def _read(selector: selectors.BaseSelector, wait_s: float) -> None:
-    """Takes what the streams have to give, after waiting for it so long at most."""
-    for key, _ in selector.select(wait_s):
-        stream: IO[bytes] = key.fileobj  # type: ignore[assignment]
-        with suppress(BlockingIOError):
-            while data := os.read(stream.fileno(), 2**16):
-                key.data.add(data)
-                if key.data.nbytes > _MOST_NBYTES:
-                    return
-            selector.unregister(stream)
+        has_ended = False
+        while selector.get_map() and not has_ended:
+            has_ended = process.poll() is not None  # nothing of it is left that could print more than it has
+            for key, _ in selector.select(0 if has_ended else _POLL_S):
+                if not key.data.read(key.fd):
+                    selector.unregister(key.fileobj)
+            if cut := cuts(sum(kept.nbytes for kept in both)):
+                return cut
+    return None
 
 
 def _cut(nbytes: int, deadline: float | None, is_stopped: Callable[[], bool]) -> Cut | None:

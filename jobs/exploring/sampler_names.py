@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
-SamplerName = Literal["random", "grid", "evolution", "tpe", "nsga2"]
-SAMPLER_NAMES: tuple[SamplerName, ...] = get_args(SamplerName)
-DEFAULT_SAMPLER: SamplerName = "evolution"
+SAMPLER_NAMES = ("random", "grid", "evolution", "steady-evolution", "tpe", "nsga2")
+DEFAULT_SAMPLER = "evolution"
 DEFAULT_POPULATION = 20

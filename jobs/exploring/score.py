@@ -8,8 +8,10 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from iosched.jobs.exploring.running import Ran, run_command
 from iosched.models.errors import IoschedError, UsageError
@@ -47,12 +49,8 @@ class ScoreCommand:
     def filled(self, model: Path, params: Mapping[str, object]) -> list[str]:
         """The program and its arguments for one model and the choices that made it."""
         said = {MODEL: str(model), PARAMS: json.dumps(params, ensure_ascii=False)}
-        return [_replaced(word, said) for word in self.words]
-
-
-def _replaced(word: str, said: Mapping[str, str]) -> str:
-    """`word` with the names in it replaced at once: what a name is replaced by is not looked at again."""
-    return re.sub("|".join(map(re.escape, said)), lambda match: said[match[0]], word)
+        # At once: what a name is replaced by is not looked at again.
+        return [re.sub("|".join(map(re.escape, said)), lambda match: said[match[0]], word) for word in self.words]
 
 
 def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> ScoreCommand:
@@ -93,25 +91,17 @@ def score(
         StoppedError: `is_stopped` was true before it ended.
     """
     filled = command.filled(model, params)
-    found = said(run(command, filled, folder=folder, is_stopped=is_stopped, on_line=on_line))
-    return values_of(found, command.keys)
+    ran = run_command(filled, timeout_s=command.timeout_s, folder=folder, is_stopped=is_stopped, on_line=on_line)
+    return values_of(said(command, ran), command.keys)
 
 
-def run(
-    command: ScoreCommand,
-    words: Sequence[str],
-    *,
-    folder: Path | None = None,
-    is_stopped: Callable[[], bool] = lambda: False,
-    on_line: Callable[[str], object] = lambda line: None,
-) -> Ran:
-    """Runs the command to its end.
+def said(command: ScoreCommand, ran: Ran) -> object:
+    """The JSON that a command printed: all of its output, or else the last line; above it may stand anything.
 
     Raises:
-        ScoreError: it took too long, or failed.
-        StoppedError: `is_stopped` was true before it ended.
+        ScoreError: it took too long, failed, printed nothing, or its last line is no JSON.
+        StoppedError: it was ended before.
     """
-    ran = run_command(words, timeout_s=command.timeout_s, folder=folder, is_stopped=is_stopped, on_line=on_line)
     if ran.cut == "stopped":
         raise StoppedError
     if ran.cut == "time":
@@ -120,23 +110,12 @@ def run(
         raise ScoreError("the score command printed more than can be a score")
     if ran.code:
         raise ScoreError(f"the score command failed with exit code {ran.code}{_last_words(ran)}")
-    return ran
-
-
-def said(ran: Ran) -> object:
-    """The JSON that a command printed: all of its output, or else the last line; above it may stand anything.
-
-    Raises:
-        ScoreError: it printed nothing, or its last line is no JSON.
-    """
     lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
     if not lines:
         raise ScoreError(f"the score command printed nothing{_last_words(ran)}")
     for text in (ran.out, lines[-1]):
-        try:
+        with suppress(ValueError, RecursionError):
             return json.loads(text)
-        except (ValueError, RecursionError):
-            continue
     raise ScoreError(f"the last line that the score command printed is neither a number nor JSON: {_short(lines[-1])}")
 
 
@@ -154,31 +133,25 @@ def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
         raise ScoreError(f"the score command did not say {missing[0]!r}; it said {_short(', '.join(map(str, found)))}")
     if len(found) > _MOST_KEYS:
         raise ScoreError(f"the score command printed {len(found)} keys; there may be {_MOST_KEYS}")
-    return {
-        key: _number(value, f"{key!r} of the score command")
-        for key, value in found.items()
-        if key in keys or _is_number(value)
-    }
+    known = {key: value for key, value in found.items() if key in keys or _is_number(value)}
+    return {key: _number(value, f"{key!r} of the score command") for key, value in known.items()}
 
 
 def _is_number(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number larger than any float
-        return False
+    with suppress(OverflowError):  # a whole number larger than any float
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return False
 
 
-def _number(value: object, what: str) -> float:
-    if not isinstance(value, int | float) or not _is_number(value):
+def _number(value: Any, what: str) -> float:
+    if not _is_number(value):
         raise ScoreError(f"{what} is no number: {_short(json.dumps(value))}")
     return float(value)
 
 
 def _last_words(ran: Ran) -> str:
-    lines = [line.strip() for line in ran.errors.splitlines() if line.strip()]
-    return f": {_short(lines[-1])}" if lines else ""
+    *_, last = ran.errors.strip().rpartition("\n")
+    return f": {_short(last.strip())}" if last else ""
 
 
 def _short(text: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.pruning import Watched, ignored
-from iosched.jobs.exploring.score import ScoreCommand, ScoreError, StoppedError, run, said, score, values_of
+from iosched.jobs.exploring.running import run_command
+from iosched.jobs.exploring.score import ScoreCommand, ScoreError, StoppedError, said, score, values_of
 from iosched.jobs.exploring.strategy import Graph, Strategy
 from iosched.jobs.interrupt import Interrupt
 from iosched.models.errors import IoschedError
@@ -64,9 +65,7 @@ class Scorer:
         """
         alike: dict[object, list[tuple[Graph, Variant]]] = defaultdict(list)
         for graph, variant in variants:
-            alike[tuple((spec.name, spec.dtype, spec.shape) for spec in variant.model.graph.inputs)].append(
-                (graph, variant)
-            )
+            alike[variant.model.graph.inputs].append((graph, variant))
         found: dict[int, Outcome] = {}
         for group in alike.values():
             found |= self._together(group) if len(group) > 1 and not self.refusals else self._one_by_one(group)
@@ -114,7 +113,8 @@ class Scorer:
         command = replace(self.command, timeout_s=patience_s)
         whole = one_model({name: variant.model for name, variant in members.items()})
         with self._file("trials.onnx", whole) as path:
-            found = said(run(command, command.filled(path, choices), is_stopped=lambda: self.interrupt.came))
+            words, is_stopped = command.filled(path, choices), lambda: self.interrupt.came
+            found = said(command, run_command(words, timeout_s=command.timeout_s, is_stopped=is_stopped))
         if not isinstance(found, dict) or not found.keys() & members.keys():
             raise ScoreError("the score command printed no JSON object by the members' names")
         return found
@@ -130,17 +130,21 @@ class Scorer:
     @contextmanager
     def _file(self, name: str, model: Model) -> Iterator[Path]:
         """A file with the model, while nothing on this machine measures."""
-        with (
-            tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder,
-            machine("scoring", self._check_interrupt),
-        ):
+        with tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder:
             path = Path(folder) / name
-            write_model(model.proto, model.weights, path)
-            yield path
+            with machine("scoring", partial(check_interrupt, self.interrupt)):
+                write_model(model.proto, model.weights, path)
+                yield path
 
-    def _check_interrupt(self) -> None:
-        if self.interrupt.came:
-            raise InterruptedTrialError
+
+def check_interrupt(interrupt: Interrupt) -> None:
+    """Accepts to go on with a trial, or to wait for it.
+
+    Raises:
+        InterruptedTrialError: the user has interrupted.
+    """
+    if interrupt.came:
+        raise InterruptedTrialError
 
 
 def one_model(models: Mapping[str, Model]) -> Model:

@@ -15,7 +15,7 @@ from iosched.jobs.exploring.objectives import (
     parse_constraints,
     parse_objectives,
 )
-from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES, SamplerName
+from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
 from iosched.jobs.exploring.score import ScoreCommand, parse_command
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, Measure
 from iosched.jobs.settings import OptimizeSettings
@@ -33,7 +33,7 @@ class ExploreSettings:
 
     Attributes:
         storage: the file that the study is kept in; made where it is not there, else the study in it goes on.
-        sampler: "random", "grid", "evolution", "tpe" or "nsga2".
+        sampler: a name in `SAMPLER_NAMES`, or a class of the user's: "FILE.py:CLASS" or "MODULE:CLASS".
         trials: how many trials the study has when it is done, over all calls.
         budget_s: the seconds of evaluating after which no trial is begun, over all calls; None for no limit.
         objectives: texts like "min:latency:cpu,max:accuracy".
@@ -44,13 +44,13 @@ class ExploreSettings:
         prunes: whether the score command is ended where what it has printed so far is worse than the median.
         top: of how many variants the models are made at the end.
         seed: what all choices come from.
-        population: the number of individuals in a generation of "evolution" and "nsga2".
+        population: the number of individuals that "evolution", "steady-evolution" and "nsga2" breed from.
         measure: what is measured of a variant: "models" as a whole, its "stages" alone, or "none".
         optimize: how schedules are searched; the device is that of an objective.
     """
 
     storage: StrPath
-    sampler: SamplerName = DEFAULT_SAMPLER
+    sampler: str = DEFAULT_SAMPLER
     trials: int = DEFAULT_TRIALS
     budget_s: float | None = None
     objectives: tuple[str, ...] = (DEFAULT_OBJECTIVE,)
@@ -87,8 +87,9 @@ def asked(settings: ExploreSettings) -> Asked:
     Raises:
         UsageError: they contradict each other, or ask for what there is not.
     """
-    if settings.sampler not in SAMPLER_NAMES:
-        raise UsageError(f"unknown sampler {settings.sampler!r}: there are {', '.join(SAMPLER_NAMES)}")
+    if settings.sampler not in SAMPLER_NAMES and ":" not in settings.sampler:
+        known = f"{', '.join(SAMPLER_NAMES)}, FILE.py:CLASS and MODULE:CLASS"
+        raise UsageError(f"unknown sampler {settings.sampler!r}: there are {known}")
     if settings.trials < 1 or settings.top < 0 or settings.population < 2:
         raise UsageError("a study takes at least 1 trial, a top of 0 or more, and a population of 2 or more")
     objectives, constraints = parse_objectives(settings.objectives), parse_constraints(settings.constraints)

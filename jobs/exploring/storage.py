@@ -124,8 +124,7 @@ def check_study_file(path: Path, *, makes: bool) -> None:
 
 def _check_contents(path: Path) -> None:
     mode = "rw" if os.access(path, os.W_OK) else "ro"  # what a killed process left undone can be undone by a writer
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S)
-    try:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         for kind, name in connection.execute("SELECT type, name FROM sqlite_master"):
             # Triggers and views are programs, and would be run by what Optuna asks.
@@ -139,5 +138,3 @@ def _check_contents(path: Path) -> None:
         names = [name for (name,) in connection.execute("SELECT study_name FROM studies LIMIT 2")]
         if names not in ([], [STUDY_NAME]):
             raise UsageError(f"{path} has studies that are not iosched's: {', '.join(map(repr, names))[:200]}")
-    finally:
-        connection.close()

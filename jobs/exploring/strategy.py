@@ -90,24 +90,18 @@ class Strategy(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether nothing more is to be tried."""
-        ...
 
     def ask_graph(self) -> Graph | None:
         """The next graph to make; None where there is none, or none before others have been evaluated."""
-        ...
 
     def ask_choice(self, graph: Graph, question: Question) -> int:
         """The place of the chosen one among the question's candidates."""
-        ...
 
     def stops_early(self, graph: Graph, step: int, value: float) -> bool:
         """Whether to go on with a graph is not worth it, whose only objective has this value after so many steps."""
-        ...
 
     def receive_feedback(self, graph: Graph, feedback: Feedback) -> None:
         """Takes what came of a graph."""
-        ...
 
     def history(self) -> Sequence[Individual]:
         """All trials of the study, also those of other processes and earlier calls, by their numbers."""
-        ...

@@ -13,18 +13,14 @@ from typing import Any
 import msgspec
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.pruners import MedianPruner
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from iosched.jobs.exploring.card import CARD_KEY, Card, card_of
-from iosched.jobs.exploring.fitness import fitness
 from iosched.jobs.exploring.front import Point
 from iosched.jobs.exploring.locking import study_lock
 from iosched.jobs.exploring.objectives import total_violation
-from iosched.jobs.exploring.sampler_names import SamplerName
-from iosched.jobs.exploring.samplers import evolution, grid, nsga2, random, tpe
-from iosched.jobs.exploring.samplers.kind import Kind
+from iosched.jobs.exploring.samplers import Kind, sampling
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.jobs.exploring.strategy import Feedback, Graph, Individual, State
 from iosched.models.errors import UsageError
@@ -37,18 +33,15 @@ _BEAT_S, _SILENT_S = 10.0, 60.0
 """How often a process says that it is evaluating a trial, and after how long it is thought to have ended."""
 
 _MOST_ATTEMPTS = 3
+_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
-_STATES: dict[TrialState, State] = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "stopped",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-    TrialState.WAITING: "running",
+_ENDED: dict[TrialState, State] = {
+    **{TrialState.COMPLETE: "complete", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
 }
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the how manieth it is.
+    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the number of the attempt.
 
     The process is empty where the trial was given back.
     """
@@ -60,13 +53,10 @@ class _Claim(msgspec.Struct, frozen=True):
     @property
     def has_lapsed(self) -> bool:
         """Whether the process has ended or given the trial back, as far as can be told from here."""
-        if not self.process:
-            return True
-        try:
-            alive = is_alive(self.process)
-        except ValueError:  # no text of ours
-            alive = None
-        is_from_here = self.process.split(" ")[0] == this_process().split(" ")[0]
+        alive = None
+        with suppress(ValueError):  # no text of ours
+            alive = is_alive(self.process) if self.process else False
+        is_from_here = self.process.split(" ")[0] in ("", this_process().split(" ")[0])
         if alive or (alive is False and is_from_here):
             return not alive
         return abs(time.time() - self.at) > _SILENT_S
@@ -109,16 +99,13 @@ class OpenedStudy:
         return [self._individual(trial) for trial in self.trials()]
 
     def _individual(self, trial: FrozenTrial) -> Individual:
-        feedback = self._feedback(trial)
-        point = self.point(feedback) if trial.state is TrialState.COMPLETE else None
-        return Individual(trial.number, _STATES[trial.state], dict(trial.params), feedback, point)
+        feedback, state = self._feedback(trial), _ENDED.get(trial.state, "running")
+        point = self.point(feedback) if state == "complete" else None
+        return Individual(trial.number, state, dict(trial.params), feedback, point)
 
     def _feedback(self, trial: FrozenTrial) -> Feedback:
-        plain = trial.user_attrs.get(_FEEDBACK)
-        if plain is None:
-            return Feedback()
         try:
-            return msgspec.convert(plain, Feedback)
+            return msgspec.convert(trial.user_attrs.get(_FEEDBACK, {}), Feedback)
         except msgspec.ValidationError as error:
             raise UsageError(f"{self.path} is damaged: trial {trial.number}: {error}") from None
 
@@ -137,18 +124,12 @@ def opened_study(path: Path) -> OpenedStudy:
     Raises:
         UsageError: there is none.
     """
-    study = _loaded(path)
-    if study is None:
-        raise UsageError(f"{path} has no study yet: it was stopped before its first trial")
-    return OpenedStudy(path, study, card_of(study.user_attrs.get(CARD_KEY), str(path)))
-
-
-def _loaded(path: Path) -> optuna.Study | None:
     storage = open_storage(path, makes=False)
     with reading(path):
         if STUDY_NAME not in optuna.get_all_study_names(storage):
-            return None
-        return optuna.load_study(study_name=STUDY_NAME, storage=storage)
+            raise UsageError(f"{path} has no study yet: it was stopped before its first trial")
+        study = optuna.load_study(study_name=STUDY_NAME, storage=storage)
+    return OpenedStudy(path, study, card_of(study.user_attrs.get(CARD_KEY), str(path)))
 
 
 def begun_study(path: Path, card: Card) -> OpenedStudy:
@@ -158,12 +139,8 @@ def begun_study(path: Path, card: Card) -> OpenedStudy:
         UsageError: the file is something else, or a study about something else.
     """
     with study_lock(path), reading(path):
-        storage = open_storage(path, makes=True)
-        ways = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-        directions = [ways[each.direction] for each in card.objectives]
-        study = optuna.create_study(
-            storage=storage, study_name=STUDY_NAME, directions=directions, load_if_exists=True, pruner=MedianPruner()
-        )
+        storage, ways = open_storage(path, makes=True), [_DIRECTIONS[each.direction] for each in card.objectives]
+        study = optuna.create_study(storage=storage, study_name=STUDY_NAME, directions=ways, load_if_exists=True)
         if CARD_KEY not in study.user_attrs and not study.get_trials(deepcopy=False):
             study.set_user_attr(CARD_KEY, card.plain())
         found = card_of(study.user_attrs.get(CARD_KEY), str(path))
@@ -172,48 +149,36 @@ def begun_study(path: Path, card: Card) -> OpenedStudy:
 
 
 class StudyStrategy:
-    """The strategy of one process: what one of Optuna's samplers, or evolution, makes of the study's trials so far."""
+    """The strategy of one process: what a sampler makes of the study's trials so far."""
 
-    def __init__(self, opened: OpenedStudy, sampler: SamplerName, population: int, limits: Limits) -> None:
+    def __init__(self, opened: OpenedStudy, kind: Kind, limits: Limits) -> None:
         self._opened = opened
         self._limits = limits
-        self._kind = self._kind_of(sampler, population)
+        self._kind = kind
         self._running: dict[int, Trial] = {}
+        self._stopped = Event()
         self.has_ended = False
-        opened.study.sampler = self._kind.sampler(opened.card.seed)
-
-    def _kind_of(self, sampler: SamplerName, population: int) -> Kind:
-        if sampler == "evolution":
-            return evolution.evolution(population, self._fitness)
-        if sampler == "nsga2":
-            return nsga2.nsga2(population)
-        return {"random": random.KIND, "grid": grid.KIND, "tpe": tpe.KIND}[sampler]
-
-    def _fitness(self, trials: Sequence[FrozenTrial]) -> list[float]:
-        objectives = self._opened.card.objectives
-        is_maximised = len(objectives) == 1 and objectives[0].direction == "max"
-        return fitness([self._opened._individual(trial).point for trial in trials], is_maximised=is_maximised)
+        opened.study.sampler = kind.sampler(opened.card.seed)
+        opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's is for a loop of its own
 
     def ask_graph(self) -> Graph | None:
         """The next graph: of a trial whose process has ended, or else of a new one; None where there is none now."""
         with study_lock(self._opened.path):
             trials = self._opened.trials()
-            for trial in trials:
-                if trial.state is TrialState.RUNNING and trial.number not in self._running:
-                    taken = self._taken_over(trial)
-                    if taken is not None:
-                        return taken
+            waiting = (each for each in trials if each.state is TrialState.RUNNING and each.number not in self._running)
+            if taken := next(filter(None, map(self._taken_over, waiting)), None):
+                return taken
             self.has_ended = self._is_at_its_end(trials)
             if self.has_ended or self._kind.has_to_wait(trials):
                 return None
-            return self._claimed(self._opened.study.ask(), 1)
+            with sampling(self._kind.name):
+                return self._claimed(self._opened.study.ask(), 1)
 
     def _is_at_its_end(self, trials: Sequence[FrozenTrial]) -> bool:
-        if len(trials) >= self._limits.trials or self._kind.has_ended(trials):
+        if len(trials) >= self._limits.trials or self._stopped.is_set() or self._kind.has_ended(trials):
             return True
-        if self._limits.seconds is None:
-            return False
-        return sum(self._opened._feedback(trial).seconds for trial in trials) >= self._limits.seconds
+        limit_s = self._limits.seconds
+        return limit_s is not None and sum(self._opened._feedback(trial).seconds for trial in trials) >= limit_s
 
     def _taken_over(self, trial: FrozenTrial) -> Graph | None:
         """The trial again, with the answers that it was given already; None if somebody is evaluating it."""
@@ -222,7 +187,8 @@ class StudyStrategy:
         if claim is not None and not claim.has_lapsed:
             return None
         attempt = 1 if claim is None else claim.attempt + 1
-        taken = Trial(study, trial._trial_id)
+        with sampling(self._kind.name):
+            taken = Trial(study, trial._trial_id)
         if attempt > _MOST_ATTEMPTS:
             reason = f"the process ended {_MOST_ATTEMPTS} times while it was evaluated: it may lack memory"
             taken.set_user_attr(_FEEDBACK, msgspec.to_builtins(Feedback(reason=reason)))
@@ -239,12 +205,11 @@ class StudyStrategy:
         """The place of the chosen candidate.
 
         Raises:
-            UsageError: two candidates are equal.
+            AnswerError: the sampler failed.
         """
-        candidates = question.candidates
-        if any(candidate in candidates[:place] for place, candidate in enumerate(candidates)):
-            raise UsageError(f"of the candidates of {question.name!r} two are equal")
-        return candidates.index(self._running[graph.number].suggest_categorical(question.name, candidates))
+        trial, candidates = self._running[graph.number], question.candidates
+        with sampling(self._kind.name):
+            return candidates.index(trial.suggest_categorical(question.name, candidates))
 
     def stops_early(self, graph: Graph, step: int, value: float) -> bool:
         """Whether the value is worse than the median of those that other trials had after so many steps."""
@@ -255,21 +220,17 @@ class StudyStrategy:
     def receive_feedback(self, graph: Graph, feedback: Feedback) -> None:
         """Writes down what came of a graph, unless another process has done so, which took this one for ended."""
         trial = self._running.pop(graph.number)
-        point = self._opened.point(feedback) if feedback.reason is None else None
+        state, values = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL, None
+        if feedback.reason is None and self._opened.point(feedback) is not None:
+            state = TrialState.COMPLETE
+            values = [feedback.values[each.name] for each in self._opened.card.objectives]
         with suppress(UpdateFinishedTrialError):
             trial.set_user_attr(_FEEDBACK, msgspec.to_builtins(feedback))
-            self._set_constraints(trial, feedback)
-            if point is None:
-                state = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL
-                self._opened.study.tell(trial, state=state, skip_if_finished=True)
-                return
-            values = [feedback.values[each.name] for each in self._opened.card.objectives]
-            self._opened.study.tell(trial, values, skip_if_finished=True)
-
-    def _set_constraints(self, trial: Trial, feedback: Feedback) -> None:
-        for each in self._opened.card.constraints:
-            if each.name in feedback.values and str(each) not in trial.constraints:
-                trial.set_constraint(str(each), each.violation(feedback.values[each.name]))
+            for each in self._opened.card.constraints:
+                if each.name in feedback.values and str(each) not in trial.constraints:
+                    trial.set_constraint(str(each), each.violation(feedback.values[each.name]))
+            with sampling(self._kind.name):
+                self._opened.study.tell(trial, values, state, skip_if_finished=True)
 
     def history(self) -> Sequence[Individual]:
         """All trials by their numbers."""
@@ -289,23 +250,23 @@ class StudyStrategy:
         finally:
             ended.set()
             thread.join()
-            self._give_back()
-
-    def _give_back(self) -> None:
-        """Lets others have the trials that have no result: this process goes on, and yet does not evaluate them."""
-        for trial in self._running.values():
-            claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
-            with suppress(UpdateFinishedTrialError):
-                trial.set_user_attr(_CLAIM, msgspec.to_builtins(_Claim("", time.time(), claim.attempt - 1)))
-        self._running.clear()
+            for trial in self._running.values():  # this process goes on, and yet does not evaluate them
+                with suppress(UpdateFinishedTrialError):
+                    _sign(trial, "", -1)
+            self._running.clear()
 
     def _beat(self, ended: Event) -> None:
         while not ended.wait(_BEAT_S):
             for trial in list(self._running.values()):
-                claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
-                beat: Any = msgspec.to_builtins(msgspec.structs.replace(claim, at=time.time()))
                 with suppress(UpdateFinishedTrialError, optuna.exceptions.StorageInternalError):
-                    trial.storage.set_trial_user_attr(trial._trial_id, _CLAIM, beat)
+                    _sign(trial, this_process(), 0)
+
+
+def _sign(trial: Trial, process: str, attempts: int) -> None:
+    """Write who evaluates a trial, and that it is so many attempts more."""
+    claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
+    plain: Any = msgspec.to_builtins(_Claim(process, time.time(), claim.attempt + attempts))
+    trial.storage.set_trial_user_attr(trial._trial_id, _CLAIM, plain)
 
 
 def _claim_of(trial: FrozenTrial) -> _Claim | None:

@@ -22,8 +22,6 @@ class Workplace(Protocol):
             DeviceError: no variant can be costed.
             KeyboardInterrupt: the user interrupts, and does not want the best variants known.
         """
-        ...
 
     def document(self, model: Model, settings: OptimizeSettings) -> ScheduleDocument:
         """The schedule that `optimize` finds for a variant."""
-        ...

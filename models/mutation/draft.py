@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from math import isfinite
+from hashlib import sha256
+from math import isfinite, prod, sqrt
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,14 +23,16 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.graph import AttributeValue
 from iosched.models.mutation.fit import called, infer
 from iosched.models.mutation.graph import GraphView
-from iosched.models.mutation.new_weights import cut_out, seeded
 from iosched.models.mutation.record import Connect, Create, Delete, Primitive, Replace, Return, Weight
-from iosched.models.node_attributes import copied, renew
+from iosched.models.node_attributes import copied, integer, renew
 from iosched.models.wiring import is_standard, reads, writes
 
 _MAX_NEW_NBYTES = 2**30
 _GIVEN = ("INT", "INTS", "FLOAT", "FLOATS", "STRING", "STRINGS")
 _KINDS = {getattr(OpSchema.AttrType, kind): getattr(onnx.AttributeProto, kind) for kind in _GIVEN}
+_NORMALIZATIONS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization")
+_SMALL = 0.05
+_CHUNK = 2**20
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _FLOAT_TENSORS = {"tensor(float)", "tensor(float16)"}
 
@@ -65,17 +69,7 @@ def applied(draft: Draft, primitive: Primitive) -> Draft:
         InvalidModelError: a constant that it brings is broken, or too large.
     """
     made = replace(draft, view=replace(draft.view, editable=draft.graph.copy()))
-    match primitive:
-        case Create():
-            _create(made, primitive)
-        case Delete():
-            made.graph.remove(node_name(_node(made.graph, primitive.node)))
-        case Connect():
-            _connect(made, primitive)
-        case Return():
-            _return(made, primitive)
-        case Replace():
-            _replace(made, primitive)
+    _CHANGES[type(primitive)](made, primitive)
     return made
 
 
@@ -93,6 +87,10 @@ def check_whole(view: GraphView) -> None:
         if not graph.has(source):
             raise InvalidModelError(f"graph output {output!r} still is {source!r}, which was deleted")
     infer(graph, sorted(set(graph.names) - graph.declared.keys() - graph.weights.keys()))
+
+
+def _delete(draft: Draft, change: Delete) -> None:
+    draft.graph.remove(node_name(_node(draft.graph, change.node)))
 
 
 def _create(draft: Draft, change: Create) -> None:
@@ -184,12 +182,8 @@ def _place(
     opsets[""] = graph.opset
     if fault := definition_fault(node, opsets):
         raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
-    replaced = graph.node(name) if graph.has_node(name) else None
-    if replaced is None:
-        graph.append(node)
-    else:
-        graph.replace(name, node)
-    known = () if replaced is None else reads(replaced)
+    known = reads(graph.node(name)) if graph.has_node(name) else ()
+    graph.replace(name, node) if graph.has_node(name) else graph.append(node)
     fresh = set(reads(node)).difference(known, graph.weights)
     if fresh and not fresh.isdisjoint(graph.computed_from(name)):
         raise UsageError(f"{called(node)} cannot read what is computed from itself")
@@ -237,19 +231,101 @@ def _new_values(
     if wanted.data is not None:
         return wanted.values()
     if whole is not None and old is not None and source not in draft.seeded:
-        part = cut_out(whole, wanted.shape, wanted.dtype, old, node)
+        part = _cut_out(whole, wanted.shape, wanted.dtype, old, node)
         if part is not None:
             draft.sliced = {**draft.sliced, name: draft.sliced.get(source, source)}
             return part
     formal = _formal_input(draft.graph, node, place)
     integers = formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)
     if integers or wanted.dtype not in _FLOATS:
-        raise UsageError(
-            f"{called(node)} reads whole numbers at place {place}; they cannot be seeded.\n"
-            "Give their values, as a numpy array."
-        )
+        raise UsageError(f"{called(node)} reads whole numbers at place {place}, which cannot be seeded: give an array")
     draft.seeded = (*draft.seeded, name)
     return seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
+
+
+def _cut_out(
+    whole: np.ndarray, shape: tuple[int, ...], dtype: str, old: onnx.NodeProto, new: onnx.NodeProto
+) -> np.ndarray | None:
+    """The first channels and the middle of the kernel of a weight; None where that is not all of what is wanted.
+
+    Args:
+        whole: the weight.
+        shape: of the part.
+        dtype: of the part, by numpy's name.
+        old: the node that reads `whole`.
+        new: the node of the same operator that is to read the part in its place.
+    """
+    if whole.ndim != len(shape) or whole.dtype.name != dtype or not _grouped_alike(old, new, whole.shape):
+        return None
+    slices = []
+    for axis, (size, had) in enumerate(zip(shape, whole.shape, strict=True)):
+        begin = (had - size) // 2 if axis >= 2 else 0
+        if size > had or (axis >= 2 and (had - size) % 2):
+            return None
+        slices.append(slice(begin, begin + size))
+    return np.array(whole[tuple(slices)])
+
+
+def _grouped_alike(old: onnx.NodeProto, new: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
+    """Whether channels have the same part in both: their groups are as many, or each channel is one."""
+    before, after = integer(old, "group", 1), integer(new, "group", 1)
+    return before == after or (len(shape) > 2 and shape[:2] == (before, 1))
+
+
+def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> np.ndarray:
+    """float32 values of `shape` for the weight `name`, which `node` reads at `place`.
+
+    They are the same on every machine and in every version: made of the raw bits of a generator whose stream numpy
+    promises not to change, by exact operations alone; the streams of numpy's distributions may change. They are
+    uniform, of He's variance (He et al., ICCV 2015, eq. 10) where values are multiplied and summed.
+
+    Args:
+        name: of the tensor.
+        base: the digest of the base model.
+        node: its type and attributes say what the weight is for.
+        place: of the weight among the inputs.
+        shape: of the weight.
+    """
+    centre, spread = (np.float32(value) for value in _range(node, place, shape))
+    generator = np.random.PCG64(int.from_bytes(sha256(f"{base}/{name}".encode()).digest()))
+    values = np.empty(prod(shape), np.float32)
+    for begin in range(0, values.size, _CHUNK):
+        part = values[begin : begin + _CHUNK]
+        words = generator.random_raw(-(-part.size // 2)).astype("<u8", copy=False).view("<u4")[: part.size]
+        part[:] = words >> np.uint32(8)  # 24 bits: as many as a float32 has exactly
+        part += np.float32(0.5)
+        part *= np.float32(2**-23)
+        part -= np.float32(1)
+        part *= spread
+        part += centre
+    return values.reshape(shape)
+
+
+def _range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
+    """The middle of the values, and how far they lie around it at most."""
+    fan_in = _fan_in(node, place, shape)
+    if fan_in:
+        return 0.0, sqrt(6 / fan_in)
+    if node.op_type in _NORMALIZATIONS and place in (1, 4):  # a factor, and a variance
+        return 1.0, 0.1
+    if node.op_type in ("Mul", "Div"):
+        return 1.0, 0.1
+    if node.op_type == "PRelu":
+        return 0.25, _SMALL
+    return 0.0, _SMALL
+
+
+def _fan_in(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> int:
+    """How many products are summed; 0 where the weight is not one of products."""
+    if place != 1 or len(shape) < 2:
+        return 0
+    if node.op_type == "Conv":
+        return prod(shape[1:])
+    if node.op_type == "ConvTranspose":
+        return shape[0] * prod(shape[2:]) // max(integer(node, "group", 1), 1)
+    if node.op_type == "Gemm":
+        return shape[1] if integer(node, "transB") else shape[0]
+    return shape[-2] if node.op_type == "MatMul" else 0
 
 
 def _formal_input(graph: EditableGraph, node: onnx.NodeProto, place: int) -> OpSchema.FormalParameter | None:
@@ -271,3 +347,6 @@ def _node(graph: EditableGraph, name: str) -> onnx.NodeProto:
     if not graph.has_node(name):
         raise UsageError(f"the graph has no node {name!r}")
     return graph.node(name)
+
+
+_CHANGES: Mapping[type, Any] = {Create: _create, Delete: _delete, Connect: _connect, Return: _return, Replace: _replace}

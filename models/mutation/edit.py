@@ -15,20 +15,10 @@ import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue, Scalar
+from iosched.models.mutation import record
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.record import (
-    MAX_GIVEN_NBYTES,
-    Choice,
-    Connect,
-    Create,
-    Delete,
-    Entry,
-    Primitive,
-    Replace,
-    Return,
-    Weight,
-)
+from iosched.models.mutation.record import MAX_GIVEN_NBYTES, Choice, Entry, Primitive, Weight
 from iosched.models.mutation.refit import needs
 
 Weights = Mapping[int, tuple[int, ...] | np.ndarray]
@@ -56,7 +46,11 @@ class Question:
 
 
 Answer = Callable[[Question], int]
-"""Makes choices: the index of the chosen candidate."""
+"""Makes choices: the index of the chosen candidate. An `AnswerError` that it raises is no fault of the mutator's."""
+
+
+class AnswerError(UsageError):
+    """The strategy cannot choose."""
 
 
 @dataclass(eq=False)
@@ -110,7 +104,7 @@ class Edit:
         for index in range(1, outputs):
             names.append(unused(graph, f"{names[0]}/{index}", names))
         constants = self._constants(weights or {}, inputs)
-        self._apply(Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
+        self._apply(record.Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
         return self.graph.node(names[0])
 
     def delete(self, node: Node | str) -> None:
@@ -119,7 +113,7 @@ class Edit:
         Raises:
             UsageError: there is no such node.
         """
-        self._apply(Delete(_name(node)))
+        self._apply(record.Delete(_name(node)))
 
     def connect(self, source: str, node: Node | str, place: int) -> None:
         """Let input `place` of a node read the tensor `source`.
@@ -127,7 +121,7 @@ class Edit:
         Raises:
             UsageError: one of them is not there, or the node would read what is computed from itself.
         """
-        self._apply(Connect(source, _name(node), int(place)))
+        self._apply(record.Connect(source, _name(node), int(place)))
 
     def connect_output(self, source: str, output: str) -> None:
         """Let the graph return the tensor `source` as its output `output`, which keeps its name.
@@ -135,7 +129,7 @@ class Edit:
         Raises:
             UsageError: one of them is not there.
         """
-        self._apply(Return(source, output))
+        self._apply(record.Return(source, output))
 
     def redirect(self, old: str, new: str, but: Collection[Node | str] = ()) -> None:
         """Let all that reads tensor `old` read `new`, outputs of the graph included, except the nodes `but`.
@@ -185,7 +179,7 @@ class Edit:
         if inputs is None:
             inputs = [name for name in old.inputs if kind == old.type or self.graph.is_computed(name)]
         constants = self._constants(weights or {}, inputs)
-        self._apply(Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
+        self._apply(record.Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
         return self.graph.node(old.name)
 
     def refit(self, tensor: str) -> None:
@@ -217,16 +211,9 @@ class Edit:
         Raises:
             UsageError: there are no candidates, two are equal, or the strategy chose none of them.
         """
-        offered = tuple(candidates)
-        _check_candidates(f"{self.path}/{what}", offered)
-        first = question_name(self.path, what, offered, 0)
-        name = question_name(self.path, what, offered, self.asked[first])
-        self.asked[first] += 1
-        index = 0 if len(offered) == 1 else int(self.answer(Question(name, offered)))
-        if not 0 <= index < len(offered):
-            raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
-        self.entries.append(Choice(name, offered, index))
-        return offered[index]
+        made = choice(self.path, candidates, what, self.answer, self.asked)
+        self.entries.append(made)
+        return candidates[made.index]
 
     def _apply(self, primitive: Primitive) -> None:
         self.draft = applied(self.draft, primitive)
@@ -244,10 +231,8 @@ def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     if not isinstance(value, np.ndarray):
         return Weight(tuple(int(size) for size in value), dtype)
     if value.nbytes > MAX_GIVEN_NBYTES:
-        raise UsageError(
-            f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most).\n"
-            "Give its shape; its values are seeded."
-        )
+        size = f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most)"
+        raise UsageError(f"{size}.\nGive its shape; its values are seeded.")
     return Weight.of(value)
 
 
@@ -274,6 +259,23 @@ def _plain_value(value: Any) -> Any:
 
 def _name(node: Node | str) -> str:
     return node if isinstance(node, str) else node.name
+
+
+def choice(path: str, candidates: Sequence[Scalar], what: str, answer: Answer, asked: Counter[str]) -> Choice:
+    """What is chosen of `candidates`; with a single one there is nothing to ask.
+
+    Raises:
+        UsageError: there are no candidates, two are equal, or the strategy chose none of them.
+    """
+    offered = tuple(candidates)
+    _check_candidates(f"{path}/{what}", offered)
+    first = question_name(path, what, offered, 0)
+    name = question_name(path, what, offered, asked[first])
+    asked[first] += 1
+    index = 0 if len(offered) == 1 else int(answer(Question(name, offered)))
+    if not 0 <= index < len(offered):
+        raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
+    return Choice(name, offered, index)
 
 
 def question_name(path: str, what: str, candidates: Sequence[Scalar], asked_before: int) -> str:

@@ -44,8 +44,7 @@ def called(node: onnx.NodeProto) -> str:
 
 def _unknown_before(graph: EditableGraph, tensor: str) -> list[str]:
     node = graph.producer(tensor)
-    read = () if node is None else reads(node)
-    unknown = (name for name in read if name not in graph.declared)
+    unknown = (name for name in (reads(node) if node else ()) if name not in graph.declared)
     return [name for name in unknown if graph.producer(name) is not None]
 
 
@@ -56,14 +55,10 @@ def _outputs_of(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
         return unknown
     weights = {name: graph.weights[name] for name in node.input if name in graph.weights}
     small = {name: describe_weight(name, array) for name, array in weights.items() if _says(array)}
+    opsets = [onnx.helper.make_opsetid("", graph.opset)]
     try:
-        found = onnx.shape_inference.infer_node_outputs(
-            onnx.defs.get_schema(node.op_type, graph.opset, ""),
-            node,
-            types,
-            small,
-            opset_imports=[onnx.helper.make_opsetid("", graph.opset)],
-        )
+        schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
+        found = onnx.shape_inference.infer_node_outputs(schema, node, types, small, opset_imports=opsets)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise InvalidModelError(f"{called(node)} does not fit what it reads: {_line(error)}") from error
     if node.op_type == "Reshape" and node.input[1] in weights:
@@ -73,13 +68,8 @@ def _outputs_of(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
 
 
 def _types_read(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-    types = {}
-    for name in reads(node):
-        if name in graph.weights:
-            types[name] = _type_of(graph.weights[name])
-        elif name in graph.declared:
-            types[name] = graph.declared[name].type
-    return types
+    weights = {name: _type_of(graph.weights[name]) for name in reads(node) if name in graph.weights}
+    return weights | {name: graph.declared[name].type for name in reads(node) if name in graph.declared}
 
 
 def _type_of(array: np.ndarray) -> onnx.TypeProto:
@@ -111,13 +101,8 @@ def _fits_conv(node: onnx.NodeProto, shapes: Sequence[Shape]) -> bool:
     read, made = kernel[1] * group, kernel[0]
     if node.op_type == "ConvTranspose":
         read, made = made, read
-    return (
-        group >= 1
-        and data[1] == read
-        and kernel[0] % group == 0
-        and declared in ((), kernel[2:])
-        and all(shape == (made,) for shape in bias)
-    )
+    fits = group >= 1 and data[1] == read and kernel[0] % group == 0 and declared in ((), kernel[2:])
+    return fits and all(shape == (made,) for shape in bias)
 
 
 def _fits_normalization(node: onnx.NodeProto, shapes: Sequence[Shape]) -> bool:
@@ -126,10 +111,8 @@ def _fits_normalization(node: onnx.NodeProto, shapes: Sequence[Shape]) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[onnx.NodeProto, Sequence[Shape]], bool]] = {
-    "Conv": _fits_conv,
-    "ConvTranspose": _fits_conv,
-    "BatchNormalization": _fits_normalization,
-    "InstanceNormalization": _fits_normalization,
+    **dict.fromkeys(("Conv", "ConvTranspose"), _fits_conv),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _fits_normalization),
 }
 
 

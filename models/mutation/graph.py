@@ -10,7 +10,6 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from iosched.models.digest import opsets_of
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue, TensorSpec
@@ -18,7 +17,7 @@ from iosched.models.model import Model
 from iosched.models.mutation.fit import infer
 from iosched.models.node_attributes import plain_values
 from iosched.models.shapes import dtype_of, shape_of, weight_spec
-from iosched.models.wiring import is_standard, reads, topological_order, writes
+from iosched.models.wiring import is_standard, topological_order
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,6 @@ class GraphView:
     def weights(self) -> Mapping[str, np.ndarray]:
         """All constants by name; read-only."""
         return self.editable.weights
-
-    @property
-    def opsets(self) -> Mapping[str, int]:
-        """The version of each domain of operators; ONNX's own is "ai.onnx"."""
-        return opsets_of(self.editable.frame)
-
-    @property
-    def producers(self) -> Mapping[str, str]:
-        """For every computed tensor the name of its node."""
-        return {tensor: node_name(node) for node in self.editable.nodes for tensor in writes(node)}
-
-    @property
-    def readers(self) -> Mapping[str, tuple[str, ...]]:
-        """For every tensor that is read the names of the nodes that read it, each once."""
-        read = dict.fromkeys(tensor for node in self.editable.nodes for tensor in reads(node))
-        return {tensor: tuple(map(node_name, self.editable.consumers(tensor))) for tensor in read}
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -142,24 +125,6 @@ class GraphView:
     def is_computed(self, tensor: str) -> bool:
         """Whether a tensor is fed or computed, and no constant."""
         return self.has(tensor) and tensor not in self.weights
-
-    def is_only_read_by(self, tensor: str, node: Node) -> bool:
-        """Whether nothing but `node` reads a tensor, and the graph does not return it."""
-        readers = [reader.name for reader in self.consumers(tensor)]
-        return readers == [node.name] and tensor not in self.outputs.values()
-
-    def behind(self, name: str) -> frozenset[str]:
-        """The nodes to which a path leads from node `name`, itself included. O(nodes + edges)."""
-        producers = self.producers
-        return frozenset(producers[tensor] for tensor in self.editable.computed_from(name))
-
-    def unread(self) -> frozenset[str]:
-        """The computed tensors that nothing reads and the graph does not return."""
-        return frozenset(self.editable.unread.difference(self.outputs.values()))
-
-    def unfed(self) -> frozenset[str]:
-        """The tensors that are read and not there."""
-        return frozenset(self.editable.missing)
 
 
 def view_of(model: Model) -> GraphView:

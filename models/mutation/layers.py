@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Protocol
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue
@@ -50,18 +50,15 @@ def layer_of(name: str) -> Layer:
     """
     found = _NAME.fullmatch(name)
     if found is None:
-        raise UsageError(
-            f"no layer is called {name!r}; there are conv3, dconv3, max_pool3, average_pool3 (or another size), each "
-            "also with _relu behind it, identity and relu"
-        )
+        known = "conv3, dconv3, max_pool3, average_pool3 (or another size), each also with _relu, identity and relu"
+        raise UsageError(f"no layer is called {name!r}; there are {known}")
     if found[1] is None:
-        return _Relu() if name == "relu" else _Identity()
-    made: Layer
-    if found[1] in ("conv", "dconv"):
-        made = _Convolution(int(found[2]), depthwise=found[1] == "dconv")
-    else:
-        made = _Pool("MaxPool" if found[1] == "max_pool" else "AveragePool", int(found[2]))
-    return _WithRelu(made) if found[3] else made
+        return _relu if name == "relu" else _identity
+    kinds = {"conv": _conv, "dconv": _depthwise}
+    pools = {"max_pool": "MaxPool", "average_pool": "AveragePool"}
+    layer = kinds[found[1]] if found[1] in kinds else partial(_pool, pools[found[1]])
+    made = partial(layer, int(found[2]))
+    return partial(_with_relu, made) if found[3] else made
 
 
 def layers_of(layers: Sequence[str] | Mapping[str, Layer]) -> dict[str, Layer]:
@@ -69,60 +66,32 @@ def layers_of(layers: Sequence[str] | Mapping[str, Layer]) -> dict[str, Layer]:
     return dict(layers) if isinstance(layers, Mapping) else {name: layer_of(name) for name in layers}
 
 
-@dataclass(frozen=True)
-class _Convolution:
-    kernel: int
-    depthwise: bool = False
-
-    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
-        """See `Layer`."""
-        have = _shape(edit, source, shape)
-        if self.depthwise:
-            source = _conv(edit, source, (*have[:2], *shape[2:]), f"{name}/depthwise", self.kernel, have[1])
-            return _conv(edit, source, shape, name, 1, 1)
-        return _conv(edit, source, shape, name, self.kernel, 1)
+def _depthwise(kernel: int, edit: Edit, source: str, shape: Shape, name: str) -> str:
+    have = _shape(edit, source, shape)
+    spread = _conv(kernel, edit, source, (*have[:2], *shape[2:]), f"{name}/depthwise", groups=have[1])
+    return _conv(1, edit, spread, shape, name)
 
 
-@dataclass(frozen=True)
-class _Pool:
-    type: Literal["MaxPool", "AveragePool"]
-    kernel: int
-
-    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
-        """See `Layer`."""
-        have = _shape(edit, source, shape)
-        attributes = _windows(have[2:], shape[2:], self.kernel)
-        called = name if have[1] == shape[1] else f"{name}/pool"
-        pool = edit.create(self.type, [source], name=called, attributes=attributes).name
-        return pool if have[1] == shape[1] else _conv(edit, pool, shape, name, 1, 1)
+def _pool(kind: str, kernel: int, edit: Edit, source: str, shape: Shape, name: str) -> str:
+    have = _shape(edit, source, shape)
+    attributes = _windows(have[2:], shape[2:], kernel)
+    called = name if have[1] == shape[1] else f"{name}/pool"
+    pool = edit.create(kind, [source], name=called, attributes=attributes).name
+    return pool if have[1] == shape[1] else _conv(1, edit, pool, shape, name)
 
 
-@dataclass(frozen=True)
-class _Identity:
-    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
-        """See `Layer`."""
-        if edit.graph.shape(source) == shape:
-            return source
-        _shape(edit, source, shape)
-        return _conv(edit, source, shape, name, 1, 1)
+def _identity(edit: Edit, source: str, shape: Shape, name: str) -> str:
+    return source if edit.graph.shape(source) == shape else _conv(1, edit, source, shape, name)
 
 
-@dataclass(frozen=True)
-class _Relu:
-    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
-        """See `Layer`."""
-        if edit.graph.shape(source) != shape:
-            raise UsageError(f"a Relu of {source!r} is of shape {edit.graph.shape(source)}, not {shape}")
-        return edit.create("Relu", [source], name=name).name
+def _relu(edit: Edit, source: str, shape: Shape, name: str) -> str:
+    if edit.graph.shape(source) != shape:
+        raise UsageError(f"a Relu of {source!r} is of shape {edit.graph.shape(source)}, not {shape}")
+    return edit.create("Relu", [source], name=name).name
 
 
-@dataclass(frozen=True)
-class _WithRelu:
-    layer: Layer
-
-    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
-        """See `Layer`."""
-        return edit.create("Relu", [self.layer(edit, source, shape, f"{name}/linear")], name=name).name
+def _with_relu(layer: Layer, edit: Edit, source: str, shape: Shape, name: str) -> str:
+    return edit.create("Relu", [layer(edit, source, shape, f"{name}/linear")], name=name).name
 
 
 def window(size: int, wanted: int, kernel: int) -> tuple[int, int, int] | None:
@@ -147,11 +116,10 @@ def _windows(sizes: Shape, wanted: Shape, kernel: int) -> dict[str, AttributeVal
     return {"kernel_shape": (kernel,) * len(sizes), "strides": strides, "pads": (*begins, *ends)}
 
 
-def _conv(edit: Edit, source: str, shape: Shape, name: str, kernel: int, groups: int) -> str:
-    have = edit.graph.shape(source)
-    windows = _windows(have[2:], shape[2:], kernel)
+def _conv(kernel: int, edit: Edit, source: str, shape: Shape, name: str, *, groups: int = 1) -> str:
+    have = _shape(edit, source, shape)
     weights = {1: (shape[1], have[1] // groups, *(kernel,) * (len(shape) - 2)), 2: (shape[1],)}
-    attributes = {**windows, "group": groups}
+    attributes = {**_windows(have[2:], shape[2:], kernel), "group": groups}
     return edit.create("Conv", [source], name=name, attributes=attributes, weights=weights).name
 
 

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 
 from iosched.models.errors import UsageError
-from iosched.models.graph import TensorSpec
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView, Node
 from iosched.models.mutation.layers import Layer, layers_of
@@ -65,31 +64,20 @@ def chain(*types: str) -> Match:
 
 def _chains(graph: GraphView, types: Sequence[str]) -> Iterator[Targets]:
     taken: set[str] = set()
-    for node in graph.nodes:
-        found = _chain_from(graph, node, types)
-        if found and taken.isdisjoint(part.name for part in found):
-            taken.update(part.name for part in found)
-            yield found
-
-
-def _chain_from(graph: GraphView, first: Node, types: Sequence[str]) -> Targets:
-    """The chain that begins with `first`; () where there is none."""
-    if not types or first.type != types[0]:
-        return ()
-    found = [first]
-    for kind in types[1:]:
-        after = _only_reader(graph, found[-1])
-        if after is None or after.type != kind:
-            return ()
-        found.append(after)
-    return tuple(found)
+    for first in graph.nodes if types else ():
+        found = [first]
+        while len(found) < len(types) and (after := _only_reader(graph, found[-1])) is not None:
+            found.append(after)
+        names = {node.name for node in found}
+        if [node.type for node in found] == [*types] and taken.isdisjoint(names):
+            taken |= names
+            yield tuple(found)
 
 
 def _only_reader(graph: GraphView, node: Node) -> Node | None:
-    found = [reader for tensor in filter(None, node.outputs) for reader in graph.consumers(tensor)]
-    readers = {reader.name: reader for reader in found}
-    returned = not set(node.outputs).isdisjoint(graph.outputs.values())
-    return next(iter(readers.values())) if len(readers) == 1 and not returned else None
+    found = {reader.name: reader for tensor in node.outputs if tensor for reader in graph.consumers(tensor)}
+    is_returned = not set(node.outputs).isdisjoint(graph.outputs.values())
+    return next(iter(found.values())) if len(found) == 1 and not is_returned else None
 
 
 @dataclass(frozen=True)
@@ -179,24 +167,19 @@ class InputMutator:
         """See `Mutator`."""
         for place, tensor in enumerate(targets[0].inputs):
             if edit.graph.is_computed(tensor):
-                chosen = edit.choose(_alike(edit.graph, targets[0], tensor, self.most), f"input{place}")
+                alike = itertools.islice(_alike(edit.graph, targets[0], tensor), self.most - 1)
+                chosen = edit.choose([tensor, *alike], f"input{place}")
                 if chosen != tensor:
                     edit.connect(chosen, targets[0], place)
 
 
-def _alike(graph: GraphView, node: Node, tensor: str, most: int) -> list[str]:
-    """`tensor`, and what could be read by `node` in its place, the last computed first."""
+def _alike(graph: GraphView, node: Node, tensor: str) -> Iterator[str]:
+    """What could be read by `node` in the place of `tensor`, the last computed first."""
     wanted, later = graph.spec(tensor), graph.editable.computed_from(node.name)
     if wanted is None or wanted.shape is None:
-        return [tensor]
-    computed = (
-        name for one in reversed(graph.nodes) if one.name not in later for name in reversed(one.outputs) if name
-    )
-    known = (name for name in itertools.chain(computed, reversed(graph.inputs)) if name != tensor)
-    alike = (name for name in known if _is_like(graph, name, wanted))
-    return [tensor, *itertools.islice(alike, most - 1)]
-
-
-def _is_like(graph: GraphView, name: str, wanted: TensorSpec) -> bool:
-    found = graph.spec(name)
-    return found is not None and (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        return
+    earlier = [name for one in graph.nodes if one.name not in later for name in one.outputs if name]
+    for name in reversed([*graph.inputs, *earlier]):
+        found = graph.spec(name)
+        if name != tensor and found is not None and (found.dtype, found.shape) == (wanted.dtype, wanted.shape):
+            yield name

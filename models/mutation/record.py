@@ -185,8 +185,7 @@ class Record:
     @property
     def choices(self) -> dict[str, Scalar]:
         """What was chosen, by the questions' names."""
-        made = [entry for entry in self.entries if isinstance(entry, Choice)]
-        return {entry.question: entry.candidates[entry.index] for entry in made}
+        return {each.question: each.candidates[each.index] for each in self.entries if isinstance(each, Choice)}
 
     def to_json(self) -> str:
         """The record as text; `from_json` reads it."""
@@ -206,9 +205,7 @@ class Record:
             if head.format != _FORMAT:
                 raise InvalidModelError(f"no mutation record: its format is {head.format[:40]!r}, not {_FORMAT!r}")
             if head.version != VERSION:
-                raise InvalidModelError(
-                    f"the mutation record is of version {head.version}; this iosched reads version {VERSION}"
-                )
+                raise InvalidModelError(f"a record of version {head.version}; this iosched reads version {VERSION}")
             return msgspec.json.decode(text, type=_File).record
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModelError(f"no mutation record: {error}") from error
@@ -237,12 +234,7 @@ def record_of(proto: onnx.ModelProto) -> Record | None:
         return None
 
 
-_DTYPES = {
-    name: np.dtype(tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind)))
-    for name, kind in {
-        **{name: name.upper() for name in ("float16", "bfloat16", "bool")},
-        **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
-        "float32": "FLOAT",
-        "float64": "DOUBLE",
-    }.items()
-}
+_INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
+_KINDS = ["FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL", *_INTEGERS]
+_TYPES = [np.dtype(tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind))) for kind in _KINDS]
+_DTYPES = {dtype.name: dtype for dtype in _TYPES}

@@ -74,8 +74,7 @@ def _element_by_element(graph: GraphView, node: Node) -> Needs:
     others = [graph.shape(name) for name in node.inputs if name not in graph.weights]
     if len(others) != 1:
         return Needs()
-    (whole,) = others
-    wanted = {}
+    (whole,), wanted = others, {}
     for place in places:
         shape = graph.shape(node.inputs[place])
         if len(shape) <= len(whole):
@@ -104,19 +103,12 @@ def _reshape(graph: GraphView, node: Node) -> Needs:
 
 def _unlike(graph: GraphView, node: Node, wanted: Mapping[int, Shape]) -> dict[int, Shape | np.ndarray]:
     """Those of the wanted weights that are constants of another shape now."""
-    return {
-        place: shape
-        for place, shape in wanted.items()
-        if node.inputs[place] in graph.weights and graph.shape(node.inputs[place]) != shape
-    }
+    constant = {place: shape for place, shape in wanted.items() if node.inputs[place] in graph.weights}
+    return {place: shape for place, shape in constant.items() if graph.shape(node.inputs[place]) != shape}
 
 
 _RULES: Mapping[str, Callable[[GraphView, Node], Needs]] = {
-    "Conv": _conv,
-    "BatchNormalization": _normalization,
-    "InstanceNormalization": _normalization,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
-    "Reshape": _reshape,
+    **{"Conv": _conv, "Gemm": _gemm, "MatMul": _matmul, "Reshape": _reshape},
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "PRelu"), _element_by_element),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -17,12 +17,15 @@ from iosched.models.load import edited_model
 from iosched.models.metadata import is_ours, write_metadata
 from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
-from iosched.models.mutation.edit import Answer, Edit
+from iosched.models.mutation.edit import Answer, AnswerError, Candidate, Edit, choice
 from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator, Targets
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import copied, serialized
 from iosched.models.wiring import captures, is_standard, writes
+
+_SPACE = "space"
+"""Begins the names of the questions that no mutator asks."""
 
 _SHOWN_CHOICES = 12
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
@@ -55,35 +58,86 @@ class Variant:
         return frozenset(map(node_name, same))
 
 
-def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Variant:
-    """Apply mutators one after the other, each wherever it matches what those before it made.
+def variant_of(
+    base: Model | Sequence[Model], mutators: Sequence[Mutator], answer: Answer, max_mutations: int | None = None
+) -> Variant:
+    """Apply mutators to a base model.
+
+    Without `max_mutations`, each is applied once, one after the other, wherever it matches what those before it made.
+    Otherwise up to so many single mutations follow each other. Of each, the mutator and the place are chosen among
+    those that match what the mutations before it made.
 
     Args:
-        base: the model; it is not changed.
-        mutators: in the order in which they are applied.
+        base: the model, which is not changed; or several of different names, of which one is chosen.
+        mutators: in the order in which they are applied, or listed.
         answer: makes the choices.
+        max_mutations: the most mutations.
 
     Raises:
         UsageError: a mutator does what cannot be done, or fails.
         InvalidModelError: what it makes does not fit together. Either names the mutator, its targets and the choices.
     """
-    draft, entries, asked = Draft(view_of(base), base.digest), list[Entry](), Counter[str]()
-    for mutator in mutators:
-        for names in matched(mutator, draft.view):
-            # An earlier instance may have taken one of them away.
-            if names and all(map(draft.view.has_node, names)):
-                targets = tuple(map(draft.view.node, names))
-                edit = Edit(draft, f"{mutator.name}[{targets[0].name}]", answer, asked)
-                edit.entries.append(Instance(mutator.name, names))
-                _mutate(mutator, targets, edit)
-                draft = edit.draft
-                entries.extend(edit.entries)
-    record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
+    bases, asked = [base] if isinstance(base, Model) else base, Counter[str]()
+    made = [choice(_SPACE, [each.name for each in bases], "base", answer, asked)] if len(bases) > 1 else []
+    chosen = bases[made[0].index] if made else bases[0]
+    making = _Making(Draft(view_of(chosen), chosen.digest), answer, asked, [*made])
+    if max_mutations is None:
+        for mutator in mutators:
+            for names in matched(mutator, making.draft.view):
+                making.mutate(mutator, names)
+    else:
+        making.evolve(mutators, max_mutations)
+    draft = making.draft
+    record = Record(chosen.name, chosen.digest, tuple(making.entries), draft.seeded, draft.sliced)
     try:
-        return Variant(base, _assembled(base, draft, record), record)
+        return Variant(chosen, _assembled(chosen, draft, record), record)
     except InvalidModelError as error:
         all_names = ", ".join(repr(mutator.name) for mutator in mutators)
-        raise InvalidModelError(f"mutators {all_names} together{_after(entries)}: {error}") from error
+        raise InvalidModelError(f"mutators {all_names} together{_after(making.entries)}: {error}") from error
+
+
+@dataclass(eq=False)
+class _Making:
+    """A variant that is being made."""
+
+    draft: Draft
+    answer: Answer
+    asked: Counter[str]
+    entries: list[Entry]
+
+    def mutate(self, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
+        """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
+        if not (names and all(map(self.draft.view.has_node, names))):
+            return
+        targets = tuple(map(self.draft.view.node, names))
+        edit = Edit(self.draft, f"{_numbered(mutator.name, number)}[{names[0]}]", self.answer, self.asked)
+        edit.entries.append(Instance(mutator.name, names))
+        _mutate(mutator, targets, edit)
+        self.draft = edit.draft
+        self.entries.extend(edit.entries)
+
+    def evolve(self, mutators: Sequence[Mutator], most: int) -> None:
+        """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
+        applied = Counter[str]()
+        for step in range(1, 1 + self._chosen(_SPACE, range(most + 1), "mutations")):
+            matches = {each.name: filter(None, matched(each, self.draft.view)) for each in mutators}
+            places = {name: {names[0]: names for names in found} for name, found in matches.items()}
+            known = {each.name: each for each in mutators if places[each.name]}
+            if not known:
+                return
+            name = self._chosen(_numbered(_SPACE, step), [*known], "mutator")
+            place = self._chosen(_numbered(_SPACE, step), [*places[name]], "place")
+            applied[name] += 1
+            self.mutate(known[name], places[name][place], applied[name])
+
+    def _chosen(self, path: str, candidates: Sequence[Candidate], what: str) -> Candidate:
+        made = choice(path, candidates, what, self.answer, self.asked)
+        self.entries.append(made)
+        return candidates[made.index]
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}#{number}"
 
 
 def replay(base: Model, record: Record) -> Model:
@@ -96,10 +150,9 @@ def replay(base: Model, record: Record) -> Model:
         InvalidModelError: the record is broken.
     """
     if record.base != base.digest:
-        raise UsageError(
-            f"the record is of another base model: of {record.name!r} with digest {record.base[:12]}..., while "
-            f"{base.name!r} has {base.digest[:12]}...\nGive the model that it was recorded of, with its weights."
-        )
+        unlike = f"of {record.name!r} with digest {record.base[:12]}..., while {base.name!r} has {base.digest[:12]}..."
+        way_out = "Give the model that it was recorded of, with its weights."
+        raise UsageError(f"the record is of another base model: {unlike}\n{way_out}")
     draft = Draft(view_of(base), base.digest)
     for index, entry in enumerate(record.entries):
         if isinstance(entry, Primitive):
@@ -111,8 +164,7 @@ def replay(base: Model, record: Record) -> Model:
         check_whole(draft.view)
     except InvalidModelError as error:
         raise InvalidModelError(f"the mutation record is broken: {error}") from error
-    again = Record(base.name, base.digest, record.entries, draft.seeded, draft.sliced)
-    return _assembled(base, draft, again)
+    return _assembled(base, draft, replace(record, name=base.name, seeded=draft.seeded, sliced=draft.sliced))
 
 
 def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
@@ -134,6 +186,8 @@ def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
         if edit.draft is not before:
             _delete_dead(edit)
             check_whole(edit.graph)
+    except AnswerError:
+        raise
     except Exception as error:
         kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
         where = ", ".join(repr(node.name) for node in targets)
@@ -160,7 +214,7 @@ def _delete_dead(edit: Edit) -> None:
 
 def _unread_nodes(view: GraphView) -> list[str]:
     """The nodes none of whose outputs is read or returned."""
-    unread = view.unread()
+    unread = view.editable.unread.difference(view.outputs.values())
     nodes = filter(None, map(view.editable.producer, unread))
     return sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
 
@@ -219,9 +273,8 @@ def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mappin
         why = f"graph output {output!r} cannot be another tensor"
         if output in graph.inputs:
             raise InvalidModelError(f"{why}: it is an input of the graph")
-        holders = [node_name(node) for node in graph.nodes if output in captures(node)]
-        if holders:
-            raise InvalidModelError(f"{why}: a graph inside node {holders[0]!r} reads {output!r}")
+        if holder := next((node_name(node) for node in graph.nodes if output in captures(node)), None):
+            raise InvalidModelError(f"{why}: a graph inside node {holder!r} reads {output!r}")
     for output in taken:
         inner = unused(graph, f"{output}/inner")
         graph.rename(output, inner)

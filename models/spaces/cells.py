@@ -1,4 +1,4 @@
-"""Networks stacked from cells, and the operations inside them: what the spaces of NASNet and DARTS have in common.
+"""Networks stacked from cells, and the operations inside them: what NASNet, DARTS and ENAS have in common.
 
 A cell reads the outputs of the two cells before it, both brought to the cell's width by a convolution of 1x1. Normal
 cells keep the size of the image; reduction cells halve it and are twice as wide (Zoph et al., 2018, section 3).
@@ -7,7 +7,8 @@ Every convolution has the Relu before it, and a batch normalisation that is fold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import onnx
 
@@ -22,22 +23,73 @@ BEFORE, NOW = "before", "now"
 Operation = Callable[[Network, Value, int, str], Value]
 """Writes an operation at a stride; it keeps the number of channels."""
 
-Body = Callable[[Network, Value, Value, int, str], Value]
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a cell: the two states it reads, the operation on each, and how it joins them: "add" or "concat".
+
+    States are the cell's inputs and the blocks before.
+    """
+
+    inputs: tuple[str, str]
+    operations: tuple[str, str]
+    combination: str = "add"
+
+
+Cell = tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a network is stacked from."""
+
+    normal: Cell
+    reduction: Cell
+
+
+Write = Callable[[Network, Cell, tuple[Value, Value], int, str], Value]
 """Writes a cell between its two inputs, at a stride, and returns what it puts out."""
 
 
-def stacked(net: Network, stem: Value, filters: int, normal: Body, reduction: Body) -> Value:
+def written(
+    net: Network,
+    cell: Cell,
+    operations: Mapping[str, Operation],
+    inputs: tuple[Value, Value],
+    stride: int,
+    name: str,
+    called: str = "block",
+) -> dict[str, Value]:
+    """All states of a cell whose blocks are `called` so: its inputs, and what each block makes, halved at a stride."""
+    values = dict(zip((BEFORE, NOW), inputs, strict=True))
+    for number, block in enumerate(cell, start=1):
+        label = f"{name}/{called}{number}"
+        pair = [
+            # What a block makes is halved already.
+            operations[operation](net, values[state], stride if state in (BEFORE, NOW) else 1, f"{label}/{place}")
+            for place, (state, operation) in enumerate(zip(block.inputs, block.operations, strict=True), start=1)
+        ]
+        values[f"{called}{number}"] = _combined(net, pair, block.combination, label)
+    return values
+
+
+def _combined(net: Network, pair: list[Value], combination: str, name: str) -> Value:
+    if combination == "add":
+        return net.sum(pair, name)
+    # Every state has the cell's width: a convolution of 1x1 brings twice the width back to it.
+    return net.relu_conv(net.concat(pair, f"{name}/concat"), pair[0].channels, name)
+
+
+def stacked(net: Network, stem: Value, filters: int, plan: Cells, write: Write) -> Value:
     """Normal cells with reduction cells between them; the first has `filters` channels in each of its states."""
     before, now = stem, stem
     for number, stride in enumerate((1, 2, 1, 2, 1), start=1):
         name = f"cell{number}"
         filters *= stride
         halves = 1 if before.shape[1:] == now.shape[1:] else 2
-        inputs = (
-            net.relu_conv(before, filters, f"{name}/{BEFORE}", stride=halves),
-            net.relu_conv(now, filters, f"{name}/{NOW}"),
-        )
-        before, now = now, (normal if stride == 1 else reduction)(net, *inputs, stride, name)
+        first = net.relu_conv(before, filters, f"{name}/{BEFORE}", stride=halves)
+        inputs = first, net.relu_conv(now, filters, f"{name}/{NOW}")
+        before, now = now, write(net, plan.normal if stride == 1 else plan.reduction, inputs, stride, name)
     return now
 
 

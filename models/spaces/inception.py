@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from iosched.models.graph import AttributeValue
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView, Node
 from iosched.models.mutation.mutator import Targets, chain
@@ -66,11 +67,9 @@ def _fits(graph: GraphView, first: Node, before: Node, middle: Node, activation:
 
 def _convolution(edit: Edit, source: str, filters: int, name: str, groups: int = 1) -> str:
     channels = edit.graph.shape(source)[1]
-    convolved = edit.create(
-        "Conv", (source,), name=f"{name}/conv",
-        attributes={"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "group": groups},
-        weights={1: (filters, channels // groups, 3, 3), 2: (filters,)},
-    )  # fmt: skip
+    attributes: dict[str, AttributeValue] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "group": groups}
+    weights = {1: (filters, channels // groups, 3, 3), 2: (filters,)}
+    convolved = edit.create("Conv", (source,), name=f"{name}/conv", attributes=attributes, weights=weights)
     return edit.create("Relu", (convolved.name,), name=name).name
 
 

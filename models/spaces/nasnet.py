@@ -6,65 +6,30 @@ cell's inputs and the blocks before; what no block takes is the output. The base
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
 import onnx
 
-from iosched.models.spaces.cells import (
-    BEFORE,
-    NOW,
-    Operation,
-    average_pool,
-    classified,
-    convolution,
-    joined,
-    max_pool,
-    separable,
-    skip,
-    split_convolution,
-    stacked,
-)
+from iosched.models.spaces import cells
+from iosched.models.spaces.cells import BEFORE, NOW, Block, Cell, Cells, Operation
 from iosched.models.spaces.redraw import Choose, Redraw
 from iosched.models.zoo.network import Network, Value
 
 OPERATIONS: dict[str, Operation] = {
-    "identity": skip,
-    "conv_1x3_3x1": split_convolution(3),
-    "conv_1x7_7x1": split_convolution(7),
-    "dilated_3x3": convolution(3, dilation=2),
-    "avg_pool_3x3": average_pool,
-    "max_pool_3x3": max_pool(3),
-    "max_pool_5x5": max_pool(5),
-    "max_pool_7x7": max_pool(7),
-    "conv_1x1": convolution(1),
-    "conv_3x3": convolution(3),
-    "sep_conv_3x3": separable(3),
-    "sep_conv_5x5": separable(5),
-    "sep_conv_7x7": separable(7),
+    "identity": cells.skip,
+    "conv_1x3_3x1": cells.split_convolution(3),
+    "conv_1x7_7x1": cells.split_convolution(7),
+    "dilated_3x3": cells.convolution(3, dilation=2),
+    "avg_pool_3x3": cells.average_pool,
+    "max_pool_3x3": cells.max_pool(3),
+    "max_pool_5x5": cells.max_pool(5),
+    "max_pool_7x7": cells.max_pool(7),
+    "conv_1x1": cells.convolution(1),
+    "conv_3x3": cells.convolution(3),
+    "sep_conv_3x3": cells.separable(3),
+    "sep_conv_5x5": cells.separable(5),
+    "sep_conv_7x7": cells.separable(7),
 }
 COMBINATIONS = ("add", "concat")
 _BLOCKS, _FILTERS, _STEM_CHANNELS = 5, 16, 32
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block of a cell: the states it takes, what it puts on them, and how it joins them."""
-
-    inputs: tuple[str, str]
-    operations: tuple[str, str]
-    combination: str = "add"
-
-
-Cell = tuple[Block, ...]
-
-
-@dataclass(frozen=True)
-class Cells:
-    """What the network is stacked from."""
-
-    normal: Cell
-    reduction: Cell
 
 
 NASNET_A = Cells(
@@ -100,11 +65,11 @@ def chosen_cells(choose: Choose) -> Cells:
     return Cells(chosen_cell(choose, "normal"), chosen_cell(choose, "reduction"))
 
 
-def draw(net: Network, cells: Cells, pixels: int) -> onnx.ModelProto:
+def draw(net: Network, plan: Cells, pixels: int) -> onnx.ModelProto:
     """The network of these cells: input (1, 3, pixels, pixels), output (1, 10) float32."""
     stem = net.conv(net.input(3, pixels), _STEM_CHANNELS, 3, "stem", stride=2, padding=1, relu=False)
-    x = stacked(net, stem, _FILTERS, partial(_cell, cells.normal), partial(_cell, cells.reduction))
-    return classified(net, net.relu(x, "relu"))
+    x = cells.stacked(net, stem, _FILTERS, plan, _cell)
+    return cells.classified(net, net.relu(x, "relu"))
 
 
 def _chosen_block(choose: Choose, number: int, name: str) -> Block:
@@ -116,25 +81,10 @@ def _chosen_block(choose: Choose, number: int, name: str) -> Block:
     )
 
 
-def _cell(cell: Cell, net: Network, before: Value, now: Value, stride: int, name: str) -> Value:
-    values = {BEFORE: before, NOW: now}
-    for number, block in enumerate(cell, start=1):
-        label = f"{name}/block{number}"
-        pair = [
-            # What a block makes is halved already.
-            OPERATIONS[operation](net, values[state], stride if state in (BEFORE, NOW) else 1, f"{label}/{place}")
-            for place, (state, operation) in enumerate(zip(block.inputs, block.operations, strict=True), start=1)
-        ]
-        values[f"block{number}"] = _combined(net, pair, block.combination, label)
+def _cell(net: Network, cell: Cell, inputs: tuple[Value, Value], stride: int, name: str) -> Value:
+    values = cells.written(net, cell, OPERATIONS, inputs, stride, name)
     taken = {state for block in cell for state in block.inputs} | {BEFORE, NOW}
-    return joined(net, [value for state, value in values.items() if state not in taken], name)
-
-
-def _combined(net: Network, pair: list[Value], combination: str, name: str) -> Value:
-    if combination == "add":
-        return net.sum(pair, name)
-    # Every state has the cell's width: a convolution of 1x1 brings twice the width back to it.
-    return net.relu_conv(net.concat(pair, f"{name}/concat"), pair[0].channels, name)
+    return cells.joined(net, [value for state, value in values.items() if state not in taken], name)
 
 
 SPACE = Redraw("nasnet", plan=chosen_cells, draw=draw, base=NASNET_A).space()

@@ -103,31 +103,23 @@ def _pixels(graph: GraphView) -> int | None:
 
 def _write(edit: Edit, node: Node, target: GraphView) -> None:
     """Make `node` of the target a node of the graph, unless it is one; what it reads is there already."""
+    inputs, weights = _computed(node, target), _weights(node, target)
     if not edit.graph.has_node(node.name):
-        edit.create(
-            node.type, _computed(node, target), name=node.name, attributes=node.attributes,
-            weights=_weights(node, target),
-        )  # fmt: skip
+        edit.create(node.type, inputs, name=node.name, attributes=node.attributes, weights=weights)
         return
     old = edit.graph.node(node.name)
     if _is_same(old, edit.graph, node, target):
         return
     dropped = dict.fromkeys(old.attributes.keys() - node.attributes.keys()) if old.type == node.type else {}
-    edit.replace(
-        old, node.type, attributes={**dropped, **node.attributes}, weights=_weights(node, target),
-        inputs=_computed(node, target),
-    )  # fmt: skip
+    edit.replace(old, node.type, attributes={**dropped, **node.attributes}, weights=weights, inputs=inputs)
 
 
 def _is_same(old: Node, before: GraphView, new: Node, after: GraphView) -> bool:
     """Whether two nodes differ in nothing but the values of weights that are multiplied and added."""
-    return (
-        (old.type, len(old.inputs), old.outputs) == (new.type, len(new.inputs), new.outputs)
-        and dict(old.attributes) == dict(new.attributes)
-        and all(
-            _is_same_weight(before.weights.get(one), after.weights[other]) if other in after.weights else one == other
-            for one, other in zip(old.inputs, new.inputs, strict=True)
-        )
+    one, other = ((each.type, len(each.inputs), each.outputs, dict(each.attributes)) for each in (old, new))
+    return one == other and all(
+        _is_same_weight(before.weights.get(had), after.weights[has]) if has in after.weights else had == has
+        for had, has in zip(old.inputs, new.inputs, strict=True)
     )
 
 

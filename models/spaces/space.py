@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import onnx
@@ -28,6 +29,9 @@ class Space:
         name: for people.
         mutators: applied one after another, each to what those before it made.
         base: makes the base model for images of so many pixels in width and height; None where its user brings one.
+        bases: instead of `base`, several functions that make one each; the choice among them is by their names.
+        max_mutations: how often mutators are applied, each time one at one place of what was made before, so that they
+            apply again to what they made; None where each is applied once, wherever it matches. See `variant_of`.
         size: how many ways there are to choose in the space's own base; None where nobody counted.
         pixels: what `base` is called with.
     """
@@ -37,18 +41,30 @@ class Space:
     base: Callable[[int], onnx.ModelProto] | None = None
     size: int | None = None
     pixels: int = PIXELS
+    bases: tuple[Callable[[int], onnx.ModelProto], ...] = ()
+    max_mutations: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise UsageError("a space needs a name")
         object.__setattr__(self, "mutators", tuple(self.mutators))
+        object.__setattr__(self, "bases", tuple(self.bases))
+        if fault := self._fault():
+            raise UsageError(f"space {self.name!r}{fault}")
+
+    def _fault(self) -> str | None:
         if not self.mutators:
-            raise UsageError(f"space {self.name!r} has no mutators: nothing varies in it")
-        for mutator in self.mutators:
-            _check(self.name, mutator)
-        names = [mutator.name for mutator in self.mutators]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise UsageError(f"space {self.name!r}: two mutators are called {twice!r}; their choices need names apart")
+            return " has no mutators: nothing varies in it"
+        if strange := [type(each).__name__ for each in self.mutators if not _is_mutator(each)]:
+            return f": {strange[0]} is no mutator: it needs a `name`, `match(graph)` and `mutate(targets, edit)`"
+        if twice := _repeated(mutator.name for mutator in self.mutators):
+            return f": two mutators are called {twice!r}; their choices need names apart"
+        names = [getattr(each, "__name__", "") for each in self.bases]
+        if self.bases and (self.base or "" in names or _repeated(names)):
+            return ": `bases` have to be functions of different names, without `base`"
+        if self.max_mutations is not None and not (isinstance(self.max_mutations, int) and self.max_mutations > 0):
+            return ": `max_mutations` has to be a whole number from 1 on"
+        return None
 
     def at(self, pixels: int) -> Space:
         """The same space, whose base model takes images of so many pixels in width and height.
@@ -56,40 +72,52 @@ class Space:
         Raises:
             UsageError: it brings no base model, or that is too small or too large for one.
         """
-        if self.base is None:
+        if not self._builders:
             raise UsageError(f"space {self.name!r} brings no base model whose pixels could be set")
         if not MIN_PIXELS <= pixels <= MAX_PIXELS:
-            raise UsageError(
-                f"space {self.name!r} takes images of {MIN_PIXELS} to {MAX_PIXELS} pixels in width and height,"
-                f" not {pixels}"
-            )
+            known = f"{MIN_PIXELS} to {MAX_PIXELS} pixels in width and height"
+            raise UsageError(f"space {self.name!r} takes images of {known}, not {pixels}")
         return replace(self, pixels=pixels)
 
-    def begun(self, base: Model | None) -> Model:
-        """The model to vary: `base`, or for None the one that the space brings.
+    def begun(self, base: Model | None) -> tuple[Model, ...]:
+        """The models to vary: `base` alone, or for None those that the space brings.
 
         Raises:
             UsageError: there is none, or no mutator finds anything to change in it.
             InvalidModelError: what the space brings is no model that can be run.
         """
         if base is None:
-            return self.base_model()
+            return self.base_models()
         graph = view_of(base)
         if any(_finds(mutator, graph) for mutator in self.mutators):
-            return base
-        own = "; it has a base model of its own: leave this one out" if self.base else ""
+            return (base,)
+        own = "; it has a base model of its own: leave this one out" if self._builders else ""
         raise UsageError(f"nothing in model {base.name!r} can be changed by space {self.name!r}{own}")
 
     def base_model(self) -> Model:
-        """The base model that the space brings.
+        """The base model that the space brings, or the first of several; see `base_models`."""
+        return self.base_models()[0]
+
+    def base_models(self) -> tuple[Model, ...]:
+        """The base models that the space brings.
 
         Raises:
             UsageError: it brings none.
             InvalidModelError: what it brings is no model that can be run.
         """
-        if self.base is None:
+        if not self._builders:
             raise UsageError(f"space {self.name!r} brings no base model: name one")
-        return load_model(self.base(self.pixels).SerializeToString(), name=self.name)
+        made = [(name, build(self.pixels).SerializeToString()) for name, build in self._builders.items()]
+        return tuple(load_model(data, name=name) for name, data in made)
+
+    @property
+    def _builders(self) -> dict[str, Callable[[int], onnx.ModelProto]]:
+        own = {} if self.base is None else {self.name: self.base}
+        return own | {build.__name__: build for build in self.bases}
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _finds(mutator: Mutator, graph: GraphView) -> bool:
@@ -99,10 +127,6 @@ def _finds(mutator: Mutator, graph: GraphView) -> bool:
         return True  # every variant will say so
 
 
-def _check(space: str, mutator: object) -> None:
-    named = isinstance(getattr(mutator, "name", None), str)
-    if not (named and all(callable(getattr(mutator, method, None)) for method in ("match", "mutate"))):
-        raise UsageError(
-            f"space {space!r}: {type(mutator).__name__} is no mutator: it needs a `name`, `match(graph)` and"
-            " `mutate(targets, edit)`"
-        )
+def _is_mutator(found: object) -> bool:
+    methods = (getattr(found, method, None) for method in ("match", "mutate"))
+    return isinstance(getattr(found, "name", None), str) and all(map(callable, methods))

@@ -132,7 +132,7 @@ def test_a_grid_that_is_smaller_than_the_number_of_trials_is_reported(counted: I
         "from toy_space import Behind, Space\nspace = Space('small', (Behind('Tanh'),))\n"
     )
     (note,) = _object(counted("--trials", 4, "--sampler", "grid", "--json"))["notes"]
-    assert note == "1 of 4 trials were not made: the sampler 'grid' has tried every variant."
+    assert note == "1 of 4 trials were not made: the sampler 'grid' has nothing more to try."
 
 
 @pytest.mark.slow
@@ -219,6 +219,10 @@ def test_where_every_trial_fails_it_says_so_and_fails(explore: Invoke, workdir: 
         (("--space", "space.py", "-o", "no/such/folder"), "there is no folder no/such"),
         (("--space", "space.py", "--storage", "space.py"), "is no study"),
         (("--space", "space.py", "--batch-size", "2"), "--batch-size"),
+        (("--space", "space.py", "--sampler", "bayes"), "unknown sampler 'bayes'"),
+        (("--space", "space.py", "--sampler", "none.py:Own"), "none.py cannot be read"),
+        (("--space", "space.py", "--sampler", "space.py:space"), "'space' is no class"),
+        (("--space", "space.py", "--sampler", "optuna.samplers:GridSampler"), "search_space"),
     ],
 )
 def test_wrong_usage_is_told_in_a_line(
@@ -230,6 +234,20 @@ def test_wrong_usage_is_told_in_a_line(
     )
     complains(invoke("explore", *words), 2, said)
     assert not list(workdir.glob("*.explored/study.db"))
+
+
+def test_a_sampler_that_fails_ends_the_command_and_the_next_call_goes_on(
+    counted: Invoke, workdir: Path, complains: Complains
+) -> None:
+    (workdir / "own.py").write_text(
+        "from optuna.samplers import *\nclass Own(RandomSampler):\n"
+        "    def sample_independent(self, study, trial, *a):\n"
+        "        return super().sample_independent(study, trial, *a) if trial.number < 2 else 1 / 0\n"
+    )
+    said = "--sampler own.py:Own failed: ZeroDivisionError: division by zero"
+    complains(counted("--trials", 4, "--sampler", "own.py:Own"), 2, said)
+    found = _object(counted("--trials", 4, "--sampler", "random", "--json"))
+    assert (found["trials"], found["failed"]) == (4, 0)
 
 
 def test_show_refuses_what_is_no_study(invoke: Invoke, workdir: Path, complains: Complains) -> None:

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from small_models import branches
-from toy_space import BROKEN, SPACE, Behind
+from toy_space import BROKEN, EVOLVING, SPACE, Behind
 
 from iosched.jobs.annotate import annotated
 from iosched.jobs.explore import ExploreSettings, explore, study_in
@@ -101,6 +101,20 @@ def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model,
         explore(other, SPACE, settings(trials=7))
     with pytest.raises(UsageError, match="other space"):
         explore(base, Space("other", SPACE.mutators), settings(trials=7))
+
+
+def test_a_study_of_several_base_models_goes_on_and_writes_what_was_made_of_each(settings: Settings) -> None:
+    whole = explore(None, EVOLVING, settings(trials=10, top=10)).found
+    assert {each.choices["space/base{narrow,wide}"] for each in whole.individuals} == {"narrow", "wide"}
+    assert whole.card.name == "evolving"
+    parts = settings().storage.with_name("parts.db")
+    explore(None, EVOLVING, settings(storage=parts, trials=4, top=0))
+    result = explore(None, EVOLVING, settings(storage=parts, trials=10, top=10))
+    assert [each.choices for each in result.found.individuals] == [each.choices for each in whole.individuals]
+    for chosen in result.chosen:
+        assert chosen.model.digest == whole.individuals[chosen.number].feedback.key
+    with pytest.raises(UsageError, match="other base model"):
+        explore(None, replace(EVOLVING, bases=EVOLVING.bases[:1]), settings(storage=parts, trials=12))
 
 
 def test_a_score_command_is_given_the_model_and_its_choices(base: Model, settings: Settings) -> None:

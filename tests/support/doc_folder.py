@@ -42,8 +42,9 @@ def prepare(folder: Path, shell: Shell) -> None:
     onnx.save(_of_words("ids", "mask"), folder / "encoder.onnx")
     onnx.save(_base(), folder / "base.onnx")
     np.save(folder / "x.npy", np.zeros((1, 8, 14, 14), np.float32))
-    (code,) = re.findall(r"```python\n(.*?)```", _SPACE.read_text(), re.DOTALL)
-    (folder / "space.py").write_text(code)
+    codes = re.findall(r"```python\n(.*?)```", _SPACE.read_text(), re.DOTALL)
+    for name, code in zip(("space.py", "evolving.py"), codes, strict=True):
+        (folder / name).write_text(code)
     (folder / "docs").mkdir()
     shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
     for name in ("NASNetMobile", "DenseNet201"):  # read by nobody

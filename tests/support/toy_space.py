@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx
+from small_models import branches
+
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.mutator import Targets, by_type
@@ -34,4 +37,17 @@ class Behind:
 
 
 SPACE = Space("behind", (Behind("Tanh", "Sigmoid", "Softplus"),))
+
+
+def narrow(pixels: int) -> onnx.ModelProto:
+    """A base model of eight channels."""
+    return branches()
+
+
+def wide(pixels: int) -> onnx.ModelProto:
+    """One of sixteen."""
+    return branches(channels=16)
+
+
+EVOLVING = Space("evolving", SPACE.mutators, bases=(narrow, wide), max_mutations=3)
 BROKEN = Space("broken", (Behind("Conv"),))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from iosched.jobs.exploring.card import Card
 from iosched.jobs.exploring.objectives import parse_constraints, parse_objectives
+from iosched.jobs.exploring.samplers import kind_of
 from iosched.jobs.exploring.strategy import Feedback, Graph
 from iosched.jobs.exploring.study import Limits, OpenedStudy, StudyStrategy, begun_study
 from iosched.models.mutation.edit import Question
@@ -44,7 +45,7 @@ def evaluated(kinds: tuple[str, ...]) -> Feedback:
 def strategy_of(
     opened: OpenedStudy, sampler: str, trials: int, population: int = 4, seconds: float | None = None
 ) -> StudyStrategy:
-    return StudyStrategy(opened, sampler, population, Limits(trials, seconds))  # type: ignore[arg-type]
+    return StudyStrategy(opened, kind_of(sampler, population), Limits(trials, seconds))
 
 
 def go_on(path: Path, sampler: str, trials: int, own: Card | None = None, seconds_a_trial: float = 0.0) -> OpenedStudy:

@@ -18,7 +18,6 @@ from iosched.jobs.exploring.sampler_names import SAMPLER_NAMES
 from iosched.jobs.exploring.strategy import Feedback
 from iosched.jobs.exploring.study import begun_study, opened_study
 from iosched.models.errors import UsageError
-from iosched.models.mutation.edit import Question
 
 
 @pytest.mark.parametrize(
@@ -173,14 +172,6 @@ def test_pruning_stops_what_is_worse_than_the_median(tmp_path: Path) -> None:
     graph = strategy.ask_graph()
     assert graph is not None
     assert strategy.stops_early(graph, 1, 0.5)
-
-
-def test_candidates_have_to_differ(tmp_path: Path) -> None:
-    strategy = strategy_of(begun_study(tmp_path / "study.db", card()), "random", 2)
-    graph = strategy.ask_graph()
-    assert graph is not None
-    with pytest.raises(UsageError, match="two are equal"):
-        strategy.ask_choice(graph, Question("q{1,true}", (1, True)))
 
 
 @pytest.mark.parametrize(

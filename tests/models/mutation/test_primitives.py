@@ -128,8 +128,6 @@ def test_a_view_is_the_graph_of_its_time() -> None:
         with pytest.raises(UsageError, match="no node 'd'"):
             edit.delete("d")
         assert (before.has_node("d"), edit.graph.has_node("d")) == (True, False)
-        assert before.is_only_read_by("d", before.node("y"))
-        assert not before.is_only_read_by("b", before.node("c"))
         assert before.shape("y") == (1, 8, 6, 6)
         assert edit.graph.shape("y") == (1, 6, 6, 6)
 

@@ -7,7 +7,7 @@ import pytest
 from import_helpers import run
 from onnx import TensorProto, helper, numpy_helper
 
-from iosched.models.mutation.new_weights import seeded
+from iosched.models.mutation.draft import seeded
 
 CONV = helper.make_node("Conv", ["x", "w"], ["y"])
 

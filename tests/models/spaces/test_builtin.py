@@ -17,7 +17,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Answer
 from iosched.models.mutation.variant import Variant, variant_of
-from iosched.models.spaces import darts, inception, mnasnet, nasnet, pelee
+from iosched.models.spaces import darts, enas, inception, mnasnet, nasnet, pelee
 from iosched.models.spaces.lookup import NAMES, builtin_space
 from iosched.models.spaces.redraw import Redraw
 from iosched.models.zoo.mnasnet import MOBILENET_V2, WIDTHS, rounded, sampled, sampled_stages
@@ -136,11 +136,13 @@ def test_sizes_are_what_the_tables_give() -> None:
         "mnasnet": 72**5 * 48,
         "nasnet": (720 * 13**5) ** 4 * 2**10,
         "darts": (180 * 7**8) ** 2,
+        "enas": (720 * 5**5) ** 4,
+        "spos": 4**20,
         "inception": 360**3,
         "pelee": 60**4,
     }
     drawing = [mutator for space in SPACES for mutator in space.mutators if isinstance(mutator, Redraw)]
-    assert [len(mutator.questions()) for mutator in drawing] == [30, 50, 22, 12]
+    assert [len(mutator.questions()) for mutator in drawing] == [30, 50, 22, 40, 20, 12]
 
 
 def counted(plan: Callable[..., Any]) -> int:
@@ -156,6 +158,8 @@ def test_counting_small_spaces_gives_their_sizes(monkeypatch: pytest.MonkeyPatch
     assert counted(pelee.chosen_genes) == 2 * 10 * 3
     monkeypatch.setattr(nasnet, "_BLOCKS", 1)
     assert counted(partial(nasnet.chosen_cell, name="cell")) == 2 * 2 * 13 * 13 * 2
+    monkeypatch.setattr(enas, "_BLOCKS", 1)
+    assert counted(partial(enas.chosen_cell, name="cell")) == 2 * 2 * 5 * 5
     monkeypatch.setattr(darts, "_NODES", 2)
     assert counted(partial(darts.chosen_cell, name="cell")) == 1 * 3 * 7**4
     monkeypatch.setattr(mnasnet, "MOBILENET_V2", (MOBILENET_V2[4], MOBILENET_V2[5]))

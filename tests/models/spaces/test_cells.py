@@ -36,6 +36,7 @@ def test_an_operation_keeps_channels_and_halves_at_a_stride(
     [
         ("nasnet", (5, 3)),
         ("darts", (4, 4)),
+        ("enas", (5, 4)),
     ],  # no block takes NASNet-A's normal blocks; two of its reduction's are taken
 )
 def test_cells_put_out_what_nothing_in_them_takes(name: str, states: tuple[int, int]) -> None:

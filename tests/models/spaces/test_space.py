@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+import onnx
 import pytest
 from import_helpers import data
 
@@ -28,6 +30,22 @@ def test_a_space_needs_mutators_that_are_some() -> None:
         Space("twice", (*MUTATORS, *MUTATORS))
     with pytest.raises(UsageError, match="needs a name"):
         Space("", MUTATORS)
+
+
+def test_several_base_models_need_names_apart() -> None:
+    def small(pixels: int) -> onnx.ModelProto:
+        return MUTATORS[0].base_proto(pixels)  # type: ignore[attr-defined, no-any-return]
+
+    def large(pixels: int) -> onnx.ModelProto:
+        return small(2 * pixels)
+
+    both = Space("both", MUTATORS, bases=[small, large])  # type: ignore[arg-type]
+    assert [model.name for model in both.at(32).begun(None)] == ["small", "large"]
+    for wrong in ({"bases": [small, small]}, {"bases": [small], "base": small}, {"bases": [partial(small)]}):
+        with pytest.raises(UsageError, match="functions of different names"):
+            Space("wrong", MUTATORS, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="whole number from 1 on"):
+        Space("wrong", MUTATORS, max_mutations=0)
 
 
 def test_the_base_model_has_the_pixels_that_are_asked_for() -> None:
@@ -60,14 +78,14 @@ def test_a_base_in_which_nothing_can_be_changed_is_refused() -> None:
     ):
         SPACE.begun(other)
     own = SPACE.at(32).base_model()
-    assert SPACE.begun(own) is own
+    assert SPACE.begun(own) == (own,)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("builtin:mnasent", "no space in the box is called 'mnasent'; did you mean mnasnet or nasnet?"),
-        ("builtin:x", "there are mnasnet, nasnet, darts, inception, pelee"),
+        ("builtin:x", "there are mnasnet, nasnet, darts, enas, spos, inception, pelee"),
         ("builtin:pelee:big", "'big' is no number of pixels; write builtin:pelee:64"),
         ("pelee", "no file is called 'pelee'; the space in the box is builtin:pelee"),
     ],

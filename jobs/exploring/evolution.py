@@ -1,0 +1,186 @@
+"""`evolution`: roulette, crossover and mutation, with the numbers that were published for EA-NAS (TPDS).
+
+In generations, trial n belongs to generation n // population, so all of a generation can be evaluated side by side, in
+any order and by any number of processes; the next one begins when all are. What is made is a function of the study's
+seed and of the generation before alone. In steady state, a trial is made of the best that ended before it began.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from iosched.jobs.exploring.front import Point, best_first, ranks
+from iosched.models.graph import Scalar
+
+P_MUTATION, P_CROSSOVER = 0.58, 0.5
+"""For each individual, and for each pair of them, as published."""
+
+Genome = Mapping[str, Scalar]
+"""What was chosen, by the questions' names, in the order in which they were asked."""
+
+Candidates = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Parent:
+    """An individual of the generation before; the fitter, the likelier it is chosen."""
+
+    genome: Genome
+    fitness: float
+
+
+def next_generation(
+    parents: Sequence[Parent], candidates: Candidates, size: int, rng: random.Random
+) -> tuple[Genome, ...]:
+    """Selection, crossover and mutation; what the paper leaves open is decided here.
+
+    As many individuals as there are to be are drawn by roulette, with replacement. Two that follow each other are a
+    pair, and exchange with `P_CROSSOVER` all genes behind one place, which is drawn. Of each, with `P_MUTATION`, one
+    gene is drawn anew from all of its candidates. Then the fittest parent takes the place of the first. Where all are
+    unfit, all are equally likely.
+
+    Args:
+        parents: at least one.
+        candidates: of each question that is a gene of a parent.
+    """
+    weights = [parent.fitness for parent in parents]
+    chosen = rng.choices(parents, weights if any(weights) else None, k=size)
+    genomes = [dict(parent.genome) for parent in chosen]
+    for a, b in zip(genomes[::2], genomes[1::2], strict=False):
+        if rng.random() < P_CROSSOVER:
+            _cross(a, b, rng)
+    for genome in genomes:
+        if rng.random() < P_MUTATION:
+            _mutate(genome, candidates, rng)
+    return (max(parents, key=lambda parent: parent.fitness).genome, *genomes[1:])
+
+
+def _cross(a: dict[str, Scalar], b: dict[str, Scalar], rng: random.Random) -> None:
+    """Exchanges the genes behind a place in `a`: those that both have, and those that one of the two alone has."""
+    names = list(dict.fromkeys((*a, *b)))
+    if len(names) < 2:
+        return
+    for name in names[rng.randrange(1, len(names)) :]:
+        of_a, of_b = a.pop(name, None), b.pop(name, None)
+        if of_b is not None:
+            a[name] = of_b
+        if of_a is not None:
+            b[name] = of_a
+
+
+def _mutate(genome: dict[str, Scalar], candidates: Candidates, rng: random.Random) -> None:
+    if genome:
+        name = rng.choice(list(genome))
+        genome[name] = rng.choice(candidates[name])
+
+
+def fitness(points: Sequence[Point], *, is_maximised: bool) -> list[float]:
+    """The fitness of each individual for a roulette wheel, which takes numbers that are not negative.
+
+    One objective that is maximised, never negative and without violated constraints is the fitness itself, as published
+    for EA-NAS. All else says no more than which is better: fitness is then 1 for those in the last front, 2 for those
+    in the one before, and so on.
+
+    Args:
+        is_maximised: whether there is one objective, which is maximised.
+    """
+    if is_maximised and all(point.losses[0] <= 0 >= point.violation for point in points):
+        return [-point.losses[0] for point in points]
+    found = ranks(points)
+    return [float(max(found) + 1 - rank) for rank in found]
+
+
+def seed_of(seed: int, *parts: object) -> int:
+    """A seed of 31 bits for one purpose, made of the study's seed and what the purpose is."""
+    text = "\0".join(map(str, (seed, *parts)))
+    return int.from_bytes(sha256(text.encode()).digest()[:4], "big") >> 1
+
+
+def child_of_generation(population: int, seed: int, study: Study, trial: FrozenTrial) -> Genome:
+    """The genome of a trial, made of the generation before; nothing in the first one, or if all before have failed."""
+    generation, place = divmod(trial.number, population)
+    before = study.get_trials(deepcopy=False)[max(generation - 1, 0) * population : generation * population]
+    rng = random.Random(seed_of(seed, "generation", generation))
+    return _children(study, before, population, rng)[place]
+
+
+def child_of_best(population: int, seed: int, study: Study, trial: FrozenTrial) -> Genome:
+    """The genome of a trial, made of the best that ended before it began; nothing in the first `population` trials.
+
+    It depends on times that the study has kept, so whoever takes the trial over makes the same.
+    """
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if trial.number >= population else []
+    begun = trial.datetime_start
+    known = [each for each in ended if begun and each.datetime_complete and each.datetime_complete <= begun]
+    different = list({tuple(each.params.items()): each for each in known}.values())
+    best = best_first([_point(study, each) for each in different])[:population]
+    rng = random.Random(seed_of(seed, "child", trial.number))
+    return _children(study, [different[place] for place in best], 2, rng)[1]
+
+
+def _children(study: Study, trials: Sequence[FrozenTrial], size: int, rng: random.Random) -> Sequence[Genome]:
+    """As many genomes as are wanted, bred from the trials that have a result; empty ones if none has."""
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    if not complete:
+        return [{}] * size
+    is_maximised = study.directions == [StudyDirection.MAXIMIZE]
+    fits = fitness([_point(study, trial) for trial in complete], is_maximised=is_maximised)
+    parents = [Parent(trial.params, fit) for trial, fit in zip(complete, fits, strict=True)]
+    candidates = {
+        name: distribution.choices
+        for trial in trials
+        for name, distribution in trial.distributions.items()
+        if isinstance(distribution, CategoricalDistribution)
+    }
+    return next_generation(parents, candidates, size, rng)
+
+
+def _point(study: Study, trial: FrozenTrial) -> Point:
+    signs = [-1.0 if each is StudyDirection.MAXIMIZE else 1.0 for each in study.directions]
+    losses = tuple(sign * value for sign, value in zip(signs, trial.values, strict=True))
+    return Point(losses, sum(max(each, 0.0) for each in trial.constraints.values()))
+
+
+class Evolution(BaseSampler):
+    """Answers by the genome of a trial; what is no gene of it is answered at random.
+
+    Args:
+        child: makes the genome of a trial from the seed and the trials before.
+    """
+
+    def __init__(self, child: Callable[[int, Study, FrozenTrial], Genome], seed: int) -> None:
+        self._child = child
+        self._seed = seed
+        self._last: tuple[int, Genome] = (-1, {})
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """No question: which are asked is not known before."""
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """The answer of the trial's genome."""
+        assert isinstance(param_distribution, CategoricalDistribution)
+        candidates = param_distribution.choices
+        if self._last[0] != trial.number:
+            self._last = (trial.number, self._child(self._seed, study, trial))
+        found = self._last[1].get(param_name)
+        if found is not None and found in candidates:
+            return found
+        return random.Random(seed_of(self._seed, trial.number, param_name)).choice(candidates)

@@ -1,0 +1,184 @@
+"""The samplers of a study: Optuna's and our own by name, and a class of the user's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
+from optuna.samplers import BaseSampler, BruteForceSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from iosched.jobs.exploring.evolution import Evolution, child_of_best, child_of_generation, seed_of
+from iosched.models.errors import IoschedError, UsageError
+from iosched.models.mutation.edit import AnswerError
+from iosched.models.spaces.lookup import executed
+
+_KEPT = 64
+"""The samplers that are kept: those of trials under way."""
+
+
+def _never(trials: Sequence[FrozenTrial]) -> bool:
+    del trials
+    return False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to sample.
+
+    Attributes:
+        name: as the user gives it.
+        sampler: makes Optuna's sampler from the study's seed.
+        has_ended: whether, after these trials, nothing is left to be tried.
+        has_to_wait: whether the next trial cannot begin before those that run have ended.
+    """
+
+    name: str
+    sampler: Callable[[int], BaseSampler]
+    has_ended: Callable[[Sequence[FrozenTrial]], bool] = _never
+    has_to_wait: Callable[[Sequence[FrozenTrial]], bool] = _never
+
+
+def kind_of(name: str, population: int) -> Kind:
+    """The sampler of this name, or the class `FILE.py:CLASS` or `MODULE:CLASS`, whose file or module is executed.
+
+    Args:
+        population: the number of individuals that evolution and NSGA-II breed from.
+
+    Raises:
+        UsageError: there is no such class, or it cannot be built.
+    """
+    match name:
+        case "random":
+            return Kind(name, partial(Reseeded, RandomSampler))
+        case "grid":  # GridSampler needs all questions beforehand, and which there are may depend on answers
+            return Kind(name, partial(Reseeded, BruteForceSampler), has_ended=_all_tried)
+        case "tpe":
+            return Kind(name, partial(Reseeded, TPESampler))
+        case "nsga2":
+            return Kind(name, partial(Reseeded, partial(NSGAIISampler, population_size=population)))
+        case "evolution":
+            child = partial(child_of_generation, population)
+            return Kind(name, partial(Evolution, child), has_to_wait=partial(_is_generation_running, population))
+        case "steady-evolution":
+            return Kind(name, partial(Evolution, partial(child_of_best, population)))
+    return _kind_of_class(name)
+
+
+@contextmanager
+def sampling(name: str) -> Iterator[None]:
+    """A context in which a sampler's error is reported as such; those of the study's storage are raised as they are.
+
+    Raises:
+        AnswerError: the sampler failed.
+    """
+    try:
+        yield
+    except (IoschedError, StorageInternalError, UpdateFinishedTrialError, SQLAlchemyError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise AnswerError(f"--sampler {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _kind_of_class(name: str) -> Kind:
+    build = _found_class(name)
+    takes_seed = "seed" in signature(build).parameters
+    with sampling(name):
+        sampler = _without_warning(partial(build, seed=0) if takes_seed else build)
+    return Kind(name, partial(Reseeded, build, by_question=False) if takes_seed else lambda seed: sampler)
+
+
+def _found_class(name: str) -> Callable[..., BaseSampler]:
+    source, _, what = name.rpartition(":")
+    try:
+        module = executed(Path(source)) if source.endswith(".py") else import_module(source)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--sampler {name}: module {source!r} cannot be imported: {error}") from error
+    found = getattr(module, what, None)
+    if isinstance(found, type) and issubclass(found, BaseSampler):
+        return found
+    fault = "is not there" if found is None else "is no class that derives from optuna.samplers.BaseSampler"
+    raise UsageError(f"--sampler {name}: {what!r} {fault}")
+
+
+class Reseeded(BaseSampler):
+    """A sampler that is built again, by a seed of its own, for each trial, or even for each question.
+
+    One sampler with one seed would begin its numbers again each time a study goes on, and so repeat itself.
+    """
+
+    def __init__(self, build: Callable[..., BaseSampler], seed: int, *, by_question: bool = True) -> None:
+        self._built = lru_cache(_KEPT)(lambda *parts: _without_warning(partial(build, seed=seed_of(seed, *parts))))
+        self._by_question = by_question
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Begins a trial."""
+        self._built(trial.number).before_trial(study, trial)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """The questions that are answered together."""
+        return self._built(trial.number).infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The answers to questions that are answered together."""
+        return self._built(trial.number).sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """The answer to one question."""
+        question = (param_name,) if self._by_question else ()
+        return self._built(trial.number, *question).sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Ends a trial."""
+        self._built(trial.number).after_trial(study, trial, state, values)
+
+
+def _without_warning(build: Callable[[], BaseSampler]) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return build()
+
+
+def _is_generation_running(population: int, trials: Sequence[FrozenTrial]) -> bool:
+    return bool(trials) and len(trials) % population == 0 and not all(trial.state.is_finished() for trial in trials)
+
+
+@dataclass
+class _Tree:
+    """Questions as they were asked: the first one, and below each of its candidates those that followed that answer."""
+
+    candidates: int = 0
+    below: dict[int, _Tree] = field(default_factory=dict)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return len(self.below) == self.candidates and all(tree.is_exhausted for tree in self.below.values())
+
+
+def _all_tried(trials: Sequence[FrozenTrial]) -> bool:
+    """Whether every answer to every question was given, or is being given. O(answers)."""
+    root = _Tree()
+    for trial in trials:
+        tree = root
+        for name, distribution in trial.distributions.items():
+            assert isinstance(distribution, CategoricalDistribution)
+            tree.candidates = len(distribution.choices)
+            tree = tree.below.setdefault(distribution.choices.index(trial.params[name]), _Tree())
+    return bool(trials) and root.is_exhausted

@@ -1,1 +1,0 @@
-"""Samplers of a study: one file each."""
