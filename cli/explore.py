@@ -217,11 +217,9 @@ def _explored(
 
     what = "the best variants"
     if cluster is not None:
-        from iosched.jobs.explore_on import explore_on
-
         return with_pool(
             *(cluster, settings.optimize.profile_db, settings.optimize.threads),
-            lambda pool, view: explore_on(pool, base, space, settings, view, AskOnce(view, what)),
+            lambda pool, view: explore(base, space, settings, view, AskOnce(view, what), pool),
         )
     with progress_bar() as observer:
         return explore(base, space, settings, observer, AskOnce(observer, what)), None

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.evaluation import Evaluator, measuring
+from iosched.jobs.exploring.evaluation import Evaluator, InterruptedTrialError
+from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
-from iosched.jobs.exploring.scoring import InterruptedTrialError
+from iosched.jobs.exploring.score_task import SCORE
 from iosched.jobs.exploring.settings import ExploreSettings, asked
-from iosched.jobs.exploring.strategy import Graph, Individual, Strategy
-from iosched.jobs.exploring.workplace import Workplace
+from iosched.jobs.exploring.strategy import Individual
+from iosched.jobs.exploring.trials import Trials
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.optimize import optimize
+from iosched.jobs.optimize_task import Optimize, optimize_on
+from iosched.jobs.pool.local import LocalPool
+from iosched.jobs.pool.task import Pool, Task
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.ranking.task import Cost
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.model import Model
 from iosched.models.mutation.record import Record
 from iosched.models.mutation.variant import replay
 from iosched.models.spaces.space import Space
+from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.system import check_system
 from iosched.runtime.lacking import way_to_install
 from iosched.scheduler.document import ScheduleDocument
@@ -36,8 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExploreResult", "ExploreSettings", "explore", "study_in"]
 
-WAIT_S = 0.2
-"""How long to wait where nothing can be tried before others have been evaluated."""
+_ANY = "auto"
+"""Where variants are scored of which no latency is asked for."""
 
 
 def explore(
@@ -46,7 +51,7 @@ def explore(
     settings: ExploreSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    workplace: Workplace | None = None,
+    pool: Pool | None = None,
 ) -> ExploreResult:
     """Tries variants of a model, and finds those that are best by several measures.
 
@@ -59,13 +64,14 @@ def explore(
         observer: is shown the progress.
         interrupt: holds back interruptions between trials and during score commands; by default they are raised at
             once. A trial without a result is evaluated again when the study goes on.
-        workplace: where variants are evaluated; by default on this machine, one after another.
+        pool: whose workers cost and score variants; by default this machine, one variant after another.
 
     Raises:
         UsageError: a setting is wrong, or the file is no study, or one about something else; or no mutator of the space
             finds anything in the base model.
         InvalidModelError: the space's base model cannot be run.
-        DeviceError: this is not Linux, Optuna is not installed, or a device or library is missing.
+        DeviceError: this is not Linux, Optuna is not installed, a device or library is missing, or there is no cluster.
+        DeviceLostError: all workers of a device were lost.
         ExecutionError: the file cannot be written, as on a full disk.
         KeyboardInterrupt: the user interrupts, and does not want the best variants known.
     """
@@ -79,20 +85,21 @@ def explore(
     wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
     models = space.begun(base)
     card = Card(*_identity(models, space), space.name, wanted.objectives, wanted.constraints, settings.seed)
-    storage = Path(settings.storage)
-    opened = begun_study(storage, card)
-    limits = Limits(settings.trials, settings.budget_s)
-    strategy = StudyStrategy(opened, kind, limits)
-    held, seen, place = interrupt or Uninterrupted(), observer or Silence(), workplace or ThisMachine()
-    evaluator = Evaluator(models, space, wanted, settings, strategy, held, seen)
-    before = len(_found(opened).finished)
-    with held.holding(), using(storage):
+    storage, held = Path(settings.storage), interrupt or Uninterrupted()
+    with _pool_of(pool, settings, held) as workers, held.holding(), using(storage):
+        targets = {name: workers.target(name, settings.optimize.profile_db) for name in wanted.devices or (_ANY,)}
+        opened = begun_study(storage, card)
+        strategy = StudyStrategy(opened, kind, Limits(settings.trials, settings.budget_s))
+        evaluator = Evaluator(models, space, wanted, settings, strategy, observer or Silence())
+        before = len(_found(opened).finished)
+        trials = Trials(workers, targets, strategy, evaluator, held)
         with strategy.evaluating():
-            was_interrupted = place.tried(strategy, evaluator, held)
+            was_interrupted = trials.run()
         found = _found(opened)
-        chosen, notes = _Writer(evaluator, place).chosen(found)
+        chosen, notes = _Writer(evaluator, workers).chosen(found)
     left = () if was_interrupted else _missing(before, found, settings)
-    notes = (*left, *evaluator.notes, *notes)
+    refused = "Variants were scored one by one: when several were one model, "
+    notes = (*left, *(f"{refused}{each}" for each in trials.refusals), *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
 
 
@@ -144,40 +151,23 @@ def _found(opened: OpenedStudy) -> Found:
     return Found(opened.path, opened.card, tuple(opened.history()))
 
 
-class ThisMachine:
-    """Variants are evaluated here, one after another; see `Workplace`."""
+def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt) -> AbstractContextManager[Pool]:
+    """The pool, or this machine: measurements have it for themselves, score commands share it with each other."""
+    if pool is not None:
+        return nullcontext(pool)
 
-    def tried(self, strategy: Strategy, evaluator: Evaluator, interrupt: Interrupt) -> bool:
-        """Tries variants until there is nothing more to be tried; returns whether the user has ended it before."""
-        while True:
-            if interrupt.came:
-                interrupt.ask()
-                return True
-            graphs = _round(strategy, evaluator.settings.score_batch)
-            if not graphs and strategy.has_ended:
-                return False
-            if not graphs:
-                time.sleep(WAIT_S)
-                continue
-            try:
-                found = evaluator.evaluated(graphs)
-            except InterruptedTrialError:
-                continue
-            for graph in graphs:
-                strategy.receive_feedback(graph, found[graph.number])
+    def waiting() -> None:
+        if interrupt.came:
+            raise InterruptedTrialError
 
-    def document(self, model: Model, settings: OptimizeSettings) -> ScheduleDocument:
-        """The schedule that `optimize` finds."""
-        with measuring(settings.device, model, lambda: None):
-            return optimize(model, settings).document
+    def guard(task: Task[Any]) -> AbstractContextManager[None]:
+        if task.kind is SCORE:
+            return machine("scoring", waiting)
+        assert isinstance(task.work, Cost | Optimize)
+        is_measured = resolve(task.work.settings.device, task.model).info.cost_kind == "measured"
+        return machine("measuring", waiting) if is_measured and settings.measure != "none" else nullcontext()
 
-
-def _round(strategy: Strategy, most: int) -> list[Graph]:
-    """The next graphs, at most so many; fewer where others have to be evaluated first."""
-    graphs: list[Graph] = []
-    while len(graphs) < most and (graph := strategy.ask_graph()) is not None:
-        graphs.append(graph)
-    return graphs
+    return LocalPool(guard=guard, interrupt=interrupt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +175,7 @@ class _Writer:
     """Makes the models of the best variants, with their schedules."""
 
     evaluator: Evaluator
-    workplace: Workplace
+    pool: Pool
 
     def chosen(self, found: Found) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
         """The models of the best variants, and why one is missing."""
@@ -210,6 +200,6 @@ class _Writer:
         """The schedule that was found with the latency; or one that is found now, where latencies are estimates."""
         if individual.feedback.schedule is not None:
             return fitted(ScheduleDocument.from_json(individual.feedback.schedule), model)
-        optimize = self.evaluator.settings.optimize
-        device = next(iter(self.evaluator.asked.devices), optimize.device)
-        return self.workplace.document(model, replace(optimize, device=device))
+        settings = self.evaluator.settings.optimize
+        device = next(iter(self.evaluator.asked.devices), settings.device)
+        return optimize_on(self.pool, model, replace(settings, device=device)).document

@@ -7,7 +7,7 @@ import msgspec
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pool.messages import Progress, Step
-from iosched.jobs.pool.task import Context, Kind, Pool, Task, outcome, refuse_measuring_anew
+from iosched.jobs.pool.task import Context, Kind, Pool, Task, outcome
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
@@ -48,7 +48,6 @@ def optimize_on(
         KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
         And what `optimize` raises.
     """
-    refuse_measuring_anew(settings.resume)
     target = pool.target(settings.device, may_simulate=False)
     held, shown = interrupt or Uninterrupted(), observer or Silence()
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
-from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
-from iosched.jobs.exploring.scoring import Outcome, PrunedError, Scorer, check_interrupt
+from iosched.jobs.exploring.score import ScoreError
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.exploring.strategy import Feedback, Graph, Latency, Strategy
-from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.ranking.cost import ModelCost, model_cost
+from iosched.jobs.progress import Observer
+from iosched.jobs.ranking.cost import ModelCost
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.models.model import Model
 from iosched.models.mutation.edit import AnswerError
 from iosched.models.mutation.variant import Variant, variant_of
 from iosched.models.spaces.space import Space
-from iosched.profiler.devices.resolve import resolve
+
+Outcome = Mapping[str, float] | ScoreError
+"""The values that the score command printed, or why it printed none."""
 
 _MOST_REASON = 1000
+
+
+class InterruptedTrialError(Exception):
+    """The user interrupted while a trial waited for this machine; the trial has no result."""
+
+
+class PrunedError(ScoreError):
+    """The score command was ended, since its values were worse than those of other trials."""
 
 
 @dataclass(frozen=True)
@@ -59,35 +65,11 @@ class Evaluator:
     asked: Asked
     settings: ExploreSettings
     strategy: Strategy
-    interrupt: Interrupt
     observer: Observer
-
-    def evaluated(self, graphs: Sequence[Graph]) -> Mapping[int, Feedback]:
-        """Makes graphs, and says what came of them, by the numbers of their trials.
-
-        Raises:
-            DeviceError: no variant can be costed here.
-            InterruptedTrialError: the user has interrupted.
-        """
-        round_: list[Costed] = []
-        for graph in graphs:
-            started = time.monotonic()
-            costed = self._made(graph, round_)
-            feedback = replace(costed.feedback, seconds=time.monotonic() - started)
-            round_.append(replace(costed, feedback=feedback))
-        found = self._scored(round_)
-        for each in round_:
-            if each.same_as is not None:
-                found[each.graph.number] = again(each, found[each.same_as])
-        return found
-
-    def _made(self, graph: Graph, before: Sequence[Costed]) -> Costed:
-        found = self.made(graph, before)
-        return found if isinstance(found, Costed) else self.costed(found, self._costs(found))
 
     def made(self, graph: Graph, before: Sequence[Made | Costed]) -> Made | Costed:
         """Makes a graph; what was evaluated already, or failed, or is among those `before`, need not be costed."""
-        self._say(graph, "made")
+        self.say(graph, "made")
         try:
             answer = partial(self.strategy.ask_choice, graph)
             variant = variant_of(self.bases, self.space.mutators, answer, self.space.max_mutations)
@@ -102,12 +84,6 @@ class Evaluator:
         if known is not None:
             return Costed(graph, again(Costed(graph, made, same_as=known.number), known.feedback))
         return Made(graph, made, variant)
-
-    def _costs(self, made: Made) -> Iterator[tuple[str, ModelCost]]:
-        """What a variant costs on each device, one after the other."""
-        for device in self.asked.devices:
-            self._say(made.graph, f"latency on {device}")
-            yield device, self._cost(made.variant.model, device)
 
     def costed(self, made: Made, costs: Iterable[tuple[str, ModelCost]]) -> Costed:
         """The values that need no score; where something fails, those that were found before.
@@ -139,43 +115,9 @@ class Evaluator:
             return Costed(graph, replace(found, reason=violated, is_stopped=True))
         return Costed(graph, found, variant)
 
-    def _cost(self, model: Model, device: str) -> ModelCost:
-        settings = replace(self.settings.optimize, device=device)
-        waiting = partial(check_interrupt, self.interrupt)
-        with nullcontext() if self.settings.measure == "none" else measuring(device, model, waiting):
-            return model_cost(model, self.settings.measure, settings, Silence())
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know of how variants were scored."""
-        refusals = self._scorer.refusals if self._scorer else ()
-        return tuple(f"Variants were scored one by one: when several were one model, {each}" for each in refusals)
-
-    @cached_property
-    def _scorer(self) -> Scorer | None:
-        if self.asked.score is None:
-            return None
-        return Scorer(self.asked.score, self.strategy, self.interrupt, self.settings.prunes)
-
-    def _scored(self, round_: Sequence[Costed]) -> dict[int, Feedback]:
-        found = {each.graph.number: each.feedback for each in round_}
-        waiting = [(each.graph, each.variant) for each in round_ if each.variant is not None]
-        if self._scorer is None or not waiting:
-            return found
-        self._say(waiting[0][0], "score")
-        started = time.monotonic()
-        outcomes = self._scorer.scored(waiting)
-        seconds = (time.monotonic() - started) / len(waiting)
-        return found | {number: with_score(found[number], outcome, seconds) for number, outcome in outcomes.items()}
-
-    def _say(self, graph: Graph, what: str) -> None:
+    def say(self, graph: Graph, what: str) -> None:
+        """Shows what comes next for a trial."""
         self.observer.progress(graph.number, self.settings.trials, f"trial {graph.number}: {what}")
-
-
-def measuring(device: str, model: Model, waiting: Callable[[], object]) -> AbstractContextManager[None]:
-    """A context in which this machine is for measurements alone, where they are made on it; see `machine`."""
-    is_estimated = resolve(device, model).info.cost_kind == "analytic"
-    return nullcontext() if is_estimated else machine("measuring", waiting)
 
 
 def with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback:

@@ -26,7 +26,7 @@ class Watched:
     @property
     def reason(self) -> str:
         """Why the command was ended."""
-        return f"pruned after step {self.step}: worse than the median of other trials"
+        return pruned_after(self.step)
 
     def line(self, text: str) -> None:
         """Takes a line of the command's output; what is no step is passed over."""
@@ -45,6 +45,11 @@ class Watched:
             return
         self.step = step
         self.is_worse = self.is_worse or self.stops(step, number)
+
+
+def pruned_after(step: int) -> str:
+    """Why a command was ended after a step."""
+    return f"pruned after step {step}: worse than the median of other trials"
 
 
 def ignored(line: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,12 +36,21 @@ class LocalPool:
 
     Args:
         profile_db: the profile database of models that are open; by default the user's own.
+        guard: is entered while a task is done.
+        interrupt: has a task end once the user interrupted, if it looks.
     """
 
     n_spare = 0
 
-    def __init__(self, profile_db: Path | None = None) -> None:
-        self._profile_db = profile_db
+    def __init__(
+        self,
+        profile_db: Path | None = None,
+        guard: Callable[[Task[Any]], AbstractContextManager[object]] = nullcontext,
+        interrupt: Interrupt | None = None,
+    ) -> None:
+        self._profile_db, self._guard = profile_db, guard
+        self._interrupt = interrupt or Uninterrupted()
+        self._stops: dict[int, How] = {}
         self._waiting: list[Pending[Any]] = []
         self._stack = ExitStack()
         self._databases: dict[str, ProfileDatabase | None] = {}
@@ -85,18 +94,27 @@ class LocalPool:
         if any(each.is_done for each in pending) or not self._waiting:
             return
         first = self._waiting.pop(0)
-        task = first.task
+        task, first.began_s = first.task, time.monotonic()
         try:
-            first.fulfil(task.kind.do(task.work, _Call(self, task)))
+            with self._guard(task):
+                first.fulfil(task.kind.do(task.work, _Context(self, first)))
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever takes the result hears of it
-            first.error = error
+            first.fail(error)
+        except KeyboardInterrupt:
+            if self.stopped(first) is None:
+                raise
+            first.fail(InterruptedTaskError("interrupted"))
 
     def stop(self, pending: Pending[Any], how: How) -> None:
-        """Ends a task that is not done yet."""
-        del how
+        """Has a task end in this way; one that was not begun ends at once."""
+        self._stops[id(pending)] = how
         if pending in self._waiting:
             self._waiting.remove(pending)
-            pending.error = InterruptedTaskError("interrupted")
+            pending.fail(InterruptedTaskError("interrupted"))
+
+    def stopped(self, pending: Pending[Any]) -> How | None:
+        """How a task is to end; None where it is to go on."""
+        return self._stops.get(id(pending)) or ("now" if self._interrupt.came else None)
 
     def opened(self, device: str, model: Model, settings: OpenSettings) -> OpenModel:
         """The model, open on a device until the pool is closed; models on one device share its threads."""
@@ -113,11 +131,11 @@ class LocalPool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _Context:
     """A task as it is done here; see `Context`."""
 
     pool: LocalPool
-    task: Task[Any]
+    pending: Pending[Any]
 
     @property
     def observer(self) -> Observer:
@@ -129,7 +147,7 @@ class _Call:
 
     @property
     def model(self) -> Model:
-        return self.task.model
+        return self.pending.task.model
 
     def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
         return asked
@@ -151,7 +169,7 @@ class _Call:
         write_model(self.model.proto, self.model.weights, path)
 
     def stopped(self) -> How | None:
-        return None
+        return self.pool.stopped(self.pending)
 
     def step(self, step: int, value: float) -> None:
-        self.task.on_said(Step(call=0, step=step, value=value))
+        self.pending.task.on_said(Step(call=0, step=step, value=value))

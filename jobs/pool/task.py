@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,10 +129,18 @@ class Task(Generic[R]):
 
 @dataclass(eq=False)
 class Pending(Generic[R]):
-    """A task that was submitted, and its result when there is one."""
+    """A task that was submitted, and its result when there is one.
+
+    Attributes:
+        error: in place of a result.
+        began_s: when it was submitted or, on this machine, begun, by `time.monotonic`.
+        ended_s: when its result came.
+    """
 
     task: Task[R]
     error: BaseException | None = None
+    began_s: float = field(default_factory=time.monotonic)
+    ended_s: float = 0.0
     _results: list[R] = field(default_factory=list)
 
     @property
@@ -142,6 +151,11 @@ class Pending(Generic[R]):
     def fulfil(self, result: R) -> None:
         """Ends with a result."""
         self._results.append(result)
+        self.ended_s = time.monotonic()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends with an error."""
+        self.error, self.ended_s = error, time.monotonic()
 
     def result(self) -> R:
         """The result.
@@ -178,7 +192,13 @@ class Target:
         return self.is_elsewhere and self.device != self.workers
 
     def on(self, settings: OptimizeSettings) -> OptimizeSettings:
-        """The settings of a job for this device."""
+        """The settings of a job for this device.
+
+        Raises:
+            UsageError: workers elsewhere are to measure again what they know.
+        """
+        if self.is_elsewhere:
+            refuse_measuring_anew(settings.resume)
         return replace(settings, device=self.asked, profile_db=None if self.is_elsewhere else settings.profile_db)
 
 

@@ -202,7 +202,7 @@ class TaskRegistry:
         for call in self.scheduler.withdraw(submitted.name):
             self._tell(call, Stop(call=call.number, how="now"), None)
         self._close(submitted.name)
-        submitted.pending.error = error
+        submitted.pending.fail(error)
 
     def end_budgets(self, now_s: float, longest_stage_s: float, why: Callable[[str], str]) -> None:
         """Fails what no worker has begun within its budget, and what has no result long after.
@@ -242,7 +242,7 @@ class TaskRegistry:
         for work in loss.failed:
             if (submitted := self._close(work.name)) is not None:
                 text = f"{submitted.text}: workers were lost again and again as they did it"
-                submitted.pending.error = ExecutionError(f"{text}.\nThe last: {reason}.")
+                submitted.pending.fail(ExecutionError(f"{text}.\nThe last: {reason}."))
         for call in loss.resumed:
             self._tell_known(call)
         self._end_stopped()
@@ -281,7 +281,7 @@ def _ending(pending: Pending[Any], said: Done | Failed, worker: str) -> Callable
             return lambda: pending.fulfil(result)
     except ExecutionError as broken:
         error = broken
-    return lambda: setattr(pending, "error", error)
+    return lambda: pending.fail(error)
 
 
 def _nothing() -> None:

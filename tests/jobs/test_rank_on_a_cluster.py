@@ -96,7 +96,7 @@ def test_a_model_that_no_worker_survives_is_a_row_with_its_reason() -> None:
 
 
 def test_a_cluster_without_workers_ends_it() -> None:
-    with thread_pool(patience=BRIEF, cpu=1) as pool:
+    with thread_pool(timeouts=BRIEF, cpu=1) as pool:
         pool.loses = {0}
         with pytest.raises(DeviceLostError, match="all workers"):
             rank(MODELS, settings("cpu"), pool=pool)

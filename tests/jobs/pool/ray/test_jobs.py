@@ -17,7 +17,7 @@ from scripted import fire, fire_proto
 from small_models import branches
 from toy_space import SPACE
 
-from iosched.jobs.explore_on import explore_on
+from iosched.jobs.explore import explore
 from iosched.jobs.exploring.settings import ExploreSettings
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.matrix import MatrixSettings, matrix
@@ -176,7 +176,7 @@ def test_a_worker_that_is_killed_takes_no_trial_with_it(pool: ClusterPool, folde
         session.kill(named(transport.pid, WORKER)[0], transport.pid)
 
     watcher.on_cost = kill
-    found = explore_on(pool, base, SPACE, settings).found
+    found = explore(base, SPACE, settings, pool=pool).found
     assert watcher.on_cost is None
     assert [each.state for each in found.individuals] == ["complete"] * 6
     assert [each.number for each in found.individuals] == list(range(6))

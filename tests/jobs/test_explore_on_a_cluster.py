@@ -17,7 +17,6 @@ from thread_pool import BRIEF, ThreadPool, thread_pool
 from toy_space import SPACE
 
 from iosched.jobs.explore import explore
-from iosched.jobs.explore_on import explore_on
 from iosched.jobs.exploring.score import ScoreCommand
 from iosched.jobs.exploring.score_task import SCORE, Score
 from iosched.jobs.exploring.settings import ExploreSettings
@@ -67,7 +66,7 @@ def scoring(code: str) -> str:
 def test_trials_find_what_they_find_on_this_machine(base: Model, settings: Settings) -> None:
     local = explore(base, SPACE, settings("here"))
     with thread_pool(cpu=1) as pool:
-        found = explore_on(pool, base, SPACE, settings("there"))
+        found = explore(base, SPACE, settings("there"), pool=pool)
     values = [(each.choices, each.feedback.values, each.state) for each in found.found.individuals]
     assert values == [(each.choices, each.feedback.values, each.state) for each in local.found.individuals]
     assert [each.number for each in found.chosen] == [each.number for each in local.chosen]
@@ -81,7 +80,7 @@ def test_as_many_trials_are_under_way_as_there_are_workers(base: Model, settings
         finish(pool, pool.submit(Task(SCORE, Score("t", ScoreCommand(("true",), 20.0), ".", {}), base, "cpu")))
         soon(pool, lambda: len(pool.workers) == 3)
         pool.on_submit = lambda task: most.append(1 + sum(not each.is_done for each in pool.pending))
-        found = explore_on(pool, base, SPACE, settings(trials=6, top=0)).found
+        found = explore(base, SPACE, settings(trials=6, top=0), pool=pool).found
     assert max(most) == 3
     assert len(found.finished) == 6
 
@@ -91,7 +90,7 @@ def test_a_trial_whose_worker_is_lost_is_evaluated_by_another_under_its_number(b
     local = explore(base, SPACE, settings("here"))
     with thread_pool(cpu=3) as pool:
         pool.loses = {0, 2}
-        found = explore_on(pool, base, SPACE, settings("there")).found
+        found = explore(base, SPACE, settings("there"), pool=pool).found
     assert [each.feedback.values for each in found.individuals] == [
         each.feedback.values for each in local.found.individuals
     ]
@@ -102,7 +101,7 @@ def test_a_trial_whose_worker_is_lost_is_evaluated_by_another_under_its_number(b
 def test_a_variant_that_no_worker_survives_is_a_trial_that_failed(base: Model, settings: Settings) -> None:
     with thread_pool(cpu=1) as pool:
         pool.poison = {1}
-        found = explore_on(pool, base, SPACE, settings(top=0)).found
+        found = explore(base, SPACE, settings(top=0), pool=pool).found
     failed = [each for each in found.individuals if each.state == "failed"]
     (reason,) = {each.feedback.reason for each in failed}
     assert reason is not None
@@ -113,7 +112,7 @@ def test_a_variant_that_no_worker_survives_is_a_trial_that_failed(base: Model, s
 @pytest.mark.slow
 def test_several_devices_are_asked_side_by_side(base: Model, settings: Settings) -> None:
     with thread_pool(cpu=1, v100=1) as pool:
-        found = explore_on(pool, base, SPACE, settings(objectives=("latency:v100", "latency:cpu"))).found
+        found = explore(base, SPACE, settings(objectives=("latency:v100", "latency:cpu")), pool=pool).found
     assert all({"latency:v100", "latency:cpu"} <= each.feedback.values.keys() for each in found.individuals)
     assert {task.device for task in pool.tasks} == {"cpu", "v100"}
 
@@ -123,7 +122,7 @@ def test_a_score_is_what_the_command_says_on_a_worker(base: Model, settings: Set
     code = "import sys, json; print(len(json.loads(sys.argv[2])) + (sys.argv[1].count('trial-') == 1))"
     asked = settings(objectives=("latency:cpu", "max:score"), score_command=scoring(code))
     with thread_pool(cpu=2) as pool:
-        found = explore_on(pool, base, SPACE, asked).found
+        found = explore(base, SPACE, asked, pool=pool).found
     assert [task.kind.name for task in pool.tasks].count("score") >= 1
     for each in found.individuals:
         assert each.feedback.values["score"] == len(each.choices) + 1
@@ -133,7 +132,7 @@ def test_a_score_is_what_the_command_says_on_a_worker(base: Model, settings: Set
 def test_a_score_that_fails_is_the_trials_reason(base: Model, settings: Settings) -> None:
     asked = settings(objectives=("max:score",), score_command=scoring("import sys; sys.exit(7)"), trials=2)
     with thread_pool(cpu=1) as pool:
-        found = explore_on(pool, base, SPACE, asked).found
+        found = explore(base, SPACE, asked, pool=pool).found
     reasons = {each.feedback.reason for each in found.individuals}
     assert reasons == {"the score command failed with exit code 7"}
 
@@ -145,7 +144,7 @@ def test_a_score_whose_worker_is_lost_is_run_again_unless_it_may_still_run(
     asked = settings(objectives=("max:score",), score_command=scoring("print(1)"), trials=2, top=0)
     with thread_pool(cpu=2) as pool:
         pool.loses, pool.has_ended = {0}, has_ended
-        first, second = explore_on(pool, base, SPACE, asked).found.individuals
+        first, second = explore(base, SPACE, asked, pool=pool).found.individuals
     assert second.state == "complete"
     assert first.state == ("complete" if has_ended else "failed")
     if not has_ended:
@@ -155,7 +154,7 @@ def test_a_score_whose_worker_is_lost_is_run_again_unless_it_may_still_run(
 @pytest.mark.slow
 def test_a_variant_that_another_trial_under_way_is_of_is_evaluated_once(base: Model, settings: Settings) -> None:
     with thread_pool(cpu=4) as pool:
-        found = explore_on(pool, base, SPACE, settings(trials=8, top=0)).found
+        found = explore(base, SPACE, settings(trials=8, top=0), pool=pool).found
     keys = [each.feedback.key for each in found.individuals]
     assert len(keys) > len(set(keys)) == sum(task.kind.name == "cost" for task in pool.tasks)
     assert found.reused == len(keys) - len(set(keys))
@@ -185,25 +184,24 @@ def test_a_score_command_is_ended_where_it_is_worse_than_others(
     )
     asked = settings(objectives=("good",), prunes=True, seed=4, top=0, trials=8, score_timeout_s=60)
     with thread_pool(cpu=1) as pool:
-        explore_on(pool, base, SPACE, replace(asked, score_command=scoring(code.format(0))))
+        explore(base, SPACE, replace(asked, score_command=scoring(code.format(0))), pool=pool)
         again = replace(asked, trials=12, score_command=scoring(code.format(600)))
-        found = explore_on(pool, base, SPACE, again).found
+        found = explore(base, SPACE, again, pool=pool).found
     stopped = [each for each in found.individuals if each.state == "stopped"]
     assert stopped
-    when = "" if is_lost else " after step 1"
     reasons = {each.feedback.reason for each in stopped}
-    assert reasons == {f"pruned{when}: worse than the median of other trials"}
+    assert reasons == {"pruned after step 1: worse than the median of other trials"}
     assert all("Tanh" in each.choices.values() for each in stopped)
 
 
 @pytest.mark.slow
 def test_a_cluster_without_workers_ends_the_study_which_goes_on_later(base: Model, settings: Settings) -> None:
-    with thread_pool(patience=BRIEF, cpu=1) as pool:
+    with thread_pool(timeouts=BRIEF, cpu=1) as pool:
         pool.loses = {2}
         with pytest.raises(DeviceLostError, match="all workers"):
-            explore_on(pool, base, SPACE, settings())
+            explore(base, SPACE, settings(), pool=pool)
     with thread_pool(cpu=1) as pool:
-        found = explore_on(pool, base, SPACE, settings()).found
+        found = explore(base, SPACE, settings(), pool=pool).found
     assert [each.state for each in found.individuals] == ["complete"] * 6
 
 
@@ -231,22 +229,33 @@ def test_an_interruption_ends_it_with_what_was_found(base: Model, settings: Sett
 
     with thread_pool(cpu=1) as pool:
         pool.on_submit = after_two
-        result = explore_on(pool, base, SPACE, settings(top=0), interrupt=interrupt)
+        result = explore(base, SPACE, settings(top=0), interrupt=interrupt, pool=pool)
     assert result.was_interrupted
     assert len(result.found.finished) < 6
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"objectives": ("latency:cuda:0",)}, "the cluster has no device 'cuda:0': it has cpu"),
-        ({"score_batch": 2, "objectives": ("max:score",), "score_command": scoring("print(1)")}, "--score-batch"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_a_study_is_begun(
-    base: Model, settings: Settings, changed: dict[str, Any], says: str
-) -> None:
-    asked = settings(**changed)
+def test_a_device_that_is_not_there_is_refused_before_a_study_is_begun(base: Model, settings: Settings) -> None:
+    asked = settings(objectives=("latency:cuda:0",))
+    says = "the cluster has no device 'cuda:0': it has cpu"
     with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match=says):
-        explore_on(pool, base, SPACE, asked)
+        explore(base, SPACE, asked, pool=pool)
     assert not asked.storage.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_score_several_variants_as_one_model(
+    base: Model, settings: Settings, tmp_path: Path, workers: int
+) -> None:
+    code = (
+        "import json, sys; found = json.loads(sys.argv[2]); of = lambda each: 0.1 if 'Tanh' in each.values() else 0.9;"
+        "several = {name: of(each) for name, each in found.items() if isinstance(each, dict)};"
+        f"open({str(tmp_path / 'calls')!r}, 'a').write(str(len(several)) + ' ');"
+        "print(json.dumps(several or of(found)))"
+    )
+    asked = settings(objectives=("max:score",), score_command=scoring(code), score_batch=3, trials=6, top=0, seed=4)
+    with thread_pool(cpu=workers) as pool:
+        found = explore(base, SPACE, asked, pool=pool).found
+    assert [each.state for each in found.individuals] == ["complete"] * 6
+    for each in found.individuals:
+        assert each.feedback.values["score"] == (0.1 if "Tanh" in each.choices.values() else 0.9)
+    assert "3" in (tmp_path / "calls").read_text().split()
