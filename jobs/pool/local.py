@@ -1,4 +1,4 @@
-"""The pool of this machine: tasks are done here, one after another, while somebody waits for them."""
+"""The pool of this machine, which runs one task at a time during `wait`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from iosched.scheduler.cost import Prefetchable
 
 R = TypeVar("R")
 
-_HERE = "this machine"
-"""The one worker, whatever the device: tasks for several devices wait for each other."""
+_LOCAL = "this machine"
+"""The only worker. Tasks for different devices run one after another."""
 
 
 class LocalPool:
-    """This machine as a `Pool`; a context manager, which closes the models that tasks have open.
+    """Runs tasks on this machine; see `Pool`. A context manager that closes open models.
 
     Args:
-        profile_db: the profile database of models that are open; by default the user's own.
+        profile_db: the profile database of open models; by default the user's.
     """
 
     n_spare = 0
@@ -56,50 +56,50 @@ class LocalPool:
         self._stack.close()
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
-        """The device that a text means, see `resolve`."""
+        """Resolves the value of `--device`; see `resolve`."""
         del profile_db, may_simulate
-        return Target(resolve(text).info.key, text, _HERE)
+        return Target(resolve(text).info.key, text, _LOCAL)
 
     def count(self, device: str) -> int:
-        """One: this machine."""
+        """Returns 1."""
         del device
         return 1
 
     def n_up(self, devices: Iterable[str]) -> int:
-        """One: this machine."""
+        """Returns 1."""
         del devices
         return 1
 
     def budget(self, seconds: float | None) -> Budget | None:
-        """The budget of a job, which begins now."""
+        """Creates a job's budget, which starts now."""
         return None if seconds is None else Budget(seconds, time.monotonic())
 
     def submit(self, task: Task[R]) -> Pending[R]:
-        """Has a task done at a later `wait`."""
+        """Queues a task for a later `wait`."""
         pending = Pending(task)
         self._waiting.append(pending)
         return pending
 
     def wait(self, pending: Sequence[Pending[Any]], timeout_s: float = POLL_S) -> None:
-        """Does the task that was submitted first of those that are not done, if any."""
+        """Runs the oldest queued task unless one of `pending` is done."""
         if any(each.is_done for each in pending) or not self._waiting:
             return
         first = self._waiting.pop(0)
         task = first.task
         try:
-            first.fulfil(task.kind.do(task.work, _Call(self, task)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever takes the result hears of it
+            first.fulfil(task.kind.do(task.work, _LocalContext(self, task)))
+        except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
             first.error = error
 
     def stop(self, pending: Pending[Any], how: How) -> None:
-        """Ends a task that is not done yet."""
+        """Removes a queued task."""
         del how
         if pending in self._waiting:
             self._waiting.remove(pending)
             pending.error = InterruptedTaskError("interrupted")
 
     def opened(self, device: str, model: Model, settings: OpenSettings) -> OpenModel:
-        """The model, open on a device until the pool is closed; models on one device share its threads."""
+        """Opens the model until the pool is closed. Models on one device share its threads."""
         key = (device, id(model), settings)
         if key not in self._open:
             found, beside = resolve(device), [each for (name, *_), each in self._open.items() if name == device]
@@ -113,8 +113,8 @@ class LocalPool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """A task as it is done here; see `Context`."""
+class _LocalContext:
+    """The `Context` of a task on this machine."""
 
     pool: LocalPool
     task: Task[Any]
