@@ -1,4 +1,4 @@
-"""Cells of `matrix` as tasks: the search of a schedule for one target, and what all schedules take on one."""
+"""Tasks of the job `matrix`: search a schedule for a target, and compute the latencies of all schedules on it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Searched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule of the model's operators, and of what it is proven to be the best."""
+    """A schedule of the model, and the scope in which it is proven optimal."""
 
     schedule: Schedule
     proven: Scope | None
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Schedules of the model's operators, of which number `own` was found for this device; the sequential one is priced
-    besides."""
+    """Schedules to compute latencies of; the one with index `own` was found for this device."""
 
     device: str
     opening: OpenSettings
@@ -51,22 +50,22 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class MatrixIntervals:
-    """How well a computed latency in microseconds is known, and its ratio to that of the target's own schedule."""
+    """The uncertainty of a computed latency, in microseconds, and of its ratio to the target's own schedule."""
 
     latency_us: Interval
     slowdown: Interval
 
 
 class Priced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What schedules take on a device, in microseconds.
+    """Latencies of schedules on a device, in microseconds.
 
     Attributes:
-        name: the product's name of the device.
+        name: the product name of the device.
         cost: "analytic" or "measured".
-        shares: the part of each that was measured on such a GPU elsewhere.
-        intervals: where each lies; its ratio is to the fastest one.
-        speedups: how many times as fast as the sequential schedule each is.
-        notes: sentences that a user should read.
+        shares: the measured fraction of each latency, from an attached GPU of this type on another machine.
+        intervals: the uncertainty of each latency; ratios are to the fastest schedule.
+        speedups: the speedup of each schedule over the sequential one.
+        notes: notes for the user.
     """
 
     name: str
@@ -80,7 +79,7 @@ class Priced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fastest(row: Sequence[float], own: int) -> int:
-    """The number of the fastest schedule on target `own`; `own` itself if no other is faster by more than rounding."""
+    """Returns the index of the fastest schedule on target `own`; `own` wins ties within rounding."""
     best = min(range(len(row)), key=row.__getitem__)
     return best if row[best] < row[own] * (1 - _ROUNDING) else own
 
@@ -99,7 +98,7 @@ def _search(work: Search, here: Context) -> Searched:
 def _price(work: Price, here: Context) -> Priced:
     opened = _opened(work.device, work.opening, here)
     baseline = sequential(here.model.graph)
-    schedules = [_known_in(schedule, here.model.graph.by_name) for schedule in work.schedules]
+    schedules = [_checked(schedule, here.model.graph.by_name) for schedule in work.schedules]
     latencies_us = []
     for schedule in (*schedules, baseline):
         _check_stopped(here)
@@ -122,7 +121,6 @@ def _price(work: Price, here: Context) -> Priced:
 def _uncertainty(
     opened: OpenModel, schedules: Sequence[Schedule], baseline: Schedule, own: Schedule
 ) -> tuple[tuple[MatrixIntervals | None, ...], tuple[Interval | None, ...]]:
-    """How well the latency of each schedule is known, and its speed-up over the baseline."""
     known = opened.details.uncertainty
     if known is None:
         return (None,) * len(schedules), (None,) * len(schedules)
@@ -140,8 +138,8 @@ def _opened(device: str, opening: OpenSettings, here: Context) -> OpenModel:
     return opened
 
 
-def _known_in(schedule: Schedule, operators: Mapping[str, object]) -> Schedule:
-    """The schedule, which names operators of this model alone and each once."""
+def _checked(schedule: Schedule, operators: Mapping[str, object]) -> Schedule:
+    """Returns the schedule after checking that it contains each operator of the model exactly once."""
     names = [name for stage in schedule.stages for name in stage.operators]
     if sorted(names) != sorted(operators):
         raise UsageError("a schedule that was sent is not one of the model's operators")

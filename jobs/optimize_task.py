@@ -1,4 +1,4 @@
-"""The job `optimize` as a task: one worker searches, and all workers of its device answer its questions."""
+"""The job `optimize` as a task. One worker searches, and all workers of its device answer its questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iosched.models.model import Model
 
 
 class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to optimize for."""
+    """The input of the task."""
 
     settings: OptimizeSettings
 
@@ -35,18 +35,17 @@ def optimize_on(
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
 ) -> OptimizeResult:
-    """Finds the fastest way to run `model` on a device of a cluster; see `optimize`.
+    """Finds the fastest way to run `model` on a device of a cluster; see `optimize`, which raises further errors.
 
     Args:
-        settings: `device` is one of the cluster; the profile database is the pool's.
+        settings: `device` is a device of the cluster. The pool's profile database is used.
 
     Raises:
-        UsageError: a setting is wrong, or the cluster has no such device.
-        DeviceError: there is no cluster, or a library is missing on it.
+        UsageError: a setting is invalid, or the cluster has no such device.
+        DeviceError: the cluster cannot be reached, or lacks a library.
         DeviceLostError: all workers of the device were lost.
-        ExecutionError: too many workers were lost with this model, or the budget was over before there was a result.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
-        And what `optimize` raises.
+        ExecutionError: too many workers were lost with this model, or the budget ended without a result.
+        KeyboardInterrupt: the user wants no result.
     """
     target = pool.target(settings.device, may_simulate=False)
     held, shown = interrupt or Uninterrupted(), observer or Silence()

@@ -1,4 +1,4 @@
-"""What the processes of a cluster's workers do: all kinds of tasks that jobs submit."""
+"""The worker of a cluster, with all kinds of tasks that jobs submit."""
 
 from __future__ import annotations
 

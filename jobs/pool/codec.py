@@ -1,8 +1,8 @@
-"""Values of the house as JSON and back, exactly: what is read is equal to what was written.
+"""Encodes values as JSON and decodes them without loss.
 
-msgspec turns frozen dataclasses and structs into JSON by their annotations and checks them when they are read. JSON has
-no infinity and no NaN, and msgspec writes null for both, which may mean something else where it is read. Here such a
-number is an object with the one key `NUMBER`, as {"$number": "inf"}.
+msgspec converts frozen dataclasses and structs by their annotations and validates them on decoding. JSON has no
+infinity and no NaN, and msgspec would write null. This module writes such a number as an object with the single key
+`NUMBER`, for example {"$number": "inf"}.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ T = TypeVar("T")
 
 NUMBER = "$number"
 LONGEST = 2**28
-"""Bytes of a text at most. The longest are results with the samples of whole models: some megabytes."""
+"""Maximum message size in bytes. The largest messages are results with samples of whole models: a few megabytes."""
 
 _SHOWN = 200
-_NO_JSON_HAS = {text: float(text) for text in ("inf", "-inf", "nan")}
+_NON_FINITE = {text: float(text) for text in ("inf", "-inf", "nan")}
 
 
 def written(value: object) -> bytes:
-    """The value as JSON.
+    """Encodes a value as JSON.
 
     Raises:
-        TypeError: it is of a kind that does not travel, as a path, which means something on one machine alone.
-        ValueError: a mapping in it has the key `NUMBER`.
+        TypeError: the value contains a type that cannot be sent, such as a path.
+        ValueError: a mapping in the value has the key `NUMBER`.
     """
     return msgspec.json.encode(_replaced(msgspec.to_builtins(value), _marked))
 
 
 def read(text: bytes, kind: type[T]) -> T:
-    """The value of this kind in a text of `written`, which may be a stranger's.
+    """Decodes a value that `written` encoded. The text may be untrusted.
 
     Raises:
-        ExecutionError: it is none; says where.
+        ExecutionError: the text is not a valid `kind`.
     """
     try:
         if len(text) > LONGEST:
@@ -51,24 +51,23 @@ def read(text: bytes, kind: type[T]) -> T:
 
 
 def taken(plain: object, kind: type[T], *, is_marked: bool = False) -> T:
-    """The value of this kind that stands in plain dictionaries and lists, as `read` finds them for `Any`.
+    """Converts plain dictionaries and lists to a value of type `kind`.
 
     Args:
-        is_marked: whether infinities are still as `written` writes them.
+        is_marked: whether non-finite numbers are still in the form that `written` produces.
 
     Raises:
-        msgspec.ValidationError: it is none; says where. A `ValueError`.
-        ValueError: a mark of a number is none.
+        ValueError: the data is not a valid `kind`, or a number mark is invalid.
     """
     prepare(kind)
     return msgspec.convert(_replaced(plain, _unmarked) if is_marked else plain, kind)
 
 
 def read_as(plain: object, kind: type[T]) -> T:
-    """The value of this kind in plain data, which may be a stranger's.
+    """Converts untrusted plain data to a value of type `kind`.
 
     Raises:
-        ExecutionError: it is none; says where.
+        ExecutionError: the data is not a valid `kind`.
     """
     try:
         return taken(plain, kind)
@@ -77,13 +76,13 @@ def read_as(plain: object, kind: type[T]) -> T:
 
 
 def broken(error: Exception) -> ExecutionError:
-    """An error that says of a message that it cannot be read."""
+    """Returns an error for an unreadable message."""
     said = " ".join(str(error).split())[:_SHOWN]
     return ExecutionError(f"a message between this process and a worker is broken: {said}")
 
 
 def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Plain data with each number and each mapping, innermost first, replaced by what `change` makes of it."""
+    """Applies `change` to each number and each mapping in plain data, innermost first."""
     if isinstance(value, dict):
         return change({key: _replaced(item, change) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -103,6 +102,6 @@ def _unmarked(value: Any) -> Any:
     if isinstance(value, float) or NUMBER not in value:
         return value
     text = value[NUMBER]
-    if len(value) > 1 or not isinstance(text, str) or text not in _NO_JSON_HAS:
+    if len(value) > 1 or not isinstance(text, str) or text not in _NON_FINITE:
         raise ValueError(f"{NUMBER!r} marks what is no number that JSON does not have")
-    return _NO_JSON_HAS[text]
+    return _NON_FINITE[text]

@@ -1,4 +1,4 @@
-"""The pool of this machine: tasks are done here, one after another, while somebody waits for them."""
+"""The pool of this machine, which runs one task at a time during `wait`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from iosched.scheduler.cost import Prefetchable
 
 R = TypeVar("R")
 
-_HERE = "this machine"
-"""The one worker, whatever the device: tasks for several devices wait for each other."""
+_LOCAL = "this machine"
+"""The only worker. Tasks for different devices run one after another."""
 
 
 class LocalPool:
-    """This machine as a `Pool`; a context manager, which closes the models that tasks have open.
+    """Runs tasks on this machine; see `Pool`. A context manager that closes open models.
 
     Args:
-        profile_db: the profile database of models that are open; by default the user's own.
-        guard: is entered while a task is done.
-        interrupt: has a task end once the user interrupted, if it looks.
+        profile_db: the profile database of open models; by default the user's.
+        guard: a context to run each task in.
+        interrupt: tells tasks that check it to stop once the user has interrupted.
     """
 
     n_spare = 0
@@ -65,40 +65,40 @@ class LocalPool:
         self._stack.close()
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
-        """The device that a text means, see `resolve`."""
+        """Resolves the value of `--device`; see `resolve`."""
         del profile_db, may_simulate
-        return Target(resolve(text).info.key, text, _HERE)
+        return Target(resolve(text).info.key, text, _LOCAL)
 
     def count(self, device: str) -> int:
-        """One: this machine."""
+        """Returns 1."""
         del device
         return 1
 
     def n_up(self, devices: Iterable[str]) -> int:
-        """One: this machine."""
+        """Returns 1."""
         del devices
         return 1
 
     def budget(self, seconds: float | None) -> Budget | None:
-        """The budget of a job, which begins now."""
+        """Creates a job's budget, which starts now."""
         return None if seconds is None else Budget(seconds, time.monotonic())
 
     def submit(self, task: Task[R]) -> Pending[R]:
-        """Has a task done at a later `wait`."""
+        """Queues a task for a later `wait`."""
         pending = Pending(task)
         self._waiting.append(pending)
         return pending
 
     def wait(self, pending: Sequence[Pending[Any]], timeout_s: float = POLL_S) -> None:
-        """Does the task that was submitted first of those that are not done, if any."""
+        """Runs the oldest queued task unless one of `pending` is done."""
         if any(each.is_done for each in pending) or not self._waiting:
             return
         first = self._waiting.pop(0)
         task, first.began_s = first.task, time.monotonic()
         try:
             with self._guard(task):
-                first.fulfil(task.kind.do(task.work, _Context(self, first)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever takes the result hears of it
+                first.fulfil(task.kind.do(task.work, _LocalContext(self, first)))
+        except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
             first.fail(error)
         except KeyboardInterrupt:
             if self.stopped(first) is None:
@@ -106,18 +106,18 @@ class LocalPool:
             first.fail(InterruptedTaskError("interrupted"))
 
     def stop(self, pending: Pending[Any], how: How) -> None:
-        """Has a task end in this way; one that was not begun ends at once."""
+        """Tells a task to stop; removes a queued one."""
         self._stops[id(pending)] = how
         if pending in self._waiting:
             self._waiting.remove(pending)
             pending.fail(InterruptedTaskError("interrupted"))
 
     def stopped(self, pending: Pending[Any]) -> How | None:
-        """How a task is to end; None where it is to go on."""
+        """How a task is to stop; None while it is to continue."""
         return self._stops.get(id(pending)) or ("now" if self._interrupt.came else None)
 
     def opened(self, device: str, model: Model, settings: OpenSettings) -> OpenModel:
-        """The model, open on a device until the pool is closed; models on one device share its threads."""
+        """Opens the model until the pool is closed. Models on one device share its threads."""
         key = (device, id(model), settings)
         if key not in self._open:
             found, beside = resolve(device), [each for (name, *_), each in self._open.items() if name == device]
@@ -131,8 +131,8 @@ class LocalPool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Context:
-    """A task as it is done here; see `Context`."""
+class _LocalContext:
+    """The `Context` of a task on this machine."""
 
     pool: LocalPool
     pending: Pending[Any]

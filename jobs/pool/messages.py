@@ -1,12 +1,12 @@
-"""What the driver and a worker tell each other: JSON, and nothing that is executed where it is read.
+"""Messages between the driver and a worker, as JSON that is parsed and never executed.
 
     Call, Known, Stop                                   driver to worker
-    Facts                                               worker to driver, the first that it says
-    Opened, Measured, Progress, Step, Asked             worker to driver while it works
+    Facts                                               worker to driver, the first message
+    Opened, Measured, Progress, Step, Asked             worker to driver during an assignment
     Done, Failed, Unusable                              worker to driver at the end
 
-Rows of the profile database are what measurements travel as (ADR 0029). What is to be done and what comes of it is any
-JSON here: the kind of the task says what (`kind.py`). `call` counts the calls of a driver.
+Measurements travel as rows of the profile database (ADR 0029). The kind of a task defines the JSON of its input and its
+result (`task.py`). `call` is the number of an assignment, unique per driver.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class SentModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model as it is sent: an ONNX file without external data, and how the driver has read it.
+    """Describes a model that is sent as an ONNX file without external data.
 
     Attributes:
         file: SHA-256 of the file.
-        sha256: `Model.digest` of what the driver has read.
-        structure: the digest of its structure, which schedules belong to.
-        name: what the model is called.
-        batch_size: the first dimension of its inputs.
+        sha256: `Model.digest` as read by the driver.
+        structure: the digest of the structure that schedules refer to.
+        batch_size: the first dimension of the inputs.
         inputs: the bound shape of each input.
     """
 
@@ -54,15 +53,15 @@ class SentModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(_Message, frozen=True, tag="call"):
-    """A task for a worker.
+    """Assigns a task to a worker.
 
     Attributes:
-        kind: the name of its kind.
-        work: what is to be done, as JSON of that kind.
-        model: what it is about.
-        rows: of the worker's device, those that it has not seen.
-        left_s: seconds that are left of the job's budget; None where it has none, or begins once the model is open.
-        asks: whether other workers of the device can be asked the questions of a search.
+        kind: the name of the task's kind.
+        work: the task's input, as JSON of that kind.
+        model: the task's model.
+        rows: rows of the worker's device that the worker has not seen.
+        left_s: remaining seconds of the job's budget; None without a budget, or if it starts when the model is open.
+        asks: whether other workers of the device may answer the questions of the search.
     """
 
     call: Count
@@ -75,18 +74,18 @@ class Call(_Message, frozen=True, tag="call"):
 
 
 class Known(_Message, frozen=True, tag="known"):
-    """The rows that answer what the search of a call has asked; what they do not answer it measures itself."""
+    """Rows that answer a round of questions. The search measures unanswered questions itself."""
 
     call: Count
     rows: Rows
 
 
 class Stop(_Message, frozen=True, tag="stop"):
-    """A call is to end.
+    """Ends an assignment.
 
     Attributes:
-        how: "best": soon, with the best that is known; "now": without a result; "pruned": the score command is ended,
-            which is worse than others were.
+        how: "best": return the best known result soon; "now": return no result; "pruned": stop the score command, whose
+            values are worse than those of other trials.
     """
 
     call: Count
@@ -94,18 +93,17 @@ class Stop(_Message, frozen=True, tag="stop"):
 
 
 class Facts(_Message, frozen=True, tag="facts"):
-    """What a worker is.
+    """Describes a worker.
 
     Attributes:
-        versions: of iosched, of Python, and of the libraries and drivers that latencies depend on.
+        versions: of iosched, Python, and the libraries and drivers that affect latencies.
         device: "cpu", or the key of a GPU.
-        name: the product's name of the device.
-        key: the device in the profile database, as searches there use it where no settings say otherwise.
-        threads: processor threads that it uses.
-        cores: the numbers of the processors that it may run on.
-        yardstick: the rows that were measured when it came up, of which one is the yardstick's on a CPU.
-        disturbed_by: what else the machine did while it was measured, in words, each time that it was tried; empty
-            where it was quiet.
+        name: the product name of the device.
+        key: the device key in the profile database, for searches with default settings.
+        threads: number of processor threads in use.
+        cores: numbers of the processors that the worker may run on.
+        yardstick: rows measured at startup; on a CPU they include the calibration kernel's row.
+        disturbed_by: the interference during each attempt to measure the probe model; empty on a quiet machine.
     """
 
     versions: Mapping[str, str]
@@ -119,25 +117,25 @@ class Facts(_Message, frozen=True, tag="facts"):
 
     @property
     def other_version(self) -> str:
-        """Why this worker is not of the driver's version; empty where it is."""
+        """Explains a version mismatch with the driver; empty if the versions match."""
         here, there = iosched_version(), self.versions.get("iosched", "unknown")
         return "" if there == here else f"it has iosched {there}, and this is {here}"
 
 
 class Opened(_Message, frozen=True, tag="opened"):
-    """The worker has the model of a whole job open: a budget counts from here."""
+    """The worker has opened the model of a whole job. The job's budget starts now."""
 
     call: Count
 
 
 class Measured(_Message, frozen=True, tag="measured"):
-    """Rows that the worker has just written to its database."""
+    """Rows that the worker has just added to its database."""
 
     rows: Rows
 
 
 class Progress(_Message, frozen=True, tag="progress"):
-    """How far a call is, see `jobs.progress.Observer`."""
+    """Reports the progress of an assignment; see `jobs.progress.Observer`."""
 
     call: Count
     done: Count
@@ -146,7 +144,7 @@ class Progress(_Message, frozen=True, tag="progress"):
 
 
 class Step(_Message, frozen=True, tag="step"):
-    """A score command that runs has said this value after so many steps; `Stop` follows if it is not worth going on."""
+    """Reports the value of a running score command after a number of steps. The driver may answer with `Stop`."""
 
     call: Count
     step: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -154,12 +152,7 @@ class Step(_Message, frozen=True, tag="step"):
 
 
 class Asked(_Message, frozen=True, tag="asked"):
-    """The search of a call wants to know all this next, and waits until `Known` says that it is.
-
-    Attributes:
-        opening: how the model of the call is open, as JSON.
-        questions: what is asked.
-    """
+    """Submits a round of questions of a search, which waits for `Known`. `opening`: settings of its model, as JSON."""
 
     call: Count
     opening: dict[str, Any]
@@ -167,14 +160,14 @@ class Asked(_Message, frozen=True, tag="asked"):
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """The result of a call, as JSON of its kind."""
+    """The result of an assignment, as JSON of its kind."""
 
     call: Count
     result: Any
 
 
 class Failed(_Message, frozen=True, tag="failed"):
-    """An error in place of a result; `type` is its class."""
+    """Ends an assignment with an error; `type` is the name of its class."""
 
     call: Count
     type: str
@@ -182,7 +175,7 @@ class Failed(_Message, frozen=True, tag="failed"):
 
 
 class Unusable(_Message, frozen=True, tag="unusable"):
-    """This worker is of no use, or not any more: its device is not attached, say, or has stopped working."""
+    """The worker cannot be used: its device is not attached, for example, or has stopped working."""
 
     reason: str
 
@@ -193,23 +186,23 @@ prepare(*get_args(SaidMessage), *get_args(ToldMessage))
 
 
 class InterruptedTaskError(IoschedError):
-    """A task was stopped without a result, since it was told to."""
+    """A task was stopped on request and has no result."""
 
 
 def encoded(message: _Message) -> bytes:
-    """The message as it is sent.
+    """Encodes a message.
 
     Raises:
-        TypeError: something in it does not travel, as a path.
+        TypeError: it contains a type that cannot be sent, such as a path.
     """
     return written(message)
 
 
 def said(data: bytes) -> SaidMessage:
-    """What a worker says.
+    """Decodes a message from a worker.
 
     Raises:
-        ExecutionError: that is not understood.
+        ExecutionError: the message is invalid.
     """
     message: SaidMessage = read(data, SaidMessage)  # type: ignore[arg-type]
     if isinstance(message, Measured):
@@ -220,17 +213,17 @@ def said(data: bytes) -> SaidMessage:
 
 
 def told(data: bytes) -> ToldMessage:
-    """What a worker is told.
+    """Decodes a message to a worker.
 
     Raises:
-        ExecutionError: that is not understood.
+        ExecutionError: the message is invalid.
     """
     message: ToldMessage = read(data, ToldMessage)  # type: ignore[arg-type]
     return message
 
 
 def _check_rows(rows: Sequence[Row]) -> None:
-    """Refuses what SQLite cannot keep, such as a time that is in no year of UTC."""
+    """Rejects values that SQLite cannot store, such as a time out of range."""
     try:
         for row in rows:
             values_of(row)
@@ -244,7 +237,7 @@ _ERRORS: Mapping[str, type[IoschedError]] = {
 
 
 def failed(call: int, error: BaseException) -> Failed:
-    """An error as it is sent; of one of `IoschedError`'s that is not among `models.errors` what it derives from."""
+    """Converts an exception to a message. A class outside `models.errors` is sent as its nearest known base class."""
     if isinstance(error, KeyboardInterrupt):
         return Failed(call=call, type=InterruptedTaskError.__name__, text="interrupted")
     kind = next((each.__name__ for each in type(error).__mro__ if _ERRORS.get(each.__name__) is each), "")
@@ -252,9 +245,9 @@ def failed(call: int, error: BaseException) -> Failed:
 
 
 def raised(failure: Failed, worker: str = "a worker") -> IoschedError:
-    """The error that was sent, to be raised here: of the same class, with the same text.
+    """Restores an error from a message, with its class and text.
 
-    What was not raised on purpose is an `ExecutionError` here, which says where it happened.
+    An unexpected exception becomes an `ExecutionError` that names the worker.
     """
     kind = _ERRORS.get(failure.type)
     if kind is not None:

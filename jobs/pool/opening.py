@@ -1,4 +1,4 @@
-"""Opens the pool that `--cluster` means, for the time of a job."""
+"""Opens the pool for `--cluster`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from iosched.profiler.store.database import default_path
 def cluster_pool(
     cluster: str, profile_db: Path | None, threads: int | None, observer: PoolObserver | None = None
 ) -> ClusterPool:
-    """The workers of a cluster, which is reached as the pool is entered; its workers end with it.
+    """Creates the pool of a cluster. Entering the pool connects to the cluster; leaving it stops the workers.
 
     Args:
-        cluster: as `--cluster` has it.
-        profile_db: the profile database that all they measure comes to; by default the user's own.
-        threads: of each worker on a CPU of a local cluster; None for as many as there can be.
-        observer: is shown what happens.
+        profile_db: the profile database for all measurements; by default the user's.
+        threads: threads per CPU worker of a local cluster; None for as many as possible.
 
     Raises:
-        UsageError: the text means no cluster, or the file is no profile database.
+        UsageError: `cluster` is invalid, or the file is not a profile database.
     """
     wanted = parse_cluster(cluster)
     return ClusterPool(lambda: RayTransport(wanted, threads), profile_db or default_path(), observer)

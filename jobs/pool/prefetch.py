@@ -1,4 +1,4 @@
-"""Questions of a search that other workers of the device answer: how they are asked, and how they are answered."""
+"""Distributes the questions of a search to other workers of its device."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ if TYPE_CHECKING:
     from iosched.jobs.pool.worker_context import WorkerContext
 
 QUESTIONS = "questions"
-"""The kind of calls that answer questions of a search that runs elsewhere."""
+"""The kind of assignments that answer questions of a search on another worker."""
 
 _POLL_S = 0.01
-_FEWEST = 2
-"""One question alone is answered sooner here than by way of the driver."""
+_MIN_QUESTIONS = 2
+"""Below this number, asking other workers takes longer than measuring locally."""
 
 _Key = tuple[object, ...]
 
 
 class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Questions about a model that is opened in this way."""
+    """Questions about a model that is opened with these settings."""
 
     opening: OpenSettings
     questions: tuple[Question, ...] = ()
 
 
 def answered(work: Questions, call: WorkerContext) -> int:
-    """Measures, which says the rows; returns how many were answered. The model stays open for the next packet."""
+    """Measures the answers, whose rows the worker sends to the driver; returns their number.
+
+    The model stays open for the next packet.
+    """
     cost, faults = call.cost(work.opening), Faults()
     end = math.inf if call.left_s is None else time.monotonic() + call.left_s
     count = 0
@@ -51,7 +54,7 @@ def answered(work: Questions, call: WorkerContext) -> int:
             raise KeyboardInterrupt
         if time.monotonic() >= end:
             break
-        with faults.contained("a question"):  # the search meets the same when it asks for itself
+        with faults.contained("a question"):  # the search will hit the same error itself
             ask(cost, question)
             count += 1
     return count
@@ -59,7 +62,7 @@ def answered(work: Questions, call: WorkerContext) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Asking:
-    """A search that waits for others' answers: its model is open, and questions about it can be asked of `cost`."""
+    """A search that waits for other workers' answers. `cost` answers questions about its open model."""
 
     sent: SentModel
     settings: OpenSettings
@@ -69,13 +72,13 @@ class Asking:
 
 @dataclass(frozen=True, eq=False)
 class RemotePrefetch:
-    """Has all workers of the device answer a search's questions ahead; see `scheduler.cost.Prefetchable`.
+    """Lets all workers of the device answer a round of questions; see `scheduler.cost.Prefetchable`.
 
-    Their rows come to this worker's database, where the cost model finds them when the search asks. While it waits,
-    this worker takes packets of questions like the others, its own too.
+    Their rows arrive in this worker's database, where the search's cost model finds them. While the search waits, this
+    worker answers packets of questions too.
 
     Attributes:
-        is_over: whether the search has no more time.
+        is_over: whether the search is out of time.
     """
 
     worker: Worker
@@ -86,9 +89,9 @@ class RemotePrefetch:
     is_over: Callable[[], bool]
 
     def prefetch(self, questions: Sequence[Question]) -> None:
-        """Has those of the questions answered that are not known yet; returns early at an interruption."""
-        asked = list(self._different(self._unknown(questions)))
-        if len(asked) < _FEWEST:
+        """Waits for answers to the unknown questions; returns early at an interruption."""
+        asked = list(self._distinct(self._unknown(questions)))
+        if len(asked) < _MIN_QUESTIONS:
             return
         opening = msgspec.to_builtins(self.opening)
         self.worker.say(Asked(call=self.call.number, opening=opening, questions=tuple(asked)))
@@ -105,7 +108,7 @@ class RemotePrefetch:
         return Asking(self.sent, self.opening, self.model, self.model.cost.counted_apart())
 
     def _unknown(self, questions: Iterable[Question]) -> Iterable[Question]:
-        """Those that the database does not answer, as far as can be told without measuring."""
+        """Yields the questions that the database cannot answer."""
         cost = self.model.cost
         for question in questions:
             if question.kind == "work":
@@ -115,8 +118,8 @@ class RemotePrefetch:
             if not is_known:
                 yield question
 
-    def _different(self, questions: Iterable[Question]) -> Iterable[Question]:
-        """One of those that one measurement answers: the most thorough of them."""
+    def _distinct(self, questions: Iterable[Question]) -> Iterable[Question]:
+        """Removes duplicates: keeps the most thorough question per measurement."""
         found: dict[_Key, Question] = {}
         for question in questions:
             key = self._key(question)

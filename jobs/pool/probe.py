@@ -1,4 +1,4 @@
-"""What a worker says of itself before it is used: what it is, and whether its machine is quiet enough to measure."""
+"""Describes a worker before its first task, and checks that its machine is quiet enough to measure on."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CHANNELS, _SIZE = 16, 28
 
 
 def probed(device: ProfiledDevice, settings: OpenSettings, threads: int) -> Facts:
-    """Opens a small model on the device and measures it: whoever can do that can do the rest.
+    """Opens and measures a small model on the device, which shows that the device works.
 
-    It is measured again while something disturbs the machine, a few times at most.
+    Repeats the measurement a few times while other processes interfere.
 
     Raises:
         DeviceError: a library is missing, or the device does not work.
@@ -65,7 +65,7 @@ def probed(device: ProfiledDevice, settings: OpenSettings, threads: int) -> Fact
 
 @cache
 def probe_model() -> Model:
-    """One convolution of a third of a million weights' worth of work: milliseconds on any device."""
+    """Returns a model of one small convolution, which takes milliseconds on any device."""
     values = np.random.default_rng(0).standard_normal((_CHANNELS, _CHANNELS, 3, 3)).astype(np.float32)
     shape = [1, _CHANNELS, _SIZE, _SIZE]
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Writes what workers measure to the profile database, in the order in which it came, for as long as that takes."""
+"""Writes measured rows to the profile database, in order of arrival."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from iosched.profiler.store.database import ProfileDatabase
 
 _RETRY_S = 0.5
 _LAST_S = 60.0
-"""For so long a database that is locked, or on a full disk, is tried again once nothing else is left to do."""
+"""How long `close` retries while the database is locked or the disk is full."""
 
 
 class RowWriter:
-    """A database on a thread of its own, so that nobody waits where another process keeps it locked.
+    """Writes on its own thread, so that a locked database does not block the driver.
 
     Attributes:
-        n_added: how many rows were added, and `n_written` how many of them are in the database.
+        n_added: number of added rows.
+        n_written: number of rows in the database.
     """
 
     def __init__(self, path: Path | None) -> None:
         """Opens the database.
 
         Raises:
-            UsageError: the file is no profile database.
+            UsageError: the file is not a profile database.
             DeviceError: another process keeps it locked.
         """
         self._path = path
@@ -39,35 +40,35 @@ class RowWriter:
         self.n_added = self.n_written = 0
 
     def all_rows(self) -> Rows:
-        """All rows that the database has; a file is read by a connection of its own, beside a write that waits."""
+        """Returns all rows. A file is read over a separate connection, so that pending writes do not block."""
         if self._path is None:
             return self._thread.submit(lambda: tuple(self._database.rows())).result()
         with ProfileDatabase(self._path) as database:
             return tuple(database.rows())
 
     def add(self, rows: Rows) -> None:
-        """Has rows written; returns at once."""
+        """Queues rows; returns at once."""
         self._rows += rows
         self.n_added += len(rows)
 
     def step(self) -> str | None:
-        """Goes on writing; returns what is in the way of it, which is tried again.
+        """Continues writing; returns the text of a temporary error, after which the write is retried.
 
         Raises:
-            IoschedError: rows can never be written.
+            IoschedError: the rows can never be written.
         """
-        trouble = None
+        problem = None
         if self._writing is not None and self._writing.done():
             writing, self._writing = self._writing, None
-            trouble = self._written(writing)
+            problem = self._finish_write(writing)
         if self._writing is None and self._rows and time.monotonic() >= self._again_s:
             self._writing = self._thread.submit(self._write, self._rows)
-        return trouble
+        return problem
 
-    def _written(self, writing: Future[int]) -> str | None:
+    def _finish_write(self, writing: Future[int]) -> str | None:
         try:
             count = writing.result()
-        except (DeviceError, ExecutionError) as error:  # locked, or no space left: either may pass
+        except (DeviceError, ExecutionError) as error:  # locked or out of space: retry
             self._again_s = time.monotonic() + _RETRY_S
             return str(error)
         self._rows = self._rows[count:]
@@ -79,10 +80,10 @@ class RowWriter:
         return len(rows)
 
     def close(self, last_s: float = _LAST_S) -> None:
-        """Waits until all is written; may be called twice.
+        """Waits until all rows are written. Idempotent.
 
         Raises:
-            IoschedError: what kept it from being written; what is left is lost.
+            IoschedError: some rows could not be written and are lost.
         """
         if self._is_closed:
             return
@@ -90,9 +91,9 @@ class RowWriter:
         until = time.monotonic() + last_s
         try:
             while self._rows:
-                trouble = self.step()
-                if trouble is not None and time.monotonic() > until:
-                    raise ExecutionError(trouble)
+                problem = self.step()
+                if problem is not None and time.monotonic() > until:
+                    raise ExecutionError(problem)
                 if self._writing is not None:
                     self._writing.exception()  # waits
                 else:

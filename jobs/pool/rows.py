@@ -1,4 +1,4 @@
-"""Which rows of the profile database each worker has seen."""
+"""Tracks which rows of the profile database each worker has received."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_of_gpu(row: Row) -> bool:
 
 
 def _fields(device: str) -> dict[str, Any] | None:
-    """What a device key says; None where it is not of this iosched."""
+    """Parses a device key; None if it has an unknown format."""
     try:
         fields = json.loads(device)
     except ValueError:
@@ -25,7 +25,7 @@ def _fields(device: str) -> dict[str, Any] | None:
 
 
 def family_of(device: str) -> str:
-    """What device keys share that differ only in how a device is used: in the precision and the threads of a search."""
+    """Returns a device key without precision and threads, which depend on the search."""
     fields = _fields(device)
     if fields is None:
         return device
@@ -34,9 +34,9 @@ def family_of(device: str) -> str:
 
 
 class RowLog:
-    """Rows in the order in which they came, by families of devices, and how far each worker has read.
+    """Rows by device family in order of arrival, with the read position of each worker.
 
-    The first yardstick of a device stays: all its latencies are relative to that one.
+    The first calibration row of a device is kept, since all its latencies are relative to that row.
     """
 
     def __init__(self) -> None:
@@ -45,16 +45,16 @@ class RowLog:
         self._read: dict[tuple[str, str], int] = {}
 
     def has(self, family: str) -> bool:
-        """Whether the rows that the database had of a family are here."""
+        """Whether `begin` was called for a family."""
         return family in self._logs
 
     def begin(self, family: str, rows: Sequence[Row]) -> None:
-        """Takes the rows that the database had of a family before anything was measured."""
+        """Adds the rows of a family that the database has at the start."""
         self._logs[family] = []
         self.add([row for row in rows if family_of(row.device) == family], None)
 
     def add(self, rows: Sequence[Row], worker: str | None) -> Rows:
-        """Takes rows that a worker has measured; returns those that the database is to keep."""
+        """Adds a worker's rows; returns those to write to the database."""
         kept = tuple(row for row in rows if not (isinstance(row, YardstickRow) and row.device in self._yardsticks))
         self._yardsticks.update(row.device for row in kept if isinstance(row, YardstickRow))
         for row in kept:
@@ -62,7 +62,7 @@ class RowLog:
         return kept
 
     def unseen(self, worker: str, family: str) -> Rows:
-        """What others have measured since this was called last for that worker, and what was known before."""
+        """Returns the rows since the last call for this worker, except the worker's own."""
         log = self._logs.get(family, [])
         position = self._read.get((worker, family), 0)
         self._read[worker, family] = len(log)

@@ -1,7 +1,7 @@
-"""Who does what: tasks are assigned to workers, again where those are lost or late, and each is answered once.
+"""Assigns tasks to workers, reassigns lost or late tasks, and accepts one answer per task.
 
-A state machine without a clock, a thread or a network of its own: whoever drives it says what happens and what time it
-is, and does what it answers. The times may be made up (`benchmarks/fleet_simulation.py`).
+A state machine without a clock, threads or network: the caller reports events with their times and carries out the
+returned decisions. Times may be simulated (`benchmarks/fleet_simulation.py`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from iosched.jobs.pool.task_queue import QueuedTask, TaskQueue
 from iosched.jobs.pool.timeouts import Durations, Timeouts
 
 _ASKED, _SUBMITTED = 0, 1
-"""What a search waits for goes before what nobody has begun."""
+"""Priorities of the queues: questions of running searches precede submitted tasks."""
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What the scheduler knows of a worker.
+    """A worker as the scheduler sees it.
 
     Attributes:
-        name: no other worker has it.
-        devices: names of devices whose tasks it does: what people call its device, and the key of what it measures.
-        node: the machine that it is on.
-        side: "cpu" or "gpu"; workers of one machine on different sides never task at a time, since who launches kernels
-            or builds plans needs processors.
+        devices: the name of its device, and the device key of its measurements.
+        side: "cpu" or "gpu". Workers of one machine on different sides never work at the same time, since launching
+            kernels and building plans needs processors.
     """
 
     name: str
@@ -37,7 +35,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Tasks that a worker has, which it does one after another."""
+    """Tasks that a worker runs in order."""
 
     number: int
     worker: str
@@ -46,12 +44,12 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an answer means.
+    """The outcome of an answer.
 
     Attributes:
-        is_first: whether it counts; one that comes later than another, or after the task was withdrawn, does not.
-        superfluous: assignments of other workers of which no answer is waited for any more.
-        resumed: the assignment whose holder need wait no longer, since this was the last that it waited for.
+        is_first: whether the answer counts; later answers and answers to withdrawn tasks do not.
+        superfluous: assignments of other workers whose answers are no longer needed.
+        resumed: the assignment whose wait ended with this answer.
     """
 
     is_first: bool
@@ -61,11 +59,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Loss:
-    """What follows from tasks that did not come back: others get them, but for those that `failed`.
+    """The outcome of unanswered tasks. They are queued again, except those in `failed`.
 
     Attributes:
-        failed: tasks that too many workers were lost with. This is their answer.
-        resumed: assignments whose holders need wait no longer: what they still waited for is among `failed`.
+        failed: tasks that were lost with too many workers; they get no other answer.
+        resumed: assignments whose wait ended because their remaining questions failed.
     """
 
     failed: tuple[QueuedTask, ...] = ()
@@ -73,15 +71,15 @@ class Loss:
 
 
 @dataclass(eq=False)
-class _Held:
-    """An assignment until it has ended.
+class _ActiveAssignment:
+    """An assignment that has not ended.
 
     Attributes:
-        open: tasks that were not answered under it, by name and in order.
-        sign_s: when its holder began, or answered last, or need wait no longer.
-        spent_s: what the task under way took until the holder last waited for others.
-        is_late: whether its tasks were given to others too.
-        waits_for: names of tasks that its holder has asked for, and waits for.
+        open: unanswered tasks by name, in order.
+        sign_s: when the worker last started, answered or resumed.
+        spent_s: time spent on the current task before the worker last waited.
+        is_late: whether other workers may run its tasks too.
+        waits_for: names of the tasks that the worker waits for.
     """
 
     assignment: Assignment
@@ -92,19 +90,13 @@ class _Held:
     waits_for: set[int] = field(default_factory=set)
 
     def took_s(self, now_s: float) -> float:
-        """How long its holder has had the task under way, without what it waited for others."""
+        """Returns the time spent on the current task, without waiting."""
         return self.spent_s + (0.0 if self.waits_for else now_s - self.sign_s)
 
 
 @dataclass(eq=False)
 class _TaskState:
-    """What became of a task that has no answer yet.
-
-    Attributes:
-        holders: assignments that have it.
-        losses: how many workers were lost with it.
-        delays: how often it was late.
-    """
+    """An unanswered task; `holders` are the numbers of its assignments."""
 
     task: QueuedTask
     holders: set[int] = field(default_factory=set)
@@ -114,17 +106,16 @@ class _TaskState:
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker that is up.
+    """A running worker.
 
     Attributes:
-        job: what it has; None where it has nothing.
-        packet: what it took beside a job that waits.
-        group: of the tasks that it had last, which it may still have open.
+        packet: the packet that it runs while its job waits.
+        group: the group of its latest tasks, whose model may still be open.
     """
 
     info: WorkerInfo
-    job: _Held | None = None
-    packet: _Held | None = None
+    job: _ActiveAssignment | None = None
+    packet: _ActiveAssignment | None = None
     group: str = ""
 
     @property
@@ -137,8 +128,8 @@ class _Worker:
 
 
 @dataclass(eq=False)
-class _Turn:
-    """The side that has a machine, since when, and how many of its workers have something."""
+class _DeviceLock:
+    """Gives one side of a machine its turn."""
 
     side: str
     since_s: float
@@ -146,50 +137,49 @@ class _Turn:
 
 
 class Scheduler:
-    """Assigns tasks to workers. Times are seconds of any clock that never goes back.
+    """Assigns tasks to workers. Times are seconds of any monotonic clock.
 
-    Every task that is submitted is answered once (`answered`, or `Loss.failed`), as long as some worker of its device
-    lives and tasks, unless it is withdrawn. A worker has one assignment at a time; one whose job waits for tasks that
-    it asked for takes packets of such tasks meanwhile, its own too. So jobs never wait for each other.
+    Each submitted task gets exactly one answer (`answered` or `Loss.failed`) unless it is withdrawn, provided that some
+    worker of its device keeps working. A worker has one assignment. While its job waits for a round of questions, the
+    worker also runs packets of questions, including those of its own job, so jobs cannot deadlock.
     """
 
     def __init__(self, timeouts: Timeouts | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
         self._durations = Durations()
         self._workers: dict[str, _Worker] = {}
-        self._free: dict[str, dict[str, _Worker]] = {}  # by device, the one that had nothing for longest first
-        self._idle: dict[str, dict[str, _Worker]] = {}  # those whose job waits, and that have no packet
+        self._free: dict[str, dict[str, _Worker]] = {}  # by device, longest idle first
+        self._idle: dict[str, dict[str, _Worker]] = {}  # workers whose job waits, without a packet
         self._serving: Counter[str] = Counter()
-        self._turns: dict[str, _Turn] = {}
+        self._locks: dict[str, _DeviceLock] = {}
         self._queues: dict[tuple[int, str], TaskQueue] = {}
         self._states: dict[int, _TaskState] = {}
-        self._held: dict[int, _Held] = {}
-        self._blamed: set[int] = set()  # tasks that were lost: they go alone, and take no others with them
+        self._active: dict[int, _ActiveAssignment] = {}
+        self._blamed: set[int] = set()  # lost tasks; each is assigned alone, so that it cannot fail others
         self._n_assigned = 0
 
     def submit(self, tasks: Iterable[QueuedTask]) -> None:
-        """Adds tasks; those of one call and one group begin a new round of packets."""
+        """Queues tasks. Questions of one assignment and group start a new round."""
         for task in tasks:
             self._states[task.name] = _TaskState(task)
             self._queue(task).add(task)
 
     def withdraw(self, name: int) -> tuple[Assignment, ...]:
-        """Forgets a task; returns assignments of which no answer is waited for any more."""
+        """Removes a task; returns the assignments that are no longer needed."""
         state = self._states.get(name)
         return () if state is None else self._close(state)
 
     def join(self, info: WorkerInfo) -> None:
-        """A worker can be given task."""
+        """Adds a worker."""
         worker = self._workers[info.name] = _Worker(info)
         self._serving.update(info.devices)
         self._place(worker)
 
     def leave(self, worker: str, now_s: float, *, is_blamed: bool) -> Loss:
-        """A worker has ended, or is given up; others get what it had.
+        """Removes a worker and queues its tasks again.
 
         Args:
-            is_blamed: whether the task under way may have been the reason. One that several workers were lost with
-                fails.
+            is_blamed: whether the current task may have caused the loss. A task that is blamed too often fails.
         """
         left = self._workers.pop(worker, None)
         if left is None:
@@ -200,18 +190,18 @@ class Scheduler:
             self._free[device].pop(worker, None)
             self._idle[device].pop(worker, None)
         if not left.is_free:
-            self._turns[left.info.node].holders -= 1
+            self._locks[left.info.node].holders -= 1
         failed, resumed = list[QueuedTask](), list[Assignment]()
-        for held in (left.job, left.packet):
-            if held is not None:
-                del self._held[held.assignment.number]
-                loss = self._dropped(held, now_s, is_blamed=is_blamed)
+        for active in (left.job, left.packet):
+            if active is not None:
+                del self._active[active.assignment.number]
+                loss = self._dropped(active, now_s, is_blamed=is_blamed)
                 failed += loss.failed
                 resumed += loss.resumed
         return Loss(tuple(failed), tuple(resumed))
 
     def assign(self, now_s: float) -> Iterator[Assignment]:
-        """Assignments for workers that have none, and for those that wait; first of what somebody waits for."""
+        """Yields assignments for idle and waiting workers; questions take precedence over submitted tasks."""
         for (rank, device), backlog in sorted(each for each in self._queues.items() if each[1]):
             for worker in self._candidates(device, backlog.groups if rank == _ASKED else None):
                 if not backlog:
@@ -220,64 +210,64 @@ class Scheduler:
                     yield self._begin(worker, device, backlog, now_s)
 
     def wait_for(self, number: int, tasks: Sequence[QueuedTask], now_s: float) -> None:
-        """The holder of an assignment waits for tasks, whose `asker` is its number; see `Answer.resumed`."""
-        held = self._held.get(number)
-        if held is None or not held.open or not tasks:
+        """Suspends an assignment until `tasks` are answered. Their `asker` is its number; see `Answer.resumed`."""
+        active = self._active.get(number)
+        if active is None or not active.open or not tasks:
             return
-        held.spent_s = held.took_s(now_s)
-        held.waits_for |= {task.name for task in tasks}
-        worker = self._workers[held.assignment.worker]
+        active.spent_s = active.took_s(now_s)
+        active.waits_for |= {task.name for task in tasks}
+        worker = self._workers[active.assignment.worker]
         worker.group = tasks[0].group
         self._place(worker)
         self.submit(tasks)
 
     def answered(self, number: int, task: int, now_s: float) -> Answer:
-        """A worker has done a task of this assignment, which may have ended, or have been given to others too."""
-        if (held := self._held.get(number)) is not None and (done := held.open.pop(task, None)) is not None:
-            self._durations.add(done, held.took_s(now_s), held.assignment.worker)
-            held.sign_s, held.spent_s = now_s, 0.0
+        """Records the answer to a task. The assignment may have ended, or other workers may have the task too."""
+        if (active := self._active.get(number)) is not None and (done := active.open.pop(task, None)) is not None:
+            self._durations.add(done, active.took_s(now_s), active.assignment.worker)
+            active.sign_s, active.spent_s = now_s, 0.0
         if (state := self._states.get(task)) is None:
             return Answer(is_first=False)
         state.holders.discard(number)
         superfluous = self._close(state)
-        for each in superfluous:  # its holder may be slow, and would never come to an end otherwise
-            late = self._held[each.number]
+        for each in superfluous:  # raises the deadline of a slow worker, which might never finish otherwise
+            late = self._active[each.number]
             self._durations.took_at_least(state.task, late.took_s(now_s), each.worker)
         return Answer(True, superfluous, self._resumed(state.task, now_s))
 
     def ended(self, number: int, now_s: float) -> Loss:
-        """The holder has ended with an assignment; what it did not answer is given to others as if it were lost."""
-        held = self._held.pop(number, None)
-        if held is None:
+        """Ends an assignment. Its unanswered tasks are queued again as if they were lost."""
+        active = self._active.pop(number, None)
+        if active is None:
             return Loss()
-        worker = self._workers[held.assignment.worker]
-        worker.job = None if worker.job is held else worker.job
-        worker.packet = None if worker.packet is held else worker.packet
+        worker = self._workers[active.assignment.worker]
+        worker.job = None if worker.job is active else worker.job
+        worker.packet = None if worker.packet is active else worker.packet
         if worker.is_free:
-            self._turns[worker.info.node].holders -= 1
+            self._locks[worker.info.node].holders -= 1
         self._place(worker)
-        return self._dropped(held, now_s, is_blamed=True)
+        return self._dropped(active, now_s, is_blamed=True)
 
     def late(self, now_s: float) -> tuple[Assignment, ...]:
-        """Gives tasks to others too whose holders are late, and returns these assignments; O(assignments)."""
-        found = [held for held in self._held.values() if self._deadline_s(held) <= now_s]
-        for held in found:
-            held.is_late = True
-            for state in self._open_states(held):
+        """Queues the tasks of late assignments again; returns those assignments. O(assignments)."""
+        found = [active for active in self._active.values() if self._deadline_s(active) <= now_s]
+        for active in found:
+            active.is_late = True
+            for state in self._open_states(active):
                 state.delays += 1
-            self._give_back(self._open_states(held))
-        return tuple(held.assignment for held in found)
+            self._give_back(self._open_states(active))
+        return tuple(active.assignment for active in found)
 
     def assignments(self) -> tuple[Assignment, ...]:
-        """Assignments that have not ended."""
-        return tuple(held.assignment for held in self._held.values())
+        """Returns the assignments that have not ended."""
+        return tuple(active.assignment for active in self._active.values())
 
     def waiting(self) -> int:
-        """How many tasks wait for a worker; one that is late and given to others too counts."""
+        """Returns the number of queued tasks, including late tasks that are queued again."""
         return sum(map(len, self._queues.values()))
 
     def unanswered(self) -> tuple[QueuedTask, ...]:
-        """Tasks that have no answer yet."""
+        """Returns the unanswered tasks."""
         return tuple(state.task for state in self._states.values())
 
     def _queue(self, task: QueuedTask) -> TaskQueue:
@@ -285,7 +275,7 @@ class Scheduler:
         return self._queues.setdefault((rank, task.device), TaskQueue())
 
     def _candidates(self, device: str, asked: Iterable[str] | None) -> tuple[_Worker, ...]:
-        """Workers that may take tasks: of what somebody waits for, in groups, first those that have a group open."""
+        """Returns workers that may run tasks of a device. For questions, workers with an open group come first."""
         free = tuple(self._free.get(device, {}).values())
         if asked is None:
             return free
@@ -295,19 +285,19 @@ class Scheduler:
         return (*ready, *self._idle.get(device, {}).values(), *others)
 
     def _may_begin(self, worker: _Worker, now_s: float) -> bool:
-        """Whether it is its side's turn on its machine: a side that has had it for long gives way to one that waits."""
-        info, turn = worker.info, self._turns.get(worker.info.node)
-        if turn is None or (turn.side == info.side and not self._is_over(turn, now_s)):
+        """Whether the worker's side may use its machine. After its turn, a side yields to one that waits."""
+        info, lock = worker.info, self._locks.get(worker.info.node)
+        if lock is None or (lock.side == info.side and not self._is_over(lock, now_s)):
             return True
-        if turn.side != info.side:
-            return turn.holders == 0
+        if lock.side != info.side:
+            return lock.holders == 0
         return not any(
             other.info.node == info.node and other.info.side != info.side and other.is_free and self._has_work(other)
             for other in self._workers.values()
         )
 
-    def _is_over(self, turn: _Turn, now_s: float) -> bool:
-        return now_s - turn.since_s >= self._timeouts.turn_s
+    def _is_over(self, lock: _DeviceLock, now_s: float) -> bool:
+        return now_s - lock.since_s >= self._timeouts.turn_s
 
     def _has_work(self, worker: _Worker) -> bool:
         return any(backlog and device in worker.info.devices for (_, device), backlog in self._queues.items())
@@ -316,27 +306,26 @@ class Scheduler:
         tasks = backlog.take(self._serving[device], self._blamed, worker.group)
         self._n_assigned += 1
         assignment = Assignment(self._n_assigned, worker.info.name, tasks)
-        held = _Held(assignment, {task.name: task for task in tasks}, now_s)
-        self._held[assignment.number] = held
+        active = _ActiveAssignment(assignment, {task.name: task for task in tasks}, now_s)
+        self._active[assignment.number] = active
         for task in tasks:
             self._states[task.name].holders.add(assignment.number)
         if worker.job is None:
-            worker.job = held
-            self._take_turn(worker.info, now_s)
+            worker.job = active
+            self._acquire_lock(worker.info, now_s)
         else:
-            worker.packet = held
+            worker.packet = active
         worker.group = tasks[0].group
         self._place(worker)
         return assignment
 
-    def _take_turn(self, info: WorkerInfo, now_s: float) -> None:
-        turn = self._turns.get(info.node)
-        if turn is None or turn.side != info.side or self._is_over(turn, now_s):
-            turn = self._turns[info.node] = _Turn(info.side, now_s, turn.holders if turn else 0)
-        turn.holders += 1
+    def _acquire_lock(self, info: WorkerInfo, now_s: float) -> None:
+        lock = self._locks.get(info.node)
+        if lock is None or lock.side != info.side or self._is_over(lock, now_s):
+            lock = self._locks[info.node] = _DeviceLock(info.side, now_s, lock.holders if lock else 0)
+        lock.holders += 1
 
     def _place(self, worker: _Worker) -> None:
-        """Puts a worker among those that are free, or wait, or neither."""
         for among, belongs in ((self._free, worker.is_free), (self._idle, worker.is_waiting)):
             for device in worker.info.devices:
                 workers = among.setdefault(device, {})
@@ -346,29 +335,27 @@ class Scheduler:
                     workers.pop(worker.info.name, None)
 
     def _close(self, state: _TaskState) -> tuple[Assignment, ...]:
-        """Forgets a task that has its answer, or needs none."""
         task = state.task
         del self._states[task.name]
         self._blamed.discard(task.name)
         self._queue(task).remove(task)
         for number in state.holders:
-            del self._held[number].open[task.name]
-        over = [self._held[number] for number in sorted(state.holders) if not self._held[number].open]
-        for held in over:
-            self._withdraw_asked(held)
-        return tuple(held.assignment for held in over)
+            del self._active[number].open[task.name]
+        over = [self._active[number] for number in sorted(state.holders) if not self._active[number].open]
+        for active in over:
+            self._withdraw_questions(active)
+        return tuple(active.assignment for active in over)
 
-    def _withdraw_asked(self, held: _Held) -> None:
-        """Nobody needs any more what the holder of this assignment asked for."""
-        asked, held.waits_for = sorted(held.waits_for), set()
+    def _withdraw_questions(self, active: _ActiveAssignment) -> None:
+        asked, active.waits_for = sorted(active.waits_for), set()
         for name in asked:
             self._close(self._states[name])
-        if asked and held.assignment.worker in self._workers:
-            self._place(self._workers[held.assignment.worker])
+        if asked and active.assignment.worker in self._workers:
+            self._place(self._workers[active.assignment.worker])
 
     def _resumed(self, task: QueuedTask, now_s: float) -> Assignment | None:
-        """The assignment whose holder need wait no longer, now that this task has its answer."""
-        asker = self._held.get(task.asker) if task.asker is not None else None
+        """Returns the assignment whose wait ended with the answer to `task`."""
+        asker = self._active.get(task.asker) if task.asker is not None else None
         if asker is None or task.name not in asker.waits_for:
             return None
         asker.waits_for.discard(task.name)
@@ -378,12 +365,12 @@ class Scheduler:
         self._place(self._workers[asker.assignment.worker])
         return asker.assignment
 
-    def _dropped(self, held: _Held, now_s: float, *, is_blamed: bool) -> Loss:
-        """What follows from an assignment that ended with tasks left, of which the first was under way."""
-        self._withdraw_asked(held)
-        states = self._open_states(held)
+    def _dropped(self, active: _ActiveAssignment, now_s: float, *, is_blamed: bool) -> Loss:
+        """Handles the unanswered tasks of an ended assignment, of which the first was running."""
+        self._withdraw_questions(active)
+        states = self._open_states(active)
         for state in states:
-            state.holders.discard(held.assignment.number)
+            state.holders.discard(active.assignment.number)
         for state in states[:1] if is_blamed else ():
             state.losses += 1
             self._blamed.add(state.task.name)
@@ -395,21 +382,21 @@ class Scheduler:
         return Loss(tuple(state.task for state in failed), tuple(resumed))
 
     def _give_back(self, states: Sequence[_TaskState]) -> None:
-        """Has tasks done again, before all others, unless somebody has them who is not late."""
+        """Puts tasks at the front of their queues unless an assignment that is not late has them."""
         for state in reversed(states):
-            if all(self._held[number].is_late for number in state.holders):
+            if all(self._active[number].is_late for number in state.holders):
                 self._queue(state.task).put_back(state.task)
 
-    def _open_states(self, held: _Held) -> list[_TaskState]:
-        return [self._states[name] for name in held.open]
+    def _open_states(self, active: _ActiveAssignment) -> list[_TaskState]:
+        return [self._states[name] for name in active.open]
 
-    def _deadline_s(self, held: _Held) -> float:
-        """When an assignment is late: never where it was late already, its holder waits, or tasks may not run twice."""
-        if held.is_late or held.waits_for or not held.open or not held.assignment.tasks[0].is_repeatable:
+    def _deadline_s(self, active: _ActiveAssignment) -> float:
+        """Returns when an assignment is late; never if it already is, waits, or may not run twice."""
+        if active.is_late or active.waits_for or not active.open or not active.assignment.tasks[0].is_repeatable:
             return float("inf")
-        timeouts, states = self._timeouts, self._open_states(held)
+        timeouts, states = self._timeouts, self._open_states(active)
         task = states[0].task
-        # One that is known to be slow is waited for, unless others have nothing to do meanwhile.
-        slowness = 1.0 if self._free.get(task.device) else self._durations.slowness(held.assignment.worker)
+        # Allow a slow worker more time unless another worker is idle.
+        slowness = 1.0 if self._free.get(task.device) else self._durations.slowness(active.assignment.worker)
         each_s = self._durations.late_s(task, timeouts, slowness)
-        return held.sign_s - held.spent_s + each_s * len(states) * 2.0 ** max(state.delays for state in states)
+        return active.sign_s - active.spent_s + each_s * len(states) * 2.0 ** max(state.delays for state in states)

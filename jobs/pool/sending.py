@@ -1,4 +1,4 @@
-"""A model on its way: the bytes of an ONNX file, and the same model read from them on another machine."""
+"""Serializes a model to the bytes of one ONNX file and restores it on another machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from iosched.models.source import read_proto
 
 
 def packed(model: Model) -> tuple[SentModel, bytes]:
-    """The model as it is sent: the file that it was read from, where it stands in one, else the one it would be.
+    """Returns the model's description and the bytes of its ONNX file: the original file if it is self-contained.
 
     Raises:
-        UsageError: its weights are too large for one file.
-        InvalidModelError: the file that it was read from is gone.
+        UsageError: the weights are too large for one file.
+        InvalidModelError: the original file no longer exists.
     """
     data = _original(model) or write_model(model.proto, model.weights, None) or b""
     shapes = {name: tuple(shape) for name, shape in model.bindings.items()}
@@ -31,7 +31,7 @@ def packed(model: Model) -> tuple[SentModel, bytes]:
 
 
 def _original(model: Model) -> bytes | None:
-    """The file that a model was read from; None where it has none, or its weights stand outside of it."""
+    """Returns the bytes of the original file; None without one, or if its weights are external."""
     if not isinstance(model.original, Path):
         return model.original
     weights = read_proto(model.original).graph.initializer
@@ -41,31 +41,29 @@ def _original(model: Model) -> bytes | None:
 
 
 def unpacked(sent: SentModel, data: bytes) -> Model:
-    """The model that was sent, and no other: its digests are those that it had where it came from.
-
-    Weights outside of the file are never looked for.
+    """Restores a model and checks that its digests match the driver's. Never reads external weights.
 
     Raises:
-        InvalidModelError: the bytes are no model, or another one.
+        InvalidModelError: the bytes are not a model, or belong to another model.
     """
     if sha256(data).hexdigest() != sent.file:
         raise InvalidModelError(f"the file of {sent.name!r} was changed on its way, or since it was read: start again")
-    for how in _ways(sent):
+    for binding in _bindings(sent):
         try:
-            model = load_model(data, name=sent.name, **how)
+            model = load_model(data, name=sent.name, **binding)
         except (UsageError, InvalidModelError):
             continue
         if model.digest == sent.sha256 and model.structure.digest == sent.structure:
             return model
-    load_model(data, name=sent.name)  # says what is wrong, where it cannot be read at all
+    load_model(data, name=sent.name)  # raises the specific error if the file is unreadable
     raise InvalidModelError(
         f"the file of {sent.name!r} is read as another model here (sha256 {sent.sha256[:12]}… was sent): "
         "install the same iosched and onnx on all machines"
     )
 
 
-def _ways(sent: SentModel) -> Iterator[Mapping[str, Any]]:
-    """How dynamic dimensions may have been bound where the model comes from; the file alone does not say it."""
+def _bindings(sent: SentModel) -> Iterator[Mapping[str, Any]]:
+    """Yields candidate bindings of the dynamic dimensions, which the file does not record."""
     yield {}
     yield {"input_shapes": sent.inputs}
     yield {"batch_size": sent.batch_size}

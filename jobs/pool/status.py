@@ -1,4 +1,4 @@
-"""What a pool is doing, for people."""
+"""The status of a pool, for display."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker that is up.
+    """A running worker.
 
     Attributes:
-        name: of the worker, and `node` of its machine, as people find it.
-        device: "cpu", or the key of a GPU; `product` is what its maker calls it.
-        doing: what it does, such as "optimize resnet50"; empty where it rests.
-        done: works that it has answered.
+        node: address of its machine.
+        device: "cpu", or the key of a GPU.
+        product: the product name of the device.
+        doing: the current task, such as "optimize resnet50"; empty if idle.
+        done: number of completed assignments.
     """
 
     name: str
@@ -27,14 +28,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """A pool at one moment.
+    """A snapshot of a pool.
 
     Attributes:
-        workers: those that are up.
-        waiting: works that wait for a worker, questions of searches among them.
-        under_way: works that a worker has.
-        done: works that have their answer.
-        lost: a line for each worker that was lost.
+        waiting: number of queued tasks, including questions of searches.
+        under_way: number of assigned tasks.
+        done: number of answered tasks.
+        lost: one line per lost worker.
     """
 
     workers: tuple[WorkerStatus, ...] = ()
@@ -45,19 +45,19 @@ class PoolStatus:
 
 
 class PoolObserver(Protocol):
-    """Is shown what happens in a pool."""
+    """Receives the events of a pool."""
 
     def note(self, text: str) -> None:
-        """A worker came, was lost or is not used, or something is in the way: a line for people."""
+        """Reports an event, such as a new or lost worker, in one line."""
         ...
 
     def status(self, status: PoolStatus) -> None:
-        """Something has changed."""
+        """Reports a change of status."""
         ...
 
 
 class Silence:
-    """An observer that ignores it all."""
+    """An observer that ignores all events."""
 
     def note(self, text: str) -> None:
         """Does nothing."""

@@ -1,4 +1,4 @@
-"""What a cluster has: each device, what a worker on it says of itself, and why it cannot be used where it cannot."""
+"""Lists the devices of a cluster, with a description from a worker or the reason why a device is unusable."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STEP_S = 0.2
 
 @dataclass(frozen=True)
 class Surveyed:
-    """One place of a cluster, as a worker there has it.
+    """A place of a cluster.
 
     Attributes:
         place: the devices.
-        facts: what the worker said of itself; None where there was none.
-        problem: why the devices cannot be used, for people; empty where they can.
+        facts: the worker's description; None if no worker started.
+        problem: why the devices cannot be used; empty if they can.
     """
 
     place: Place
@@ -32,32 +32,32 @@ class Surveyed:
 
 
 def survey(transport: Transport, patience_s: float) -> tuple[Surveyed, ...]:
-    """Starts a worker on one device of each place, has it say what it is, and ends it.
+    """Starts a worker on one device of each place, reads its description, and stops it.
 
     Args:
-        transport: reaches the cluster, or will; is closed by whoever opened it.
-        patience_s: how long to wait for the workers.
+        transport: connects to the cluster; the caller closes it.
+        patience_s: timeout for the workers, in seconds.
 
     Raises:
-        DeviceError: there is no cluster, or it is lost meanwhile.
+        DeviceError: the cluster cannot be reached, or the connection was lost.
     """
     places = _places(transport, time.monotonic() + patience_s)
     found = {f"survey-{number}": Surveyed(place) for number, place in enumerate(places)}
     found |= {
-        worker: replace(each, problem=problem) for worker, each in found.items() if (problem := _kept_out(each.place))
+        worker: replace(each, problem=problem) for worker, each in found.items() if (problem := _problem_of(each.place))
     }
-    asked = {worker for worker, each in found.items() if not each.problem}
-    for worker in sorted(asked):
+    pending = {worker for worker, each in found.items() if not each.problem}
+    for worker in sorted(pending):
         transport.send(Start(worker, found[worker].place))
     until = time.monotonic() + patience_s
-    while asked and time.monotonic() < until:
+    while pending and time.monotonic() < until:
         for event in transport.receive(_STEP_S):
-            _refuse_loss(event)
-            if isinstance(event, Said | Lost) and event.worker in asked:
-                asked.remove(event.worker)
+            _check_reached(event)
+            if isinstance(event, Said | Lost) and event.worker in pending:
+                pending.remove(event.worker)
                 transport.send(Stop(event.worker))
-                found[event.worker] = _told(found[event.worker].place, event)
-    for worker in asked:
+                found[event.worker] = _surveyed(found[event.worker].place, event)
+    for worker in pending:
         found[worker] = replace(found[worker], problem=f"no worker came up there within {patience_s:.0f} s")
     return tuple(found.values())
 
@@ -65,18 +65,18 @@ def survey(transport: Transport, patience_s: float) -> tuple[Surveyed, ...]:
 def _places(transport: Transport, until: float) -> Sequence[Place]:
     while time.monotonic() < until:
         for event in transport.receive(_STEP_S):
-            _refuse_loss(event)
+            _check_reached(event)
             if isinstance(event, Places):
                 return event.places
     raise DeviceError("the cluster does not say which machines it has")
 
 
-def _refuse_loss(event: Event) -> None:
+def _check_reached(event: Event) -> None:
     if isinstance(event, Unreached):
         raise DeviceError(event.reason)
 
 
-def _kept_out(place: Place) -> str:
+def _problem_of(place: Place) -> str:
     if place.count == 0:
         return f"its CPU is not offered: start Ray there with --resources '{{\"{CPU_RESOURCE}\": 1}}'"
     if place.device != "cpu" and gpu_named(place.device) is None:
@@ -84,7 +84,7 @@ def _kept_out(place: Place) -> str:
     return ""
 
 
-def _told(place: Place, event: Said | Lost) -> Surveyed:
+def _surveyed(place: Place, event: Said | Lost) -> Surveyed:
     if isinstance(event, Lost):
         return Surveyed(place, problem=event.reason)
     try:

@@ -1,4 +1,4 @@
-"""What jobs submit to a pool, what they get back, and what a task is given where it runs."""
+"""Interfaces between jobs, pools and tasks."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ W = TypeVar("W")
 R = TypeVar("R")
 
 How = Literal["best", "now", "pruned"]
-"""How a task is to end: soon, with the best that is known; without a result; or since others were better."""
+"""How to end a task: "best" returns the best known result, "now" no result; "pruned" ends a losing score command."""
 
 POLL_S = 0.2
-"""How often somebody who waits looks whether the user has interrupted."""
+"""Interval at which a waiting job checks for an interruption by the user."""
 
 
 class Context(Protocol):
-    """A task where it runs."""
+    """The environment of a task on its worker."""
 
     @property
     def model(self) -> Model:
-        """What it is about."""
+        """The task's model."""
         ...
 
     @property
     def observer(self) -> Observer:
-        """Is shown how far the task is."""
+        """Receives the progress of the task."""
         ...
 
     @property
     def interrupt(self) -> Interrupt:
-        """Says whether the task is to end."""
+        """Reports requests to end the task."""
         ...
 
     def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
-        """The settings of a job as they are here."""
+        """Adapts a job's settings to the worker."""
         ...
 
     def opened(self, device: str, asked: OpenSettings) -> OpenModel:
-        """The model, open on a device; whoever runs tasks closes it."""
+        """Opens the model on a device. The caller must not close it."""
         ...
 
     def lent(self, opening: OpenSettings) -> Lent:
-        """What a job that opens the model itself is lent."""
+        """Returns the shared resources for a job that opens the model itself."""
         ...
 
     def ahead(
         self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
-        """What answers the questions of a search of an open model ahead; None where nobody does."""
+        """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
         ...
 
     def write(self, path: Path) -> None:
@@ -71,24 +71,21 @@ class Context(Protocol):
         ...
 
     def stopped(self) -> How | None:
-        """How the task is to end; None where it is to go on."""
+        """Returns how to end the task; None if it should continue."""
         ...
 
     def step(self, step: int, value: float) -> None:
-        """Tells what a score command has printed."""
+        """Reports the output of a score command."""
         ...
 
 
 @dataclass(frozen=True)
 class Kind(Generic[W, R]):
-    """A kind of task.
+    """A kind of task. Messages contain its name; `work` and `result` are sent as JSON.
 
     Attributes:
-        name: what messages name it by.
-        work: says what is to be done; travels as JSON.
-        result: what comes of it; likewise.
-        do: does it. Raises `IoschedError`s, which travel, and `KeyboardInterrupt` where it was told to stop.
-        is_repeatable: whether it may be done twice, as a measurement, since its worker may be lost or slow.
+        do: runs the task. Raises `IoschedError`s, which are sent to the driver, and `KeyboardInterrupt` when stopped.
+        is_repeatable: whether the task may run twice if its worker is lost or slow. True for measurements.
     """
 
     name: str
@@ -99,22 +96,21 @@ class Kind(Generic[W, R]):
 
 
 def ignored(said: Progress | Step) -> None:
-    """Does nothing."""
+    """Ignores a report."""
     del said
 
 
 @dataclass(frozen=True)
 class Task(Generic[R]):
-    """Something that one worker of a device does on its own.
+    """A unit of work for one worker.
 
     Attributes:
-        kind: what kind of task it is, and `work` what is to be done.
-        model: what it is about.
-        device: whose workers may do it: "cpu", or the key of a GPU.
-        asks: whether the questions of its search may go to other workers of the device.
-        budget: of the job; the task fails once it is exceeded.
-        rows: of other devices, which a worker needs for the tasks of this job.
-        on_said: is called with what the worker says meanwhile; has to return soon.
+        work: the input, of the kind's type.
+        device: the device of the workers that may run it: "cpu", or the key of a GPU.
+        asks: whether other workers of the device may answer the questions of its search.
+        budget: the job's budget; the task fails when it is exceeded.
+        rows: rows of other devices that the task needs.
+        on_said: receives the worker's reports; must return quickly.
     """
 
     kind: Kind[Any, R]
@@ -129,12 +125,11 @@ class Task(Generic[R]):
 
 @dataclass(eq=False)
 class Pending(Generic[R]):
-    """A task that was submitted, and its result when there is one.
+    """A submitted task and, once it has ended, its result or error.
 
     Attributes:
-        error: in place of a result.
-        began_s: when it was submitted or, on this machine, begun, by `time.monotonic`.
-        ended_s: when its result came.
+        began_s: when it was submitted, or begun on this machine, by `time.monotonic`.
+        ended_s: when it ended.
     """
 
     task: Task[R]
@@ -145,23 +140,23 @@ class Pending(Generic[R]):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is a result, or an error."""
+        """Whether the task has a result or an error."""
         return bool(self._results) or self.error is not None
 
     def fulfil(self, result: R) -> None:
-        """Ends with a result."""
+        """Sets the result."""
         self._results.append(result)
         self.ended_s = time.monotonic()
 
     def fail(self, error: BaseException) -> None:
-        """Ends with an error."""
+        """Sets the error."""
         self.error, self.ended_s = error, time.monotonic()
 
     def result(self) -> R:
-        """The result.
+        """Returns the result.
 
         Raises:
-            IoschedError: what the worker raised, or what became of the task.
+            IoschedError: the worker raised it, or the pool could not complete the task.
         """
         if self.error is not None:
             raise self.error
@@ -170,14 +165,14 @@ class Pending(Generic[R]):
 
 @dataclass(frozen=True)
 class Target:
-    """A device that costs are asked for.
+    """A device to cost models for.
 
     Attributes:
         device: its short name.
-        asked: how settings name it.
-        workers: the device whose workers find the costs; another one where they simulate it.
-        is_elsewhere: whether these workers have a profile database of their own.
-        rows: what was measured on GPUs elsewhere, where they simulate it.
+        asked: its name in settings.
+        workers: the device of the workers that compute the costs; a different one if they simulate the target.
+        is_elsewhere: whether these workers have their own profile database.
+        rows: rows measured on attached GPUs, for simulation.
     """
 
     device: str
@@ -188,14 +183,14 @@ class Target:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether workers of another device compute what is asked."""
+        """Whether workers of another device simulate the target."""
         return self.is_elsewhere and self.device != self.workers
 
     def on(self, settings: OptimizeSettings) -> OptimizeSettings:
-        """The settings of a job for this device.
+        """Returns a job's settings for this device.
 
         Raises:
-            UsageError: workers elsewhere are to measure again what they know.
+            UsageError: the settings ignore the profile database, by which workers elsewhere share measurements.
         """
         if self.is_elsewhere:
             refuse_measuring_anew(settings.resume)
@@ -203,62 +198,62 @@ class Target:
 
 
 class Pool(Protocol):
-    """Workers that do tasks.
+    """Runs tasks on workers.
 
     Attributes:
-        n_spare: how many tasks a worker should have waiting beside the one that it does.
+        n_spare: number of tasks to queue per worker in addition to the running one.
     """
 
     n_spare: int
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
-        """The device that a text of `--device` means.
+        """Resolves the value of `--device`.
 
         Args:
-            profile_db: the profile database; by default the user's own.
-            may_simulate: whether a GPU may be meant that is not there.
+            profile_db: the profile database; by default the user's.
+            may_simulate: whether `text` may name a simulated GPU.
 
         Raises:
-            UsageError: there is no such device; says which there are.
-            DeviceError: there is no cluster, or nothing in it.
+            UsageError: there is no such device; the message lists the available ones.
+            DeviceError: the cluster cannot be reached, or is empty.
         """
         ...
 
     def count(self, device: str) -> int:
-        """How many workers a device can have, whether or not they are up."""
+        """Returns the maximum number of workers for a device."""
         ...
 
     def n_up(self, devices: Iterable[str]) -> int:
-        """How many workers the best equipped of these devices has now; at least one, which may be on its way."""
+        """Returns the largest number of running workers of any of these devices; at least 1."""
         ...
 
     def submit(self, task: Task[R]) -> Pending[R]:
-        """Has a worker do a task, beginning at the next `wait`.
+        """Queues a task, which starts at the next `wait`.
 
         Raises:
-            UsageError: its model is too large to be sent.
+            UsageError: the model is too large to be sent.
         """
         ...
 
     def wait(self, pending: Sequence[Pending[Any]], timeout_s: float = POLL_S) -> None:
-        """Has workers work until one of these tasks is done; on a cluster at most so long."""
+        """Runs tasks until one of `pending` is done; a cluster returns after `timeout_s` at the latest."""
         ...
 
     def stop(self, pending: Pending[Any], how: How) -> None:
-        """Has a task end in this way; one that no worker has begun ends at once, without a result."""
+        """Stops a task. A task that has not started ends at once, without a result."""
         ...
 
     def budget(self, seconds: float | None) -> Budget | None:
-        """The budget of a job: begins now, or when a first worker has a model open."""
+        """Creates a job's budget, which starts now or when the first worker has a model open."""
         ...
 
 
 def outcome(pool: Pool, pending: Pending[R], interrupt: Interrupt) -> R:
-    """Waits for the result of a task; at an interruption the user is asked, and the worker told.
+    """Waits for the result of a task; asks the user how to end it after an interruption.
 
     Raises:
         KeyboardInterrupt: the user wants no result.
-        IoschedError: what the worker raised, or what became of the task.
+        IoschedError: the worker raised it, or the pool could not complete the task.
     """
     try:
         while not pending.is_done:
@@ -273,13 +268,13 @@ def outcome(pool: Pool, pending: Pending[R], interrupt: Interrupt) -> R:
 
 
 def refuse_measuring_anew(resume: bool) -> None:
-    """Refuses `--no-resume`: what a worker does not know of its device it is told by the profile database.
+    """Rejects `--no-resume`, since workers share measurements through the profile database.
 
     Raises:
-        UsageError: it is asked for.
+        UsageError: `resume` is false.
     """
     if not resume:
         raise UsageError(
-            "--no-resume and --cluster contradict each other: workers tell each other what they measured by the"
-            " profile database\nName an empty one with --profile-db to have everything measured anew"
+            "--no-resume and --cluster contradict each other: workers share measurements through the profile database"
+            "\nName an empty one with --profile-db to measure everything again"
         )

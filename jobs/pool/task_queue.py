@@ -1,4 +1,4 @@
-"""Tasks that wait for a worker, and how many of them a worker takes at a time."""
+"""Queues of tasks per device, and the sizes of packets."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from itertools import islice, takewhile
 from typing import Any
 
 LARGEST_PACKET = 3
-"""What a packet begins with in the paper on distributed EA-NAS (TPDS); towards the end of a round it falls to 1."""
+"""Initial packet size in the paper on distributed EA-NAS (TPDS); it falls to 1 at the end of a round."""
 
 
 @dataclass(frozen=True)
 class QueuedTask:
-    """Something that one worker can do on its own.
+    """A task in the queue.
 
     Attributes:
-        name: no other task has it.
-        device: which workers may do it: those that serve a device of this name.
-        kind: tasks of one kind take about the same time on one device.
-        group: the tasks of a packet are of one group, such as one model.
-        in_packets: whether a worker may take several at a time, as measurements of stages.
-        asker: the assignment whose holder waits for this; None where nobody does.
-        is_repeatable: whether two workers may have it at a time.
-        about: what it stands for.
+        name: unique among tasks.
+        device: the device of the workers that may run it.
+        kind: tasks of one kind take about the same time on a device.
+        group: tasks of a packet share a group, such as a model.
+        in_packets: whether a packet may contain it, as for stage measurements.
+        asker: the number of the assignment that waits for it, if any.
+        is_repeatable: whether two workers may run it at the same time.
+        about: the caller's data.
     """
 
     name: int
@@ -37,23 +37,23 @@ class QueuedTask:
 
 
 def packet_size(remaining: int, workers: int) -> int:
-    """How many of `remaining` tasks a worker takes that shares them with others: ceil(remaining / (2 workers)), 1 to 3.
+    """Returns the packet size: ceil(remaining / (2 workers)), limited to 1 to 3.
 
-    The paper says that it falls from 3 to 1; this rule fits all that it says, and leaves half of the tasks for others.
+    The paper only gives the limits; this rule is consistent with it and leaves half of the tasks to other workers.
     """
     return max(1, min(LARGEST_PACKET, -(-remaining // (2 * max(1, workers)))))
 
 
 @dataclass(eq=False)
 class _Group:
-    """Tasks of one group in order; no packet of them is larger than one before it, whoever comes and goes."""
+    """Tasks of one group, in order. Packet sizes never grow within a round, even if the number of workers changes."""
 
     tasks: dict[int, QueuedTask] = field(default_factory=dict)
     largest: int = LARGEST_PACKET
 
 
 class TaskQueue:
-    """The tasks of one device that wait for a worker, group by group."""
+    """Queued tasks of one device, by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
@@ -66,34 +66,34 @@ class TaskQueue:
 
     @property
     def groups(self) -> Collection[str]:
-        """The groups of the tasks that are here."""
+        """The groups of the queued tasks."""
         return self._groups.keys()
 
     def add(self, task: QueuedTask) -> None:
-        """Adds a new task behind all others; with it a round of its group begins."""
+        """Appends a task and starts a new round of its group."""
         group = self._groups.setdefault(task.group, _Group())
         group.tasks[task.name] = task
         group.largest = LARGEST_PACKET
 
     def put_back(self, task: QueuedTask) -> None:
-        """Puts a task before all others; it may be here already. O(tasks of its group)."""
+        """Moves a task to the front of the queue. O(tasks of its group)."""
         group = self._groups.pop(task.group, _Group())
         group.tasks = {task.name: task, **group.tasks}
         self._groups = {task.group: group, **self._groups}
 
     def remove(self, task: QueuedTask) -> None:
-        """Takes a task away, if it is here."""
+        """Removes a task if it is queued."""
         if (group := self._groups.get(task.group)) is not None:
             group.tasks.pop(task.name, None)
             self._forget_if_empty(task.group)
 
     def take(self, workers: int, alone: Collection[int], preferred: str) -> tuple[QueuedTask, ...]:
-        """The next packet: of the group that is `preferred`, which the worker has open, else of the first group.
+        """Removes and returns the next packet, from the `preferred` group if it has tasks, else from the first group.
 
         Args:
-            workers: how many share the tasks of this device.
-            alone: names of tasks that share a packet with none.
-            preferred: a group; there need not be tasks of it.
+            workers: number of workers that share the tasks of this device.
+            alone: names of tasks that must not share a packet.
+            preferred: the group whose model the worker has open.
         """
         name = preferred if preferred in self._groups else next(iter(self._groups))
         group = self._groups[name]

@@ -1,4 +1,4 @@
-"""Tasks that were submitted, and the calls by which workers do them."""
+"""Submitted tasks, and the assignments of workers that run them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class Submitted:
-    """A task until it has its answer.
+    """A task that has not been answered.
 
     Attributes:
-        name: of its work.
-        stop: how it is to end, since the user has said so.
-        has_begun: whether a worker has had it.
+        name: its name in the scheduler.
+        stop: how to end it; None unless the user has stopped it.
+        has_begun: whether it was assigned to a worker.
     """
 
     name: int
@@ -48,18 +48,18 @@ class Submitted:
 
     @property
     def task(self) -> Task[Any]:
-        """What was submitted."""
+        """The submitted task."""
         return self.pending.task
 
     @property
     def text(self) -> str:
-        """What it is, for people."""
+        """A description for messages."""
         return f"{self.task.kind.name} {self.sent.name}"
 
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """A question of the search of a task; `opening` is how the model is open there, as JSON."""
+    """A question of a task's search. `opening` holds the settings of the open model, as JSON."""
 
     submitted: Submitted
     opening: dict[str, Any]
@@ -67,15 +67,11 @@ class _Question:
 
 
 class TaskRegistry:
-    """What workers have been asked, and what will be.
+    """Connects submitted tasks to the scheduler and to the messages of workers.
 
     Args:
-        tell: sends a message about a call to its worker, with the file that it is about.
-        unseen: the rows that a worker has not seen.
-
-    Attributes:
-        scheduler: says who does what.
-        n_done: tasks that have their answer.
+        tell: sends a message about an assignment to its worker, with the task's file.
+        unseen: returns the rows that a worker has not received.
     """
 
     def __init__(
@@ -90,32 +86,32 @@ class TaskRegistry:
         self._folder = TemporaryDirectory(prefix="iosched-pool-")
         self._names = count(1)
         self._submitted: dict[int, Submitted] = {}
-        self._calls: dict[int, Assignment] = {}
+        self._assignments: dict[int, Assignment] = {}
 
     @property
     def submitted(self) -> tuple[Submitted, ...]:
-        """Tasks that have no answer yet."""
+        """The unanswered tasks."""
         return tuple(self._submitted.values())
 
     def submit(self, task: Task[R]) -> Pending[R]:
-        """Takes a task.
+        """Queues a task.
 
         Raises:
-            UsageError: its model is too large to be sent.
+            UsageError: the model is too large to be sent.
         """
         pending, (sent, data) = Pending(task), packed(task.model)
         path = Path(self._folder.name, f"{sent.file}.onnx")
         if not path.exists():
             path.write_bytes(data)
-        made = Submitted(next(self._names), pending, sent, ModelFile(sent.file, str(path)))
-        self._submitted[made.name] = made
+        new = Submitted(next(self._names), pending, sent, ModelFile(sent.file, str(path)))
+        self._submitted[new.name] = new
         kind = task.kind
-        work = QueuedTask(made.name, task.device, kind.name, sent.file, is_repeatable=kind.is_repeatable, about=made)
+        work = QueuedTask(new.name, task.device, kind.name, sent.file, is_repeatable=kind.is_repeatable, about=new)
         self.scheduler.submit([work])
         return pending
 
     def stop(self, pending: Pending[Any], how: How) -> None:
-        """Has a task end in this way; one that no worker has begun ends at once, without a result."""
+        """Stops a task. A task that has not started ends at once, without a result."""
         for each in self.submitted:
             if each.pending is pending:
                 each.stop = how
@@ -124,16 +120,16 @@ class TaskRegistry:
         self._end_stopped()
 
     def give(self, active: dict[str, ActiveWorker], now_s: float) -> None:
-        """Sends to workers what they are to do next."""
+        """Sends new assignments to workers."""
         for call in self.scheduler.assign(now_s):
-            self._calls[call.number] = call
-            member = active[call.worker]
-            member.heard_s = now_s
+            self._assignments[call.number] = call
+            worker = active[call.worker]
+            worker.heard_s = now_s
             about = call.tasks[0].about
             submitted = about if isinstance(about, Submitted) else about.submitted
             task, budget = submitted.task, submitted.task.budget
-            others = () if member.knows_others else task.rows
-            member.knows_others = member.knows_others or bool(others)
+            others = () if worker.knows_others else task.rows
+            worker.knows_others = worker.knows_others or bool(others)
             is_whole = submitted is about
             message = Call(
                 call=call.number,
@@ -150,12 +146,12 @@ class TaskRegistry:
                 self._tell(call, Stop(call=call.number, how=submitted.stop), None)
 
     def task_of(self, number: int, worker: str) -> Submitted | None:
-        """The task of a call that a worker has; None where it has another, or nobody needs it any more."""
-        call = self._calls.get(number)
+        """Returns the task of an assignment; None if the worker does not have it, or the task has ended."""
+        call = self._assignments.get(number)
         return self._submitted.get(call.tasks[0].name) if call is not None and call.worker == worker else None
 
     def ask(self, submitted: Submitted, asked: Asked, device: str, now_s: float) -> None:
-        """The search of a task waits for the answers of other workers of a device."""
+        """Queues a round of questions of a task's search for the workers of a device."""
         group = f"{submitted.sent.file} {json.dumps(asked.opening, sort_keys=True)}"
         about = [_Question(submitted, asked.opening, question) for question in asked.questions]
         tasks = [
@@ -164,51 +160,51 @@ class TaskRegistry:
         ]
         self.scheduler.wait_for(asked.call, tasks, now_s)
         if not tasks:
-            self._tell_known(self._calls[asked.call])
+            self._send_known(self._assignments[asked.call])
 
     def take(self, said: Done | Failed, worker: str, now_s: float) -> Callable[[], None]:
-        """A call has ended; returns what ends its task, to be called once all that was measured for it is kept."""
-        call, ended = self._calls.get(said.call), None
+        """Ends an assignment; returns a function that ends its task, to be called after its rows are written."""
+        call, ended = self._assignments.get(said.call), None
         if call is None or call.worker != worker:
-            return _nothing
-        del self._calls[call.number]
+            return _no_task_ended
+        del self._assignments[call.number]
         for work in call.tasks:
             answer = self.scheduler.answered(call.number, work.name, now_s)
             for other in answer.superfluous:
                 self._tell(other, Stop(call=other.number, how="now"), None)
             self.n_done += answer.is_first
             if answer.resumed is not None:
-                self._tell_known(answer.resumed)
+                self._send_known(answer.resumed)
             ended = self._close(work.name)
-        self._follow(self.scheduler.ended(call.number, now_s), "")
-        return _nothing if ended is None else _ending(ended.pending, said, worker)
+        self._handle_loss(self.scheduler.ended(call.number, now_s), "")
+        return _no_task_ended if ended is None else _ending(ended.pending, said, worker)
 
     def leave(self, worker: str, now_s: float, reason: str, *, is_blamed: bool, has_ended: bool) -> None:
-        """Others get what a worker had; but a score command that may still run is not run again."""
-        for call in [call for call in self._calls.values() if call.worker == worker]:
-            del self._calls[call.number]
+        """Reassigns a worker's tasks; fails a score command that may still be running."""
+        for call in [call for call in self._assignments.values() if call.worker == worker]:
+            del self._assignments[call.number]
             if not (has_ended or call.tasks[0].is_repeatable):
                 for submitted in filter(None, [self._submitted.get(call.tasks[0].name)]):
                     text = f"{submitted.text}: its worker was lost, and what it ran there may still run"
                     self.fail(submitted, ExecutionError(f"{text}, so it is not run again: {reason}"))
-        self._follow(self.scheduler.leave(worker, now_s, is_blamed=is_blamed), reason)
+        self._handle_loss(self.scheduler.leave(worker, now_s, is_blamed=is_blamed), reason)
 
     def scores_on(self, worker: str) -> bool:
-        """Whether a worker has something that may not be run twice."""
-        return any(call.worker == worker and not call.tasks[0].is_repeatable for call in self._calls.values())
+        """Whether a worker runs a task that must not run twice."""
+        return any(call.worker == worker and not call.tasks[0].is_repeatable for call in self._assignments.values())
 
     def fail(self, submitted: Submitted, error: IoschedError) -> None:
-        """Ends a task with an error, and whoever has it."""
+        """Ends a task with an error and stops its assignments."""
         for call in self.scheduler.withdraw(submitted.name):
             self._tell(call, Stop(call=call.number, how="now"), None)
         self._close(submitted.name)
         submitted.pending.fail(error)
 
     def end_budgets(self, now_s: float, longest_stage_s: float, why: Callable[[str], str]) -> None:
-        """Fails what no worker has begun within its budget, and what has no result long after.
+        """Fails tasks that have exceeded their budget, or have not started within it.
 
         Args:
-            why: says what is in the way on a device.
+            why: explains why a device has no worker.
         """
         for each in self.submitted:
             if (budget := each.task.budget) is None:
@@ -219,32 +215,32 @@ class TaskRegistry:
                 self.fail(each, ExecutionError(f"{text}{why(each.task.device)}\n{GO_ON}"))
 
     def n_under_way(self) -> int:
-        """How many tasks a worker has."""
-        return sum(len(call.tasks) for call in self._calls.values())
+        """Returns the number of assigned tasks."""
+        return sum(len(call.tasks) for call in self._assignments.values())
 
     def doing(self, worker: str) -> str:
-        """What a worker does, for people."""
-        return ", ".join(map(what_of, (call for call in self._calls.values() if call.worker == worker)))
+        """Describes the assignments of a worker, for messages."""
+        return ", ".join(map(what_of, (call for call in self._assignments.values() if call.worker == worker)))
 
     def close(self) -> None:
-        """Removes the files."""
+        """Removes the model files."""
         self._folder.cleanup()
 
     def _of(self, submitted: Submitted) -> Iterator[Assignment]:
-        return (call for call in self._calls.values() if call.tasks[0].name == submitted.name)
+        return (call for call in self._assignments.values() if call.tasks[0].name == submitted.name)
 
-    def _tell_known(self, call: Assignment) -> None:
-        if call.number in self._calls:
+    def _send_known(self, call: Assignment) -> None:
+        if call.number in self._assignments:
             self._tell(call, Known(call=call.number, rows=self._unseen(call.worker)), None)
 
-    def _follow(self, loss: Loss, reason: str) -> None:
-        """What failed is told; what others get is begun anew, but for what the user wants no more."""
+    def _handle_loss(self, loss: Loss, reason: str) -> None:
+        """Reports failed tasks, resumes waiting assignments, and ends stopped tasks."""
         for work in loss.failed:
             if (submitted := self._close(work.name)) is not None:
                 text = f"{submitted.text}: workers were lost again and again as they did it"
                 submitted.pending.fail(ExecutionError(f"{text}.\nThe last: {reason}."))
         for call in loss.resumed:
-            self._tell_known(call)
+            self._send_known(call)
         self._end_stopped()
 
     def _end_stopped(self) -> None:
@@ -253,7 +249,7 @@ class TaskRegistry:
                 self.fail(each, InterruptedTaskError("interrupted"))
 
     def _close(self, name: int) -> Submitted | None:
-        """Forgets a task that has its answer; its file where no other task needs it."""
+        """Removes an answered task, and its file unless another task uses it."""
         submitted = self._submitted.pop(name, None)
         if submitted is not None and all(each.file != submitted.file for each in self.submitted):
             Path(submitted.file.path).unlink(missing_ok=True)
@@ -261,7 +257,7 @@ class TaskRegistry:
 
 
 def what_of(call: Assignment) -> str:
-    """What a call is, for people."""
+    """Describes an assignment, for messages."""
     about: Any = call.tasks[0].about
     return about.text if isinstance(about, Submitted) else f"{len(call.tasks)} stages of {about.submitted.sent.name}"
 
@@ -284,5 +280,5 @@ def _ending(pending: Pending[Any], said: Done | Failed, worker: str) -> Callable
     return lambda: pending.fail(error)
 
 
-def _nothing() -> None:
-    """Ends nothing."""
+def _no_task_ended() -> None:
+    pass

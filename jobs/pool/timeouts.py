@@ -1,4 +1,4 @@
-"""How long a worker may take before somebody else is asked as well."""
+"""Timeouts of tasks, from the durations of earlier tasks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from statistics import median_high
 
 from iosched.jobs.pool.task_queue import QueuedTask
 
-_REMEMBERED, _OF_A_WORKER = 101, 5
-"""Times that a median is of: the latest, since a search's later stages differ from its first."""
+_KIND_WINDOW, _WORKER_WINDOW = 101, 5
+"""Window sizes of the medians, per kind of task and per worker. Later stages of a search differ from the first."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """When to give up on a worker, on a task, and on a turn.
+    """When a task is late or fails, and when a side yields a machine.
 
     Attributes:
-        factor: a task is late after so many times the median of what its kind took on its device so far; on a worker
-            that has been slower than others after as many times more, unless another rests,
-        floor_s: but not before so many seconds,
-        unknown_s: and after so many seconds where nothing of its kind was done there yet.
-        losses: a task fails that so many workers were lost with.
-        turn_s: how long the CPU of a machine waits for its GPUs, or they for it, before they are given nothing more.
+        factor: timeout of a task, as a multiple of the median duration of its kind on its device. It is also multiplied
+            by the slowness of the worker unless another worker is idle.
+        floor_s: minimum timeout of a task, in seconds.
+        unknown_s: timeout of a task whose kind has not completed on the device, in seconds.
+        losses: number of lost workers after which a task fails.
+        turn_s: how long a machine's CPU or GPUs keep it while the other side waits, in seconds.
     """
 
     factor: float = 4.0
@@ -33,41 +33,41 @@ class Timeouts:
 
 
 class Durations:
-    """What tasks of each kind took on each device, and how much slower than others each worker is."""
+    """Durations of tasks by kind and device, and the slowness of each worker."""
 
     def __init__(self) -> None:
-        self._of_works: dict[tuple[str, str], _Latest] = {}
-        self._of_workers: dict[str, _Latest] = {}
+        self._by_kind: dict[tuple[str, str], _Window] = {}
+        self._by_worker: dict[str, _Window] = {}
 
     def add(self, task: QueuedTask, seconds: float, worker: str) -> None:
-        """One more task is done."""
+        """Records the duration of a completed task."""
         self.took_at_least(task, seconds, worker)
-        self._of_works.setdefault((task.kind, task.device), _Latest(_REMEMBERED)).add(seconds)
+        self._by_kind.setdefault((task.kind, task.device), _Window(_KIND_WINDOW)).add(seconds)
 
     def took_at_least(self, task: QueuedTask, seconds: float, worker: str) -> None:
-        """A worker had a task for so long; it need not have ended."""
-        if usual := self._of_works.get((task.kind, task.device)):
-            self._of_workers.setdefault(worker, _Latest(_OF_A_WORKER)).add(seconds / max(usual.median, 1e-9))
+        """Records how long a worker has had a task, which need not be complete."""
+        if usual := self._by_kind.get((task.kind, task.device)):
+            self._by_worker.setdefault(worker, _Window(_WORKER_WINDOW)).add(seconds / max(usual.median, 1e-9))
 
     def slowness(self, worker: str) -> float:
-        """How many times the usual time this worker takes, 1 at least."""
-        found = self._of_workers.get(worker)
+        """Returns the worker's median ratio to the usual duration; at least 1."""
+        found = self._by_worker.get(worker)
         return 1.0 if found is None else max(1.0, found.median)
 
     def late_s(self, task: QueuedTask, timeouts: Timeouts, slowness: float) -> float:
-        """After how many seconds a task is late on a worker that takes `slowness` times the usual time."""
-        usual = self._of_works.get((task.kind, task.device))
+        """Returns the seconds after which a task is late on a worker with this `slowness`."""
+        usual = self._by_kind.get((task.kind, task.device))
         if usual is None:
             return timeouts.unknown_s
         return max(timeouts.floor_s, timeouts.factor * usual.median * slowness)
 
     def forget(self, worker: str) -> None:
-        """A worker has ended."""
-        self._of_workers.pop(worker, None)
+        """Removes a worker that has ended."""
+        self._by_worker.pop(worker, None)
 
 
-class _Latest:
-    """The latest of many numbers, and their median."""
+class _Window:
+    """A sliding window of numbers and its median."""
 
     def __init__(self, most: int) -> None:
         self._numbers: deque[float] = deque(maxlen=most)

@@ -1,7 +1,7 @@
-"""Commands to the workers of a cluster and events from them; `jobs/pool/ray` carries them, and alone knows Ray.
+"""Commands to the workers of a cluster and events from them. `jobs/pool/ray` implements the transport.
 
-Messages within are bytes that no transport parses. A transport keeps no state that its user lacks: when it is
-unreached, the user opens another. A lost answer is a lost worker; nothing is sent twice.
+A transport passes messages on as bytes. It holds no unique state: after `Unreached`, the driver opens another. A lost
+answer means a lost worker; nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Place:
 
     Attributes:
         node: unique among the machines of the cluster.
-        address: where people find the machine.
+        address: the network address of the machine.
         device: "cpu", or the key of a GPU as `iosched devices` spells it ("v100").
-        count: number of such devices; a worker holds one of them whole.
-        threads: processor threads that a worker there may use.
-        cores: numbers of the processors that a worker there is bound to; empty for all.
+        count: number of such devices; each worker holds one whole device.
+        threads: processor threads per worker.
+        cores: numbers of the processors that a worker is bound to; empty for all.
     """
 
     node: str
@@ -35,31 +35,27 @@ class Place:
 
 
 class ModelFile(msgspec.Struct, frozen=True):
-    """An ONNX file without external data, by its SHA-256; each node receives it once."""
+    """An ONNX file without external data, identified by its SHA-256. Each node receives it once."""
 
     digest: str
     path: str
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """Start a worker on one device of `place`. The first message that it says describes it; else `Lost` follows.
-
-    Attributes:
-        worker: a name that this driver has not used before.
-    """
+    """Start a worker, with a new name, on one device of `place`. Its description or `Lost` follows."""
 
     worker: str
     place: Place
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Kill a worker; no event of it follows."""
+    """Kill a worker; it produces no further events."""
 
     worker: str
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):
-    """Pass a message to a worker, with the model that it may fetch. Messages may overtake each other."""
+    """Send a message to a worker, with a model that it may fetch. The order of messages is not guaranteed."""
 
     worker: str
     message: bytes
@@ -70,14 +66,13 @@ Command = Start | Stop | Send
 
 
 class Reached(msgspec.Struct, frozen=True, tag=True):
-    """The cluster is reached."""
+    """The cluster is connected."""
 
 
 class Unreached(msgspec.Struct, frozen=True, tag=True):
-    """The cluster and all its workers are lost; the last event.
+    """The cluster and all its workers are lost. The last event.
 
     Attributes:
-        reason: for people.
         has_ended: whether the processes of its workers are known to have ended.
     """
 
@@ -86,24 +81,23 @@ class Unreached(msgspec.Struct, frozen=True, tag=True):
 
 
 class Places(msgspec.Struct, frozen=True, tag=True):
-    """All devices of the cluster: follows `Reached`, and every change."""
+    """All devices of the cluster. Follows `Reached` and each change."""
 
     places: tuple[Place, ...]
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):
-    """A message from a worker, in the order in which it said them."""
+    """A message from a worker. Messages of one worker arrive in order."""
 
     worker: str
     message: bytes
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """A worker ended, failed or cannot be reached; its last event.
+    """A worker ended, failed or became unreachable. Its last event.
 
     Attributes:
-        reason: for people.
-        has_ended: whether its process is known to have ended, or its node is gone.
+        has_ended: whether its process is known to have ended, or its node has left the cluster.
     """
 
     worker: str
@@ -115,16 +109,16 @@ Event = Reached | Unreached | Places | Said | Lost
 
 
 class Transport(Protocol):
-    """Carries commands and events between one driver and one cluster. Any thread may use it."""
+    """Carries commands and events between one driver and one cluster. Thread-safe."""
 
     def send(self, command: Command) -> None:
-        """Passes a command on and returns at once, even after `Unreached`."""
+        """Sends a command and returns at once, even after `Unreached`."""
         ...
 
     def receive(self, timeout_s: float) -> Sequence[Event]:
-        """Returns the events since the last call, in order; waits for one, at most `timeout_s`."""
+        """Returns the events since the last call, in order; waits up to `timeout_s` for one."""
         ...
 
     def close(self) -> None:
-        """Ends all workers of this driver, in bounded time; may be called twice."""
+        """Stops all workers of this driver, within bounded time. Idempotent."""
         ...

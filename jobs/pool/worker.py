@@ -1,7 +1,7 @@
-"""A worker: one whole device, and the thread that does there what the driver asks for. It knows no transport.
+"""A worker runs tasks on one whole device. It does not depend on a transport.
 
-All that is measured is measured by that thread, one after another, since a device that does two things at once measures
-neither; a search that waits for others' answers is no work, and other calls are done meanwhile, on its thread.
+A single thread runs all measurements, since concurrent measurements on a device distort each other. A search that waits
+for answers measures nothing; the thread runs other assignments until they arrive.
 """
 
 from __future__ import annotations
@@ -45,40 +45,39 @@ _KEPT_MODELS = 2
 
 
 class Worker:
-    """One whole device; all but `take` belongs to its own thread.
+    """Owns one whole device. Only `take` may be called from other threads.
 
     Attributes:
-        device: "cpu", or the key of a GPU that is attached.
-        threads: processor threads that it may use.
-        database: has what this worker has measured, and what it was sent.
+        device: "cpu", or the key of an attached GPU.
+        database: rows that this worker has measured or received.
     """
 
     def __init__(
         self, device: str, threads: int, say: Callable[[bytes], None], kinds: Mapping[str, Kind[Any, Any]]
     ) -> None:
-        """Begins to work; the first that it says is what it is.
+        """Starts the worker's thread, whose first message is `Facts`.
 
         Args:
-            say: takes what is said, from the worker's thread.
-            kinds: the kinds of tasks that it does, by name.
+            say: sends a message to the driver; called from the worker's thread.
+            kinds: the supported kinds of tasks, by name.
         """
         self.device, self.threads = device, threads
         self._say, self._kinds = say, kinds
         self._inbox: SimpleQueue[tuple[bytes, Fetch]] = SimpleQueue()
-        self._calls: deque[tuple[Call, Fetch]] = deque()
+        self._assignments: deque[tuple[Call, Fetch]] = deque()
         self._known: dict[int, Sequence[Row]] = {}
         self._stops: dict[int, Stop] = {}
         self._models: OrderedDict[tuple[str, str], Model] = OrderedDict()
         self._open: Asking | None = None
-        self._asking: list[Asking] = []
+        self._waiting: list[Asking] = []
         Thread(target=self._run, name=f"worker on {device}", daemon=True).start()
 
     def take(self, message: bytes, fetch: Fetch) -> None:
-        """Takes a `messages.ToldMessage`, from any thread, and returns at once."""
+        """Queues a `messages.ToldMessage` and returns at once. Thread-safe."""
         self._inbox.put((message, fetch))
 
     def say(self, message: SaidMessage) -> None:
-        """Says something to the driver."""
+        """Sends a message to the driver."""
         self._say(encoded(message))
 
     def _run(self) -> None:
@@ -88,42 +87,42 @@ class Worker:
             while True:
                 self.listen()
                 self.serve()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver has to hear of it
+        except Exception as error:  # noqa: BLE001 - report every error to the driver
             self.say(Unusable(reason=" ".join(str(error).split()) or type(error).__name__))
 
     def _probed(self) -> Facts:
         return probed(self.device_for(probe_model()), OpenSettings(threads=self.threads_of(None)), self.threads)
 
     def listen(self, wait_s: float | None = None) -> None:
-        """Takes what has come; waits where nothing has, at most so long, or until something does."""
+        """Processes queued messages; if there are none, waits up to `wait_s` (None: forever) for one."""
         try:
             item = self._inbox.get(timeout=wait_s) if wait_s != 0 else self._inbox.get_nowait()
             while True:
-                self._hear(*item)
+                self._receive(*item)
                 item = self._inbox.get_nowait()
         except Empty:
             pass
 
-    def _hear(self, message: bytes, fetch: Fetch) -> None:
-        heard = messages.told(message)
-        if isinstance(heard, Call):
-            self._calls.append((heard, fetch))
-        elif isinstance(heard, Known):
-            self._known[heard.call] = heard.rows
-        elif (before := self._stops.get(heard.call)) is None or before.how != "now":
-            self._stops[heard.call] = heard
+    def _receive(self, message: bytes, fetch: Fetch) -> None:
+        received = messages.told(message)
+        if isinstance(received, Call):
+            self._assignments.append((received, fetch))
+        elif isinstance(received, Known):
+            self._known[received.call] = received.rows
+        elif (before := self._stops.get(received.call)) is None or before.how != "now":
+            self._stops[received.call] = received
 
     def serve(self) -> None:
-        """Does one call that has come, if any."""
-        if self._calls:
-            self._do(*self._calls.popleft())
+        """Runs one queued assignment, if there is one."""
+        if self._assignments:
+            self._do(*self._assignments.popleft())
 
     def known(self, call: int) -> Sequence[Row] | None:
-        """The rows that answer what the search of a call has asked; None where they have not come."""
+        """Returns the rows that answer the questions of an assignment; None until they arrive."""
         return self._known.pop(call, None)
 
     def stopped(self, call: int) -> Stop | None:
-        """How a call is to end; None where it is to go on."""
+        """Returns the stop request for an assignment; None without one."""
         return self._stops.get(call)
 
     def _do(self, call: Call, fetch: Fetch) -> None:
@@ -132,7 +131,7 @@ class Worker:
             self.say(Done(call=call.call, result=self._result(call, WorkerContext(self, call, fetch))))
         except DeviceLostError:
             raise
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the driver has to hear of it
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - report every error to the driver
             self.say(messages.failed(call.call, error))
         finally:
             self._stops.pop(call.call, None)
@@ -147,7 +146,7 @@ class Worker:
         return kind.do(read_as(call.work, kind.work), context)
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """Takes what others have measured: for the searches that wait here, where any do."""
+        """Merges other workers' rows into the database and counts them for waiting searches."""
         self._count(rows)
         self.database.merge(rows)
 
@@ -156,11 +155,11 @@ class Worker:
         self.say(Measured(rows=tuple(rows)))
 
     def _count(self, rows: Sequence[Row]) -> None:
-        for each in self._asking:
+        for each in self._waiting:
             each.model.cost.measured_by_others(rows)
 
     def device_for(self, model: Model | None = None) -> ProfiledDevice:
-        """The device.
+        """Returns the device.
 
         Raises:
             UsageError: it is not attached, or a library is missing.
@@ -171,10 +170,10 @@ class Worker:
         return found
 
     def loaded(self, sent: SentModel, fetch: Fetch) -> Model:
-        """The model that was sent; the latest are kept.
+        """Returns the model that was sent, from a small cache.
 
         Raises:
-            InvalidModelError: it is not the one that the driver has.
+            InvalidModelError: it differs from the driver's model.
         """
         key = (sent.sha256, sent.name)
         if key not in self._models:
@@ -185,10 +184,10 @@ class Worker:
         return self._models[key]
 
     def threads_of(self, asked: int | None) -> int | None:
-        """The threads that a job uses here.
+        """Returns the number of threads that a job uses on this worker.
 
         Raises:
-            UsageError: more are asked for than this worker has.
+            UsageError: the worker has fewer threads than `asked`.
         """
         if self.device != "cpu":
             return asked
@@ -197,15 +196,15 @@ class Worker:
         return asked or self.threads
 
     def cost(self, sent: SentModel, fetch: Fetch, settings: OpenSettings) -> MeasuredCosts:
-        """Latencies of a model that is open: that of a search that waits here, or else `opened`."""
-        asking = (each.cost for each in self._asking if (each.sent, each.settings) == (sent, settings))
+        """Returns the latencies of a model: those of a waiting search if it has the model open, else of `opened`."""
+        asking = (each.cost for each in self._waiting if (each.sent, each.settings) == (sent, settings))
         return next(asking, None) or self.opened(sent, fetch, settings).cost
 
     def opened(self, sent: SentModel, fetch: Fetch, settings: OpenSettings) -> OpenModelHere:
-        """The model, open on the device; it stays open until another one is.
+        """Opens the model on the device. It stays open until another model is opened.
 
         Raises:
-            InvalidModelError: it is not the one that the driver has, or onnxruntime refuses it.
+            InvalidModelError: it differs from the driver's model, or onnxruntime rejects it.
             DeviceError: the device cannot place it.
         """
         if self._open is not None and (self._open.sent, self._open.settings) == (sent, settings):
@@ -218,16 +217,16 @@ class Worker:
         return found
 
     def close_model(self) -> None:
-        """Frees what is open."""
+        """Closes the open model, if there is one."""
         if self._open is not None:
             self._open.model.close()
             self._open = None
 
     @contextmanager
     def waiting(self, asking: Asking) -> Iterator[None]:
-        """A context in which a search waits for others' answers."""
-        self._asking.append(asking)
+        """A context in which a search waits for the answers of other workers."""
+        self._waiting.append(asking)
         try:
             yield
         finally:
-            self._asking.pop()
+            self._waiting.pop()

@@ -1,4 +1,4 @@
-"""A call on a worker: the `Context` of its task, which is also the observer and the interrupt of the job."""
+"""The `Context` of a task on a worker. It also serves as the observer and the interrupt of the job."""
 
 from __future__ import annotations
 
@@ -30,45 +30,44 @@ if TYPE_CHECKING:
     from iosched.jobs.pool.worker import Worker
 
 _PROGRESS_S = 0.5
-"""Progress is for people: it is said so seldom that it costs nothing."""
+"""Minimum interval between progress messages, so that their cost is negligible."""
 
 Fetch = Callable[[], bytes]
-"""Brings the ONNX file that a message is about."""
+"""Returns the bytes of the ONNX file of a message."""
 
 
 class WorkerContext:
-    """One call; belongs to the worker's thread.
+    """One assignment. Used from the worker's thread only.
 
     Attributes:
-        can_come: True: interruptions come as messages, and are held back until the job asks for them.
-        accepted: whether the user wants the best that is known, and soon.
+        can_come: True: interruptions arrive as messages and are deferred until the job checks for them.
+        accepted: whether the user asked for the best known result.
     """
 
     can_come = True
 
     def __init__(self, worker: Worker, call: Call, fetch: Fetch) -> None:
-        """Does nothing yet."""
         self._worker, self._call, self._fetch = worker, call, fetch
-        self._said_at = 0.0
+        self._reported_at = 0.0
         self.accepted = False
 
     @property
     def observer(self) -> Observer:
-        """This call, which says how far it is."""
+        """This context, which sends progress."""
         return self
 
     @property
     def interrupt(self) -> Interrupt:
-        """This call, which is told to stop."""
+        """This context, which receives stop requests."""
         return self
 
     @property
     def model(self) -> Model:
-        """The model that was sent."""
+        """The task's model."""
         return self._worker.loaded(self._call.model, self._fetch)
 
     def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
-        """The settings of a job on the worker's device, or on a GPU that it simulates, in the time that is left."""
+        """Adapts a job's settings to the worker's device, or to a simulated GPU, and to the remaining time."""
         left_s, worker = self._call.left_s, self._worker
         if left_s is not None:
             asked = replace(asked, budget_s=left_s if asked.budget_s is None else min(left_s, asked.budget_s))
@@ -79,19 +78,19 @@ class WorkerContext:
         return replace(asked, threads=worker.threads_of(asked.threads), profile_db=None)
 
     def opened(self, device: str, asked: OpenSettings) -> OpenModel:
-        """The model, open on the worker's device."""
+        """Opens the model on the worker's device."""
         del device
         return self._worker.opened(self._call.model, self._fetch, self._opening(asked))
 
     def cost(self, asked: OpenSettings) -> MeasuredCosts:
-        """Latencies of the model: where it is open for a search that waits, those of that one."""
+        """Returns the latencies of the model; those of a waiting search if it has the model open."""
         return self._worker.cost(self._call.model, self._fetch, self._opening(asked))
 
     def _opening(self, asked: OpenSettings) -> OpenSettings:
         return replace(asked, threads=self._worker.threads_of(asked.threads))
 
     def lent(self, opening: OpenSettings) -> Lent:
-        """The worker's database, and other workers to ask."""
+        """Returns the worker's database and a prefetcher as shared resources."""
         return Lent(self._worker.database, partial(self._opened, opening), counts_opening=self._call.left_s is not None)
 
     def _opened(self, opening: OpenSettings, model: OpenModel, pace: Pace) -> Prefetchable | None:
@@ -101,43 +100,43 @@ class WorkerContext:
     def ahead(
         self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
-        """What has other workers answer the questions of a search; None where they are not asked."""
+        """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
         if not self._call.asks:
             return None
         return RemotePrefetch(self._worker, self, self._call.model, self._opening(opening), model, is_over)
 
     def write(self, path: Path) -> None:
-        """Writes the file that was sent."""
+        """Writes the ONNX file."""
         data, sent = self._fetch(), self._call.model
         if sha256(data).hexdigest() != sent.file:
             raise InvalidModelError(f"the file of {sent.name!r} was changed on its way: start again")
         path.write_bytes(data)
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Says how far the work is, if that was not said a moment ago."""
+        """Sends progress unless it was sent a moment ago."""
         now = time.monotonic()
-        if now - self._said_at >= _PROGRESS_S:
-            self._said_at = now
+        if now - self._reported_at >= _PROGRESS_S:
+            self._reported_at = now
             self._worker.say(Progress(call=self.number, done=done, total=total, text=text))
 
     def step(self, step: int, value: float) -> None:
-        """Says what a score command has printed."""
+        """Sends the output of a score command."""
         self._worker.say(Step(call=self.number, step=step, value=value))
 
     def stopped(self) -> How | None:
-        """How the call is to end; None where it is to go on."""
+        """Returns how to end the assignment; None if it should continue."""
         self._worker.listen(0)
         stop = self._worker.stopped(self.number)
         return None if stop is None else stop.how
 
     @property
     def came(self) -> bool:
-        """Whether an interruption has come, and `ask` has not been called since."""
+        """Whether an interruption has arrived since the last `ask`."""
         how = self.stopped()
         return how == "now" or (how is not None and not self.accepted)
 
     def ask(self) -> None:
-        """Goes on with the best that is known, or ends, as the user wants.
+        """Accepts the best known result, or ends the job.
 
         Raises:
             KeyboardInterrupt: the user wants no result.
@@ -147,15 +146,15 @@ class WorkerContext:
         self.accepted = True
 
     def holding(self) -> AbstractContextManager[None]:
-        """A context in which interruptions are held back, as they are at all times."""
+        """A context that defers interruptions; they are always deferred here."""
         return nullcontext()
 
     @property
     def number(self) -> int:
-        """What the driver knows this call by."""
+        """The number of the assignment."""
         return self._call.call
 
     @property
     def left_s(self) -> float | None:
-        """The seconds that are left; None for no limit."""
+        """The remaining seconds; None for no limit."""
         return self._call.left_s

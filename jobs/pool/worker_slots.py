@@ -1,4 +1,4 @@
-"""Which workers there are and ought to be: one for each device that is asked for, started again where it was lost."""
+"""Device slots of a cluster. Each wanted slot has one worker, which is restarted if it is lost."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.profiler.store.tables import Row, StageRow
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 60.0
-"""How long a device stays without a worker that was lost: twice as long each time, until one has done something."""
+"""Delay before a lost worker is restarted. It doubles with each loss until a worker completes an assignment."""
 
 GO_ON = "What was measured is kept: run the command again to go on from there, with a larger --budget if it has one."
 
 WATCHED, MOST_DISTURBED = 10, 7
-"""Of so many stages that a worker measured last so many may have been disturbed."""
+"""A worker is noisy if more than `MOST_DISTURBED` of its latest `WATCHED` stage measurements were disturbed."""
 
 
 @dataclass(eq=False)
 class ActiveWorker:
-    """A worker that may be given tasks.
+    """A worker that can run tasks.
 
     Attributes:
-        done: calls that it has answered.
-        knows_others: whether it was sent rows of other devices.
-        heard_s: when it was given something, or said something, last.
+        done: number of completed assignments.
+        knows_others: whether it has received rows of other devices.
+        heard_s: time of its latest message or assignment.
     """
 
     facts: Facts
@@ -41,20 +41,18 @@ class ActiveWorker:
         self._disturbed.extend(WATCHED * self.facts.disturbed_by[-1:])
 
     def measured(self, rows: Sequence[Row]) -> None:
-        """The worker has measured these stages, among others."""
+        """Records whether its latest stage measurements were disturbed."""
         self._disturbed.extend(row.disturbed_by for row in rows if isinstance(row, StageRow))
 
     @property
     def noise(self) -> str:
-        """What disturbed nearly all that this worker measured last; empty where nothing did."""
+        """The latest interference, if nearly all recent measurements were disturbed; else empty."""
         disturbed = [reason for reason in self._disturbed if reason]
         return disturbed[-1] if len(disturbed) > MOST_DISTURBED else ""
 
 
 @dataclass
 class _Slot:
-    """One device, and the worker that was started on it last."""
-
     place: Place
     worker: str | None = None
     wait_s: float = FIRST_WAIT_S
@@ -64,17 +62,13 @@ class _Slot:
 
 
 class WorkerSlots:
-    """The devices of a cluster, and their workers. Times are seconds of any clock.
-
-    Args:
-        send: passes a command to the cluster.
-        note: tells people that a worker came, was lost or is not used.
+    """The device slots of a cluster and their workers. Times are seconds of any clock.
 
     Attributes:
-        wanted: names of devices that workers are started for.
-        active: workers that may be given tasks, by name.
-        losses: a line for each worker that was lost.
-        is_known: whether the cluster has said what it has.
+        wanted: names of the devices to start workers on.
+        active: workers that can run tasks, by name.
+        losses: one line per lost worker.
+        is_known: whether the cluster has listed its devices.
     """
 
     def __init__(self, send: Callable[[Command], None], note: Callable[[str], None]) -> None:
@@ -90,15 +84,15 @@ class WorkerSlots:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Devices that the cluster has, by name, sorted."""
+        """Sorted names of the cluster's devices."""
         return tuple(sorted({slot.place.device for slot in self._slots.values()}))
 
     def count(self, device: str) -> int:
-        """How many workers a device can have."""
+        """Returns the maximum number of workers for a device."""
         return sum(slot.place.device == device and not slot.is_closed for slot in self._slots.values())
 
     def change(self, places: Sequence[Place]) -> None:
-        """The cluster has these places now; workers at others are left to end."""
+        """Updates the cluster's places. Workers at removed places continue until they end."""
         found = {
             (place.node, place.device, place.cores, number): place for place in places for number in range(place.count)
         }
@@ -106,26 +100,26 @@ class WorkerSlots:
         self._is_reached = self.is_known = True
 
     def clear(self) -> None:
-        """The cluster is not reached any more, nor any of its workers; it will probably have what it had."""
+        """Removes all workers after the connection was lost, but keeps the slots."""
         self._slots = {key: _Slot(slot.place) for key, slot in self._slots.items()}
         self._is_reached = False
 
     def start(self, now_s: float) -> None:
-        """Starts workers on the wanted devices that have none.
+        """Starts workers in wanted slots without one.
 
-        A device rests no longer once no other one of its name has a worker.
+        A resting slot restarts early if no other slot of its device has a worker.
         """
         served = {slot.place.device for slot in self._slots.values() if slot.worker is not None}
         for slot in self._slots.values() if self._is_reached else ():
-            is_rested = now_s >= slot.again_s or (slot.is_resting and slot.place.device not in served)
-            is_due = slot.worker is None and not slot.is_closed and is_rested
+            may_restart = now_s >= slot.again_s or (slot.is_resting and slot.place.device not in served)
+            is_due = slot.worker is None and not slot.is_closed and may_restart
             if is_due and slot.place.device in self.wanted:
                 self._n_started += 1
                 slot.worker, slot.is_resting = f"worker-{self._n_started}", False
                 self._send(Start(slot.worker, slot.place))
 
     def arrive(self, worker: str, facts: Facts, now_s: float) -> ActiveWorker | None:
-        """A worker is up; None where it is of no use: of another version, or noisy while a quieter machine has one."""
+        """Adds a worker; None if its version differs, or it is noisy and a quieter machine has a worker."""
         if (slot := self._slot_of(worker)) is None:
             self._send(Stop(worker))
             return None
@@ -143,31 +137,31 @@ class WorkerSlots:
         return self.active[worker]
 
     def refuse(self, worker: str, reason: str) -> None:
-        """No worker is of use there."""
+        """Stops a worker and closes its slot."""
         self._send(Stop(worker))
         if (slot := self._slot_of(worker)) is not None:
             slot.worker, slot.is_closed = None, True
-            self._tell_unused(slot.place, reason)
+            self._report_unused(slot.place, reason)
 
     def give_up_noisy(self, now_s: float) -> list[str]:
-        """Rests devices whose workers were disturbed while a quieter machine has one; returns these workers."""
+        """Stops noisy workers whose device has a worker on a quieter machine; returns their names."""
         found = []
-        for worker, member in self.active.items():
-            slot, noise = self._slot_of(worker), member.noise
-            if slot is not None and noise and self._is_quieter_elsewhere(member.place):
+        for worker, active in self.active.items():
+            slot, noise = self._slot_of(worker), active.noise
+            if slot is not None and noise and self._is_quieter_elsewhere(active.place):
                 self._rest(worker, slot, f"its machine has become too noisy to measure on: {noise}", now_s)
                 found.append(worker)
         return found
 
     def proved(self, worker: str) -> None:
-        """A worker has done something, so the next one there will not have to wait long."""
+        """Resets the restart delay after a completed assignment."""
         if (slot := self._slot_of(worker)) is not None:
             slot.wait_s = FIRST_WAIT_S
 
     def lost(self, worker: str, reason: str, now_s: float) -> None:
-        """A worker has ended; another is started there after a while."""
+        """Records a lost worker and schedules its restart."""
         slot = self._slot_of(worker)
-        if (there := slot or self.active.get(worker)) is None:  # a machine that left the cluster has no slot
+        if (there := slot or self.active.get(worker)) is None:  # its machine has left the cluster
             return
         text = f"{worker} on {there.place.device} of {there.place.address} was lost: {reason}"
         self._reasons[there.place.device] = text
@@ -178,35 +172,35 @@ class WorkerSlots:
             slot.wait_s = min(2 * slot.wait_s, LONGEST_WAIT_S)
 
     def why(self, device: str) -> str:
-        """What was last in the way of a worker of a device, as a line; empty where nothing was."""
+        """Returns a line with the latest problem of a device; empty without one."""
         reason = self._reasons.get(device)
         return f"\nThe last: {reason}." if reason else ""
 
     def no_worker(self, device: str, without_s: float) -> IoschedError:
-        """Says that a device has had no worker for so long."""
+        """Returns the error for a device that has had no worker for `without_s` seconds."""
         if device in self._had:
             text = f"all workers on {device} were lost, and none came for {without_s:.0f} s."
             return DeviceLostError(f"{text}{self.why(device)}\n{GO_ON}")
         there = ", ".join(self.devices) or "none"
         return DeviceError(
             f"no worker on {device} came up within {without_s:.0f} s; the cluster has: {there}.{self.why(device)}\n"
-            "See what its machines lack with: iosched devices --cluster"
+            "To list the problems of its machines, run: iosched devices --cluster"
         )
 
     def _rest(self, worker: str, slot: _Slot, reason: str, now_s: float) -> None:
-        """A worker is of less use than others; another is started there after the longest wait."""
+        """Stops a worker; its slot restarts after the longest delay."""
         self._send(Stop(worker))
         slot.worker, slot.again_s, slot.is_resting = None, now_s + LONGEST_WAIT_S, True
-        self._tell_unused(slot.place, reason)
+        self._report_unused(slot.place, reason)
 
-    def _tell_unused(self, place: Place, reason: str) -> None:
+    def _report_unused(self, place: Place, reason: str) -> None:
         text = f"{place.device} of {place.address} is not used: {reason}"
         if self._reasons.get(place.device) != text:
             self._note(text)
         self._reasons[place.device] = text
 
     def _is_quieter_elsewhere(self, place: Place) -> bool:
-        """Whether a worker of the same device on another machine measures undisturbed."""
+        """Whether a worker of the same device on another machine measures without interference."""
         others = (each for each in self.active.values() if each.place.node != place.node)
         return any(each.place.device == place.device and not each.noise for each in others)
 

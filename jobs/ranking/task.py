@@ -1,4 +1,4 @@
-"""What a model costs, as a task of a worker."""
+"""The cost of a model as a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iosched.models.model import Model
 
 
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to find it, see `model_cost`."""
+    """Arguments of `model_cost`."""
 
     measure: Measure
     settings: OptimizeSettings
@@ -26,7 +26,7 @@ def _cost(work: Cost, here: Context) -> ModelCost:
 
 COST = Kind("cost", Cost, ModelCost, _cost)
 SIMULATION = Kind("simulation", Cost, ModelCost, _cost)
-"""The same on a GPU that is not there, by its analytic model."""
+"""The cost on a simulated GPU, by its analytic model."""
 
 
 def cost_task(
@@ -38,7 +38,10 @@ def cost_task(
     jobs: int,
     budget: Budget | None = None,
 ) -> Task[ModelCost]:
-    """Asks what a model costs, one of so many: where workers are left without one, searches ask them, too."""
+    """Creates the task that computes the cost of a model, one of `jobs` such tasks.
+
+    The search of an attached device may ask other workers if there are more workers than tasks.
+    """
     work = Cost(measure, target.on(settings))
     if target.is_simulated:
         return Task(SIMULATION, work, model, target.workers, budget=budget, rows=target.rows)

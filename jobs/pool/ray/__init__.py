@@ -1,1 +1,1 @@
-"""A transport over Ray: the driver's end, the child process that alone imports Ray, and the actors."""
+"""A transport over Ray: the driver's end, the child process, and the actors."""

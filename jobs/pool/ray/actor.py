@@ -1,6 +1,6 @@
-"""A worker as a Ray actor: a process on one device, which takes messages and is asked for those of its worker.
+"""A worker as a Ray actor: a process on one device that exchanges messages with the child process.
 
-Ray is imported here only where a model is fetched: the child process makes an actor of the class.
+Ray is imported only to fetch a model; the child process turns the class into an actor.
 """
 
 from __future__ import annotations
@@ -18,32 +18,29 @@ _MOST_WAIT_S = 20.0
 
 
 class Works(Protocol):
-    """A worker, which is made with its device, its number of threads and `say`.
+    """A worker. Its constructor takes the device, the number of threads, and `say`.
 
-    `say` passes a message, bytes, to the driver; any thread may call it. The first message describes the worker.
+    `say` sends a message as bytes to the driver and is thread-safe. The first message describes the worker.
     """
 
     def take(self, message: bytes, fetch: Callable[[], bytes]) -> None:
-        """Accepts a message and returns at once; an exception ends the worker.
+        """Queues a message from the driver and returns at once; an exception ends the worker.
 
-        Args:
-            message: from the driver.
-            fetch: returns the model that was sent with it; any thread may call it.
+        `fetch` returns the model that belongs to the message and is thread-safe.
         """
         ...
 
 
 class WorkerActor:
-    """One worker. Answers `said` on one thread while another takes messages."""
+    """Hosts one worker. One thread answers `said` while another runs `take`."""
 
     def __init__(self, device: str, threads: int, cores: tuple[int, ...], made_by: str) -> None:
-        """Binds the process to its processors, then makes the worker.
+        """Binds the process to its processors, then creates the worker.
 
         Args:
-            device: what it holds; see `Place`.
-            threads: how many it may use.
-            cores: the processors; empty for all.
-            made_by: "module:name" of what makes a `Works`.
+            device: see `Place`.
+            cores: numbers of the processors; empty for all.
+            made_by: "module:name" of a constructor of `Works`.
         """
         bind(cores)
         module, _, name = made_by.partition(":")
@@ -51,14 +48,14 @@ class WorkerActor:
         self._works: Works = getattr(import_module(module), name)(device, threads, self._said.put)
 
     def take(self, message: bytes, models: Sequence[Any]) -> None:
-        """Passes a message on; `models` holds the reference of its model, in a list so that Ray does not fetch it."""
+        """Passes a message on. `models` holds the reference of its model, in a list so that Ray does not fetch it."""
         self._works.take(message, lambda: _fetched(models))
 
     def said(self) -> list[bytes]:
-        """Returns the messages since the last call; waits for one, but not for ever.
+        """Returns the messages since the last call; waits a limited time for one.
 
         Raises:
-            TypeError: one is not bytes; the child process would unpickle it.
+            TypeError: a message is not bytes; the child process would unpickle it.
         """
         found: list[bytes] = []
         with suppress(Empty):
@@ -71,7 +68,7 @@ class WorkerActor:
 
 
 def bind(cores: Sequence[int]) -> None:
-    """Binds all threads of this process, and those to come, to these processors; none means all."""
+    """Binds all current and future threads of this process to `cores`; empty for all processors."""
     if not cores:
         return
     for thread in Path("/proc/self/task").iterdir():

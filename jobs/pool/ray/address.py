@@ -1,4 +1,4 @@
-"""Parses `--cluster`, without Ray."""
+"""Parses `--cluster` without importing Ray."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_LOCAL = 1024
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A cluster of this machine alone, which is started for one command and ends with it.
+    """A cluster on this machine that runs for one command.
 
     Attributes:
-        workers: number of workers, each with processors of its own.
+        workers: number of workers, each with its own processors.
     """
 
     workers: int
@@ -31,11 +31,11 @@ class LocalCluster:
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A cluster that is running already.
+    """A cluster that is already running.
 
     Attributes:
-        address: "HOST:PORT" of its head, for a driver on one of its machines, or "ray://HOST:PORT" of its Ray Client
-            server, for a driver elsewhere; None for the cluster that this machine knows.
+        address: "HOST:PORT" of the head, for a driver on a machine of the cluster; "ray://HOST:PORT" of the Ray Client
+            server, for other drivers; None for the cluster that this machine has joined.
     """
 
     address: str | None
@@ -48,10 +48,10 @@ Cluster = LocalCluster | RunningCluster
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Parses the value of `--cluster`; does not look for the cluster.
+    """Parses the value of `--cluster`; does not connect.
 
     Raises:
-        UsageError: it has none of the forms.
+        UsageError: the value has none of the accepted forms.
     """
     asked = text.strip()
     if asked == "auto":
@@ -59,13 +59,13 @@ def parse_cluster(text: str) -> Cluster:
     if asked.partition(":")[0] == "local":
         count = re.fullmatch("local:([0-9]{1,4})", asked)
         if count is None or not 1 <= int(count[1]) <= _MOST_LOCAL:
-            raise _refused(text, f"say how many workers, 1 to {_MOST_LOCAL}, as in local:2")
+            raise _usage_error(text, f"say how many workers, 1 to {_MOST_LOCAL}, as in local:2")
         return LocalCluster(int(count[1]))
     found = _RUNNING.fullmatch(asked)
     if found is None:
-        raise _refused(text, _hint(asked))
+        raise _usage_error(text, _hint(asked))
     if not 1 <= int(found["port"]) <= _LAST_PORT:
-        raise _refused(text, f"ports are numbers from 1 to {_LAST_PORT}")
+        raise _usage_error(text, f"ports are numbers from 1 to {_LAST_PORT}")
     return RunningCluster(asked)
 
 
@@ -78,5 +78,5 @@ def _hint(asked: str) -> str:
     return "no such form"
 
 
-def _refused(text: str, why: str) -> UsageError:
+def _usage_error(text: str, why: str) -> UsageError:
     return UsageError(f"--cluster {text!r}: {why}\nIt is {FORMS}")

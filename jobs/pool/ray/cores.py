@@ -11,14 +11,10 @@ from iosched.runtime.cores import allowed_cpus, cpu_count, siblings
 
 
 def local_places(workers: int, threads: int | None) -> tuple[Place, ...]:
-    """The places of a local cluster, on the processors that this process may use and within its CPU quota.
-
-    Args:
-        workers: number of workers.
-        threads: of each worker; None for as many as possible.
+    """Returns the places of a local cluster, within this process's processors and CPU quota.
 
     Raises:
-        UsageError: the workers need more threads than processors.
+        UsageError: the workers need more threads than there are processors.
     """
     return divided(workers, threads, allowed_cpus(), cpu_count(), siblings)
 
@@ -26,16 +22,14 @@ def local_places(workers: int, threads: int | None) -> tuple[Place, ...]:
 def divided(
     workers: int, threads: int | None, cpus: Sequence[int], most: int, siblings_of: Callable[[int], Collection[int]]
 ) -> tuple[Place, ...]:
-    """Divides processors evenly: `len(cpus) // workers` each, none shared, and physical cores kept whole if possible.
+    """Gives each worker `len(cpus) // workers` processors of its own, and keeps physical cores whole if possible.
 
     Under a quota a worker may have fewer threads than processors.
 
     Args:
-        workers: number of workers.
-        threads: of each worker; None for `most // workers`.
-        cpus: numbers of the processors.
-        most: threads that the processors and the quota can run.
-        siblings_of: the processors of the same physical core, itself included.
+        threads: threads per worker; None for `most // workers`.
+        most: maximum number of threads for the processors and the quota.
+        siblings_of: returns the processors of the same physical core, including the argument.
 
     Raises:
         UsageError: the workers need more than `most` threads.

@@ -1,8 +1,7 @@
-"""The devices of a Ray cluster by the resources of its nodes, and the resources that a worker requests.
+"""Maps the resources of Ray nodes to devices, and devices to the resources that a worker requests.
 
-Ray derives a type of GPU from the driver's name of it ("V100", "A100", but "GTX-1080", "GeForce-GTX-1080" or
-"TITAN-Xp"), one for a node. A machine offers its CPU by a custom resource, of which it has one: no two workers measure
-there at once.
+Ray derives one GPU type per node from the driver's name of the GPU ("V100", "A100", but "GTX-1080", "GeForce-GTX-1080"
+or "TITAN-Xp"). A machine offers its CPU as one unit of a custom resource, so that only one worker measures on it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,7 @@ _LEAST_PART_OF_ID = 6
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of a cluster.
-
-    Attributes:
-        id: of Ray, in hexadecimal.
-        host: the host name.
-        address: the IP address.
-        resources: amounts by Ray's names.
-    """
+    """A machine of a cluster, with amounts by Ray's resource names."""
 
     id: str
     host: str
@@ -37,13 +29,13 @@ class Node:
 
     @property
     def accelerator(self) -> str | None:
-        """Ray's type of its GPUs; None without GPUs of a type."""
+        """Ray's type of its GPUs; None without a typed GPU."""
         names = (name.removeprefix(_ACCELERATOR) for name in self.resources if name.startswith(_ACCELERATOR))
         return next(names, None) if self.resources.get("GPU", 0) >= 1 else None
 
 
 def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """The living nodes among the entries of `ray.nodes()`."""
+    """Returns the live nodes among the entries of `ray.nodes()`."""
     return tuple(
         Node(entry["NodeID"], entry.get("NodeManagerHostname") or address, address, entry.get("Resources") or {})
         for entry in told
@@ -52,11 +44,9 @@ def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
 
 
 def named(nodes: Sequence[Node], before: Mapping[str, str]) -> dict[str, str]:
-    """Names of nodes by their ids: the host name, with a part of the id where another node has that name.
+    """Returns node names by ID: the host name, with a prefix of the ID if another node has the same host name.
 
-    Args:
-        nodes: all living nodes.
-        before: earlier names, which nodes keep: workers are known by them.
+    Names in `before` do not change because they identify workers.
     """
     found = {node.id: before[node.id] for node in nodes if node.id in before}
     for node in sorted(nodes, key=lambda node: node.id):
@@ -66,27 +56,23 @@ def named(nodes: Sequence[Node], before: Mapping[str, str]) -> dict[str, str]:
 
 
 def places_on(nodes: Sequence[Node], called: Mapping[str, str]) -> dict[Place, Node]:
-    """The places of each node, sorted by name.
+    """Returns the places of all nodes, sorted by name. `called` holds the names.
 
-    A node that offers no device has a CPU place of count 0, so that people see why.
-
-    Args:
-        nodes: all living nodes.
-        called: their names, see `named`.
+    A node that offers no device has a CPU place of count 0, so that a survey can report it.
     """
     return {place: node for node in sorted(nodes, key=lambda node: called[node.id]) for place in _places(node, called)}
 
 
 def gpu_key(accelerator: str) -> str:
-    """The key of a GPU by Ray's type; the type in lower case, which is no key, for an unknown GPU."""
+    """Returns the key of a GPU of Ray's type; for an unknown GPU, the type in lower case."""
     spec = spec_of(accelerator)
     return accelerator.lower() if spec is None else spec.key
 
 
 def request(place: Place, node: Node) -> dict[str, object]:
-    """Options of an actor that has one device of `place` for itself.
+    """Returns the options of an actor that has one device of `place` to itself.
 
-    A type of accelerator alone requests a thousandth of it, which excludes nobody, so the GPU is requested too.
+    An accelerator type alone requests 0.001 of it, which excludes no other actor, so the GPU is requested too.
     """
     if place.device == "cpu":
         return {"num_cpus": 0, "resources": {CPU_RESOURCE: 1}}

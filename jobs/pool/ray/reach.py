@@ -1,6 +1,6 @@
-"""Finds a cluster and connects to it, and explains Ray's exceptions to people.
+"""Finds and checks cluster addresses, retries connections, and explains Ray's exceptions.
 
-Addresses are checked before Ray sees them: where nothing listens, Ray takes long to say so, or ends the process.
+Addresses are checked first: if nothing listens, Ray takes long to fail or ends the process.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MOST = 300
 
 
 class UnreachedError(Exception):
-    """There is no cluster; the text says why."""
+    """The cluster cannot be reached; the text gives the reason."""
 
 
 def known_address(of: Mapping[str, str] = os.environ) -> str:
-    """The address for `auto`: RAY_ADDRESS, or the cluster that this machine has joined.
+    """Returns the address for `auto`: RAY_ADDRESS, or the cluster that this machine has joined.
 
     Raises:
-        UnreachedError: there is none.
+        UnreachedError: there is neither.
     """
     named = of.get("RAY_ADDRESS", "").strip()
     if named and named not in ("auto", "local"):
@@ -48,7 +48,7 @@ def known_address(of: Mapping[str, str] = os.environ) -> str:
 
 
 def check(address: str) -> None:
-    """Checks that something listens at "HOST:PORT" or "ray://HOST:PORT".
+    """Checks that a server listens at "HOST:PORT" or "ray://HOST:PORT".
 
     Raises:
         UnreachedError: nothing listens, or the host is unknown.
@@ -64,13 +64,13 @@ def check(address: str) -> None:
 
 
 def patiently(connect: Callable[[], object]) -> None:
-    """Connects, with three attempts if the head fails to start a server for Ray Client.
+    """Connects, with up to three attempts if the head fails to start a Ray Client server.
 
-    The server is a process for each driver, which sometimes dies as it is forked (github.com/ray-project/ray, issue
-    63202) or starts too late on a busy head. Ray has cleaned up and waited by then, so `ray.init` can be called again.
+    Ray starts one server process per driver. It sometimes dies when it is forked (github.com/ray-project/ray, issue
+    63202), or starts too late on a busy head. Ray cleans up afterwards, so `ray.init` can be called again.
 
     Raises:
-        Exception: any other of `connect`, or its last.
+        Exception: any other exception of `connect`, or its last one.
     """
     for _ in range(_TRIES - 1):
         with suppress(ConnectionAbortedError):
@@ -80,9 +80,9 @@ def patiently(connect: Callable[[], object]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Explains why a worker was lost: by a known phrase in Ray's exception, or its last line."""
+    """Explains the loss of a worker by a known phrase in Ray's exception, or by its last line."""
     text = str(error)
-    _, is_ours, raised = text.rpartition("iosched.models.errors.")  # by the worker, as it ends a traceback
+    _, is_ours, raised = text.rpartition("iosched.models.errors.")  # the worker's error ends a traceback
     if is_ours:
         return " ".join(raised.partition(": ")[2].split())[:_MOST]
     known = (said for sign, said in _SIGNS if sign in text)
@@ -90,7 +90,7 @@ def reason(error: BaseException) -> str:
 
 
 def unreached(error: Exception) -> str:
-    """Explains why there is no cluster; without the right token, Ray only says that it cannot connect."""
+    """Explains a failed connection. For a wrong token, Ray only reports that it cannot connect."""
     if isinstance(error, UnreachedError):
         return str(error)
     told = _lines(str(error)) or _lines(repr(error))
@@ -107,5 +107,4 @@ def unreached(error: Exception) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines that are not empty, shortened."""
     return [line.strip()[:_MOST] for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The driver's end of a Ray cluster: starts the child process that talks to Ray, and sees when that ends."""
+"""The driver's end of a Ray cluster: starts the child process that calls Ray, and detects its end."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from iosched.runtime.lacking import way_to_install
 
 CHILD = "iosched.jobs.pool.ray.child"
 _CLOSE_S = 6.0
-_MOST_PATH = 32  # Ray has sockets below, whose paths Linux limits to 107 characters
+_MOST_PATH = 32  # Ray's socket paths below it may have 107 characters
 _RECONNECT_S = 30
-_GRACE_S = 10  # of the child's silence; it gives the head no longer either
+_GRACE_S = 10  # as long as the child waits for a silent head
 
 
 class Setup(msgspec.Struct, frozen=True):
     """The first line that the child process reads.
 
     Attributes:
-        address: where to connect; None for a cluster of its own.
-        made_by: what makes workers; see `WorkerActor`.
-        folder: a private folder, which is removed when the cluster is left.
-        places: of a cluster of its own; empty for the places that the cluster's nodes tell.
+        address: of a running cluster; None to start a local one.
+        made_by: the constructor of workers; see `WorkerActor`.
+        folder: a private folder, which is removed at the end.
+        places: of a local cluster; empty to use the places of the cluster's nodes.
     """
 
     address: str | None
@@ -54,20 +54,19 @@ prepare(Setup, Command, Event)
 
 
 def encoded(said: Setup | Command | Event) -> bytes:
-    """A line of JSON, with its end."""
+    """Encodes a line of JSON, with the line ending."""
     return msgspec.json.encode(said) + b"\n"
 
 
 class RayTransport:
-    """A `Transport` over Ray. The first event is `Reached`, or `Unreached` where there is no cluster."""
+    """A `Transport` over Ray. The first event is `Reached`, or `Unreached` if the connection fails."""
 
     def __init__(self, cluster: Cluster, threads: int | None = None, made_by: str = WORKER) -> None:
-        """Starts the child process, and waits for nothing.
+        """Starts the child process and returns at once.
 
         Args:
-            cluster: where the workers are.
-            threads: of each worker of a local cluster; None for as many as there can be.
-            made_by: what makes a worker; see `WorkerActor`.
+            threads: threads per worker of a local cluster; None for as many as possible.
+            made_by: the constructor of workers; see `WorkerActor`.
 
         Raises:
             UsageError: a local cluster needs more processors than there are.
@@ -75,7 +74,7 @@ class RayTransport:
         """
         if find_spec("ray") is None:
             install = way_to_install("fleet")
-            raise DeviceError(f"Ray, which reaches the machines of a cluster, is not installed; {install}")
+            raise DeviceError(f"clusters need Ray, which is not installed; {install}")
         self._setup = _setup(cluster, threads, made_by)
         self._child = _child(Path(self._setup.folder), cluster)
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -90,15 +89,15 @@ class RayTransport:
 
     @property
     def pid(self) -> int:
-        """The child process."""
+        """The process ID of the child process."""
         return self._child.pid
 
     def send(self, command: Command) -> None:
-        """Passes a command on and returns at once; does nothing after `Unreached`."""
+        """Sends a command and returns at once; does nothing after `Unreached`."""
         self._lines.put(encoded(command))
 
     def receive(self, timeout_s: float) -> Sequence[Event]:
-        """Returns the events since the last call, in order; waits for one, at most `timeout_s`."""
+        """Returns the events since the last call, in order; waits up to `timeout_s` for one."""
         found: list[Event] = []
         with suppress(queue.Empty):
             found.append(self._events.get(timeout=timeout_s))
@@ -107,17 +106,17 @@ class RayTransport:
         return found
 
     def wait_until_reached(self) -> None:
-        """Waits until the cluster is reached, three minutes at most; takes no event.
+        """Waits up to three minutes for the connection; consumes no event.
 
         Raises:
-            DeviceError: it cannot be reached.
+            DeviceError: the cluster cannot be reached.
         """
         self._reached.result()
 
     def close(self) -> None:
-        """Leaves the cluster: ends the workers, and a local cluster whole."""
+        """Stops the workers, and a local cluster as a whole."""
         self._lines.put(None)
-        self._reader.join(_CLOSE_S)  # ends when the child has
+        self._reader.join(_CLOSE_S)  # the reader ends with the child
         self._end()
         self._reader.join(_CLOSE_S)
         self._writer.join(_CLOSE_S)
@@ -134,7 +133,7 @@ class RayTransport:
         pipe = self._child.stdout
         assert pipe is not None
         said = None
-        with pipe, suppress(msgspec.DecodeError, OSError):  # half a line, of a child that was killed
+        with pipe, suppress(msgspec.DecodeError, OSError):  # half a line from a killed child
             for line in pipe:
                 event: Event = msgspec.json.decode(line, type=Event)
                 if isinstance(event, Unreached):
@@ -143,19 +142,19 @@ class RayTransport:
                 self._events.put(event)
                 if isinstance(event, Reached):
                     self._reached.set_result(None)
-        with suppress(ChildProcessError):  # another thread was first
+        with suppress(ChildProcessError):  # already waited for
             os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
         self._end()
-        reason = said or self._how_it_ended()
+        reason = said or self._exit_reason()
         self._events.put(Unreached(reason, has_ended=self._setup.address is None and self._has_ended))
         if not self._reached.done():
             self._reached.set_exception(DeviceError(reason))
         self._lines.put(None)
 
     def _end(self) -> None:
-        """Ends what is left of the child and of what it has started.
+        """Ends the child process and its descendants.
 
-        Only then is the child waited for: until then nobody else can have its number, which its session has too.
+        The child is waited for last, because its number, which is also its session, must not be reused before.
         """
         with self._ending, suppress(TimeoutExpired):
             if self._child.returncode is None:
@@ -163,7 +162,7 @@ class RayTransport:
                 self._child.wait(_CLOSE_S)
                 shutil.rmtree(self._setup.folder, ignore_errors=True)
 
-    def _how_it_ended(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._child.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"the process that talks to Ray {how}"
@@ -171,11 +170,11 @@ class RayTransport:
 
 @contextmanager
 def opened(cluster: Cluster, threads: int | None = None) -> Iterator[RayTransport]:
-    """A transport to a cluster that is reached, and is left at the end.
+    """Connects to a cluster and closes the transport on exit.
 
     Raises:
         UsageError: a local cluster needs more processors than there are.
-        DeviceError: Ray is not installed, or there is no cluster.
+        DeviceError: Ray is not installed, or the cluster cannot be reached.
     """
     transport = RayTransport(cluster, threads)
     try:
@@ -193,36 +192,36 @@ def _setup(cluster: Cluster, threads: int | None, made_by: str) -> Setup:
 
 
 def _child(folder: Path, cluster: Cluster) -> Popen[bytes]:
-    command = [sys.executable, "-P", "-m", CHILD]  # -P: nothing of the working folder is imported
+    command = [sys.executable, "-P", "-m", CHILD]  # -P: do not import from the working folder
     env = environment(cluster, folder)
-    with (folder / "log").open("wb") as log:  # a session of its own: Ctrl-C is the driver's affair
+    with (folder / "log").open("wb") as log:  # own session: only the driver handles Ctrl-C
         return Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, cwd=folder, env=env, start_new_session=True)
 
 
 def environment(cluster: Cluster, folder: Path, of: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of the child process, out of this one's.
+    """Returns the environment of the child process.
 
-    A local cluster listens on the loopback interface alone and has a token, which only the user can read; of the user's
-    settings of Ray, made for other clusters, nothing holds. All that has to be so before `ray` is imported.
+    A local cluster listens on the loopback interface only and has a token that only the user can read. It ignores the
+    user's Ray settings, which are for other clusters. The variables must be set before `ray` is imported.
     """
     found = {**of, "RAY_USAGE_STATS_ENABLED": "0", **_search_path(of)}
     if isinstance(cluster, RunningCluster):
-        # After so long the server of Ray Client forgets a driver that is gone, and one that it could not serve: else 30
+        # How long the Ray Client server keeps a lost driver, or one that it could not serve; 30 s by default
         return {"RAY_CLIENT_RECONNECT_GRACE_PERIOD": str(_GRACE_S), **found}
     return {
         **{name: value for name, value in found.items() if not name.startswith("RAY_")},
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that Ray takes 127.0.0.1 for the address of this machine
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray use 127.0.0.1 as the address of this machine
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(_token(folder)),  # else Ray writes it into the home folder, for all to read
-        "RAY_worker_niceness": "0",  # else 15: whatever else runs would take the processors from what is measured
+        "RAY_AUTH_TOKEN_PATH": str(_token(folder)),  # by default Ray writes a world-readable file in the home folder
+        "RAY_worker_niceness": "0",  # 15 by default, which would let other processes disturb measurements
         "RAY_enable_worker_prestart": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(_RECONNECT_S),
     }
 
 
 def _search_path(of: Mapping[str, str]) -> dict[str, str]:
-    """PYTHONPATH as it is understood from another working folder."""
+    """Returns PYTHONPATH with absolute folders, since the child has another working folder."""
     folders = [str(Path(folder).absolute()) for folder in of.get("PYTHONPATH", "").split(os.pathsep) if folder]
     return {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
 

@@ -1,4 +1,4 @@
-"""The workers of the child process as actors of Ray. All that calls Ray here runs on one thread."""
+"""Workers of the child process as Ray actors. All calls of Ray run on one thread."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from iosched.jobs.pool.transport import Event, Lost, ModelFile, Place, Said, Sen
 START_S = 180.0
 END_S = 10.0
 MODELS = 8
-_THREADS = 2  # one answers `said`, one takes messages
+_THREADS = 2  # one answers `said`, one runs `take`
 
 
 @dataclass
-class _Held:
-    """A worker.
+class _RunningActor:
+    """A worker that has not been stopped or lost.
 
     Attributes:
-        actor: Ray's handle of it.
-        until: when it is lost unless it has said something; once it is being ended, when that is given up.
-        reason: why it is being ended.
+        actor: Ray's handle.
+        until: the deadline of its first message; while it is being killed, the deadline of its end.
+        reason: why it is being killed; None if it is not.
     """
 
     actor: Any
@@ -44,27 +44,21 @@ class _Held:
 
 
 class Workers:
-    """Starts workers, passes messages and reports the lost.
+    """Starts workers, passes messages, and reports lost workers.
 
-    A worker that fails is killed, and asked until Ray says that it died: only then its process is known to have ended.
+    A failed worker is killed and polled until Ray reports its death, which proves that its process has ended.
     """
 
     def __init__(self, made_by: str, tell: Callable[[Event], None], post: Callable[[Callable[[], None]], None]) -> None:
-        """Begins without workers.
-
-        Args:
-            made_by: see `WorkerActor`.
-            tell: reports an event.
-            post: has the thread of all methods call a function; any thread may call it.
-        """
+        """Starts without workers. `post` runs a function on the thread of all methods and is thread-safe."""
         self._made_by = made_by
         self._tell = tell
         self._post = post
-        self._held: dict[str, _Held] = {}
+        self._running: dict[str, _RunningActor] = {}
         self._models: OrderedDict[str, Any] = OrderedDict()
 
     def start(self, command: Start, nodes: Mapping[Place, Node]) -> None:
-        """Asks Ray for an actor on the node of a place."""
+        """Requests an actor on the node of a place."""
         worker, place = command.worker, command.place
         if place not in nodes:
             self._tell(Lost(worker, "its machine left the cluster", has_ended=True))
@@ -74,72 +68,72 @@ class Workers:
         wanted = {"scheduling_strategy": there, "max_concurrency": _THREADS, **request(place, node)}
         kind = ray.remote(WorkerActor).options(**wanted)
         actor = kind.remote(place.device, place.threads, place.cores, self._made_by)
-        self._held[worker] = _Held(actor, time.monotonic() + START_S)
-        self._ask(worker, actor.said.remote())
+        self._running[worker] = _RunningActor(actor, time.monotonic() + START_S)
+        self._await_answer(worker, actor.said.remote())
 
     def send(self, command: Send) -> None:
-        """Passes a message on; puts its model into Ray's store unless that is among the last `MODELS`."""
+        """Sends a message, and puts its model into the object store unless it is among the last `MODELS` models."""
         worker, model = command.worker, command.model
-        if worker not in self._held:
+        if worker not in self._running:
             return
         try:
             models = [] if model is None else [self._reference(model)]
         except OSError as error:
             self._lose(worker, f"the file of its model cannot be read: {error}")
             return
-        self._ask(worker, self._held[worker].actor.take.remote(command.message, models))
+        self._await_answer(worker, self._running[worker].actor.take.remote(command.message, models))
 
     def stop(self, worker: str) -> None:
-        """Kills a worker, of which nothing more is reported."""
-        held = self._held.pop(worker, None)
-        if held is not None:
-            _kill(held)
+        """Kills a worker without further events."""
+        running = self._running.pop(worker, None)
+        if running is not None:
+            _kill(running)
 
     def check(self) -> None:
-        """Loses workers that did not come up in time, and asks those being ended again; to be called each second."""
-        for worker, held in list(self._held.items()):
-            is_late = time.monotonic() > held.until
-            if held.reason is None and is_late:
+        """Reports workers that did not start in time, and polls those being killed. Call it every second."""
+        for worker, running in list(self._running.items()):
+            is_late = time.monotonic() > running.until
+            if running.reason is None and is_late:
                 self._lose(worker, f"it did not come up within {START_S:.0f} s: somebody else may have the device")
-            elif held.reason is not None and is_late:
-                self._forget(worker, held.reason, has_ended=False)
-            elif held.reason is not None:
-                self._ask(worker, held.actor.said.remote())
+            elif running.reason is not None and is_late:
+                self._report_lost(worker, running.reason, has_ended=False)
+            elif running.reason is not None:
+                self._await_answer(worker, running.actor.said.remote())
 
-    def _ask(self, worker: str, asked: Any) -> None:
-        """Continues with a worker's answer, on the thread of all methods."""
+    def _await_answer(self, worker: str, asked: Any) -> None:
+        """Handles the answer of a worker on the thread of all methods."""
         asked.future().add_done_callback(lambda future: self._post(partial(self._answered, worker, future)))
 
     def _answered(self, worker: str, future: Future[object]) -> None:
-        held, error = self._held.get(worker), future.exception()
-        if held is None:
+        running, error = self._running.get(worker), future.exception()
+        if running is None:
             return
         if isinstance(error, ActorDiedError):
-            self._forget(worker, held.reason or reason(error), has_ended=True)
+            self._report_lost(worker, running.reason or reason(error), has_ended=True)
         elif error is not None:
             self._lose(worker, reason(error))
-        elif future.result() is not None:  # of `said`
-            self._heard(worker, held, future.result())
+        elif future.result() is not None:  # the answer of `said`
+            self._forward(worker, running, future.result())
 
-    def _heard(self, worker: str, held: _Held, said: object) -> None:
+    def _forward(self, worker: str, running: _RunningActor, said: object) -> None:
         if not isinstance(said, list) or any(type(message) is not bytes for message in said):
             self._lose(worker, "it answered with something that is not bytes")
             return
-        if said and held.reason is None:
-            held.until = math.inf
+        if said and running.reason is None:
+            running.until = math.inf
         for message in said:
             self._tell(Said(worker, message))
-        self._ask(worker, held.actor.said.remote())
+        self._await_answer(worker, running.actor.said.remote())
 
     def _lose(self, worker: str, why: str) -> None:
-        held = self._held[worker]
-        if held.reason is None:
-            held.reason, held.until = why, time.monotonic() + END_S
-            _kill(held)
-            self._ask(worker, held.actor.said.remote())
+        running = self._running[worker]
+        if running.reason is None:
+            running.reason, running.until = why, time.monotonic() + END_S
+            _kill(running)
+            self._await_answer(worker, running.actor.said.remote())
 
-    def _forget(self, worker: str, why: str, has_ended: bool) -> None:
-        del self._held[worker]
+    def _report_lost(self, worker: str, why: str, has_ended: bool) -> None:
+        del self._running[worker]
         self._tell(Lost(worker, why, has_ended))
 
     def _reference(self, model: ModelFile) -> Any:
@@ -151,6 +145,6 @@ class Workers:
         return self._models[model.digest]
 
 
-def _kill(held: _Held) -> None:
-    with suppress(Exception):  # it may have ended by itself
-        ray.kill(held.actor)
+def _kill(running: _RunningActor) -> None:
+    with suppress(Exception):  # it may have ended already
+        ray.kill(running.actor)
