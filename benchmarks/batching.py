@@ -56,7 +56,7 @@ from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import summarize
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.batching.costs import Even
+from iosched.scheduler.batching.costs import interpolated
 
 Result = TypeVar("Result")
 LEAST_CASE_S = 60.0
@@ -352,7 +352,7 @@ def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     desk = launching(device)
     best_us = partial(in_turn_us, desk)
     costs = SampledCosts(cluster.model, cluster.ensemble, best_us, in_turn=True)
-    prices = Even(costs, len(cluster.members))
+    prices = interpolated(costs, len(cluster.members))
     plan, seconds = timed(lambda: cluster.plan(policy, prices))
     model = cluster.batched(plan)
     kernels = sum(len(kernels_of(model.graph, operator)) for operator in model.graph.operators)

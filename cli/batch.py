@@ -204,7 +204,7 @@ def command(
         refuse_terminal(files.model)
     loaded = read_models(named, binding, skips_broken=settings.skip_broken)
     if dry_run:
-        from iosched.jobs.batching.clusters import estimate
+        from iosched.jobs.batching.plan import estimate
 
         found = estimate(loaded, settings)
         emit_json(estimate_object(found)) if as_json else print_estimate(found)

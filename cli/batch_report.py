@@ -13,7 +13,7 @@ from iosched.cli.words import count_text, latency_text
 if TYPE_CHECKING:
     from iosched.cli.optimized_files import OptimizedFiles
     from iosched.jobs.batch import BatchResult, ClusterResult
-    from iosched.jobs.batching.clusters import ClusterEstimate, Estimate
+    from iosched.jobs.batching.plan import ClusterEstimate, Estimate
     from iosched.jobs.row import Row
     from iosched.models.composition.compose import WeightsMemory
 

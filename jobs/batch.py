@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from iosched.jobs.batching.candidates import Candidates, Desk
-from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
-from iosched.jobs.batching.plan import Cluster, composed
+from iosched.jobs.batching.plan import Cluster, composed, device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResult, document_of
 from iosched.jobs.batching.rivals import Rival, Site
 from iosched.jobs.batching.schedules import alone_us

@@ -22,6 +22,7 @@ from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.pace import PRICED, SEARCHED, Pace
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import Deadline, schedule_by
+from iosched.models.batching.ensemble import Group
 from iosched.models.batching.sample import weightless
 from iosched.models.composition.compose import compose
 from iosched.models.errors import IoschedError
@@ -29,8 +30,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.scheduler.batching.costs import Even
-from iosched.scheduler.batching.ensemble import Group
+from iosched.scheduler.batching.costs import interpolated
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -185,7 +185,7 @@ class Candidates:
 
     def _plan(self, costs: SampledCosts) -> Plan:
         """A plan; only the prices for two and for all models are asked for."""
-        return self.cluster.plan(self.settings.planned_by, Even(costs, len(self.cluster.members)))
+        return self.cluster.plan(self.settings.policy, interpolated(costs, len(self.cluster.members)))
 
     def _note_if_over(self, part: float) -> None:
         if self.pace.is_over(part)() and not self.pace.interrupt.accepted:

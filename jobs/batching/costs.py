@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 
+from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.sample import apart, joining, parting, sample
 from iosched.models.batching.unit import Parts
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
-from iosched.scheduler.batching.ensemble import Ensemble
 
 TOO_DEAR_US = 1e12
 """More than anything saves; finite, since prices are added and subtracted."""

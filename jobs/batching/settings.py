@@ -7,7 +7,7 @@ from pathlib import Path
 
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.scheduler.batching.policy_names import PLANNED, PolicyName
+from iosched.scheduler.batching.policy_names import PolicyName
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
@@ -52,11 +52,6 @@ class BatchSettings:
         return OpenSettings(
             self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
         )
-
-    @property
-    def planned_by(self) -> str:
-        """The policy by which plans are made."""
-        return PLANNED.get(self.policy, self.policy)
 
     @property
     def batches(self) -> bool:

@@ -1,16 +1,30 @@
-"""Tells of each operator of a model what others must have in common with it to become one with it."""
+"""What operators of a model must have in common to become one, and the members of a composed model by that."""
 
 from __future__ import annotations
 
 import json
 from hashlib import sha256
 
-from iosched.models.batching.likeness import Likeness
+from iosched.models.batching.ensemble import Ensemble, Likeness
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.canonical import walked
+from iosched.models.composition.compose import Composition
+from iosched.models.composition.members import owners
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.structure import form_value
+
+
+def ensemble_of(composition: Composition) -> Ensemble:
+    """The members of a composition as batching sees them."""
+    whole = composition.model
+    graph, structure = whole.graph, whole.structure
+    order = tuple(operator.name for operator in structure.operators)
+    names = [name for name, _ in structure.inputs]
+    for operator in order:
+        names.extend(graph.by_name[operator].outputs)
+    reads = {operator.name: tuple(names[number] for number in operator.reads) for operator in structure.operators}
+    return Ensemble(graph, order, owners(whole, composition.members), likeness_of(whole), reads)
 
 
 def likeness_of(model: Model) -> dict[str, Likeness]:

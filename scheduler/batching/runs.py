@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from iosched.scheduler.batching.ensemble import Group
+from iosched.models.batching.ensemble import Group
 from iosched.scheduler.batching.plan import Plan
 
 Pair = tuple[int, int]

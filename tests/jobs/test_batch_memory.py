@@ -17,7 +17,7 @@ from onnx import helper
 from scripted import script_stages
 
 from iosched.jobs.batch import BatchSettings, batch
-from iosched.jobs.batching.clusters import divided
+from iosched.jobs.batching.plan import divided
 from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.composition.members import members_of
 from iosched.models.model import Model

@@ -1,19 +1,36 @@
-"""Plans which operators of several models become one: model by model, each against one that is in the plan already
-(DPBat, algorithm 3).
+"""Plans which operators of several models become one, by a policy.
+
+"dpbat" takes model by model, each against one that is in the plan already (DPBat, algorithm 3). "greedy" does the same
+as if every operator that is not run on its own saved as much. "fcfs" goes layer by layer from the inputs, up to the
+first layer that differs: that is what Retiarii's engine in NNI does across graphs, as DPBat describes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from iosched.scheduler.batching.costs import BatchingCosts, Spread
-from iosched.scheduler.batching.ensemble import Ensemble
+from iosched.models.batching.ensemble import Ensemble, Group
+from iosched.scheduler.baselines import ready_sets
+from iosched.scheduler.batching.clusters import similarities
+from iosched.scheduler.batching.costs import BatchingCosts, EqualGains, spread
 from iosched.scheduler.batching.plan import Plan, difference_us
-from iosched.scheduler.batching.pruning import pruned
+from iosched.scheduler.batching.policy_names import PolicyName
 from iosched.scheduler.batching.runs import Pairing
 
 
-def folded(ensemble: Ensemble, costs: BatchingCosts, similarity: Sequence[Sequence[float]]) -> Plan:
+def planned(ensemble: Ensemble, costs: BatchingCosts, policy: PolicyName) -> Plan:
+    """The plan of a policy at these prices; "auto" plans as "dpbat", and "serial" and "packed" batch nothing."""
+    if policy in ("serial", "packed"):
+        return Plan(ensemble, costs)
+    if policy == "fcfs":
+        return layered(ensemble, costs)
+    if policy == "greedy":
+        return Plan(ensemble, costs, folded(ensemble, EqualGains()).groups)
+    return folded(ensemble, costs)
+
+
+def folded(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
     """The plan of all members, in order of similarity to those that are in it.
 
     Each member is matched with the one member of the plan that it is most like. An operator joins whatever group the
@@ -37,11 +54,11 @@ def folded(ensemble: Ensemble, costs: BatchingCosts, similarity: Sequence[Sequen
     Args:
         ensemble: the members.
         costs: what groups are worth.
-        similarity: of every two members.
 
     Complexity: that of two `Pairing` for each member, and O(operators) to draw the line.
     """
-    prices = [costs, Spread(costs, len(similarity))] if len(similarity) > 2 else [costs]
+    similarity = similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
+    prices = [costs, spread(costs, len(similarity))] if len(similarity) > 2 else [costs]
     plans = (Plan(ensemble, costs, _folded(ensemble, each, similarity).groups) for each in prices)
     return max((pruned(plan) for plan in plans), key=lambda plan: plan.value_us())
 
@@ -109,3 +126,78 @@ def _order(similarity: Sequence[Sequence[float]]) -> list[tuple[int, int | None]
             if similarity[other][new] > similarity[other][old]:
                 closest[other] = new
     return found
+
+
+def pruned(plan: Plan) -> Plan:
+    """The plan without the groups that cost more than they save; each that is taken out makes the plan better.
+
+    Groups are tried one by one, and chains of groups that hang together, until none of them is worth taking out. That
+    is a local optimum, and no more.
+
+    Complexity: O(operators + edges) for each round, of which there is one more than there are rounds in which a group
+    is taken out.
+    """
+    while True:
+        before = plan
+        for gone in [*([group] for group in before.all_groups()), *_chains(before)]:
+            names = [name for group in gone for name in group]
+            if not plan.groups.keys() >= set(names):
+                continue
+            smaller = plan.without(gone)
+            if difference_us(plan, smaller, names) > 0:
+                plan = smaller
+        if plan is before:
+            return plan
+
+
+def _chains(plan: Plan) -> list[list[Group]]:
+    """Groups that hand results to each other in place, together."""
+    found: list[list[Group]] = []
+    links: dict[str, list[Group]] = {}
+    for group in plan.all_groups():
+        for port in range(len(plan.ensemble.reads[group[0]])):
+            feeder = plan.feeder(group, port)
+            if feeder is not None:
+                links.setdefault(group[0], []).append(feeder)
+                links.setdefault(feeder[0], []).append(group)
+    seen: set[str] = set()
+    for group in plan.all_groups():
+        if group[0] in seen or group[0] not in links:
+            continue
+        seen.add(group[0])
+        chain = [group]
+        for each in chain:
+            linked = {other[0]: other for other in links[each[0]] if other[0] not in seen}
+            seen.update(linked)
+            chain.extend(linked.values())
+        found.append(chain)
+    return found
+
+
+def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
+    """The plan that matches each member with the one before it, whatever it is worth.
+
+    Matched operators are equally deep, and an edge leads from a less deep to a deeper operator; so there is no cycle.
+    """
+    plan = Plan(ensemble, costs)
+    known: set[str] = set(ensemble.sequences[0]) if ensemble.sequences else set()
+    for old, new in zip(ensemble.sequences, ensemble.sequences[1:], strict=False):
+        pairs = [pair for pair in _matches(ensemble, new, old) if pair[0] not in known]
+        plan = plan.with_pairs(pairs)
+        known.update(new)
+    return plan
+
+
+def _matches(ensemble: Ensemble, new: Sequence[str], old: Sequence[str]) -> Iterator[tuple[str, str]]:
+    before = ensemble.graph.predecessors.__getitem__
+    for ours, theirs in zip(ready_sets(new, before), ready_sets(old, before), strict=False):
+        keys = [Counter(ensemble.likeness[name].key for name in layer) for layer in (ours, theirs)]
+        if keys[0] != keys[1]:
+            return
+        waiting: dict[str, list[str]] = {}
+        for name in theirs:
+            waiting.setdefault(ensemble.likeness[name].key, []).append(name)
+        for name in ours:
+            other = waiting[ensemble.likeness[name].key].pop(0)
+            if ensemble.are_alike(name, other):
+                yield name, other
