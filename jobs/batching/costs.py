@@ -11,7 +11,7 @@ from math import isfinite
 
 from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.sample import apart, joining, parting, sample
-from iosched.models.batching.unit import Parts
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
 
@@ -69,12 +69,12 @@ class SampledCosts:
 
     def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
         if self.in_turn:
-            alone_us = self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0].name)))
+            alone_us = self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
             return key[1] * alone_us
         return self._once(("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key))])))
 
     def _one_us(self, key: Key, operators: Sequence[Operator]) -> float:
-        return self.best_us(sample(self._parts, _repeated(operators, key)))
+        return self.best_us(sample(self._graph, _repeated(operators, key)))
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""
@@ -85,7 +85,7 @@ class SampledCosts:
         return self._moved("part", tensor, count, parting)
 
     def _moved(self, what: str, tensor: TensorSpec, count: int, make: Callable[[TensorSpec, int, int], Model]) -> float:
-        opset = self._parts.opset
+        opset = self._graph.opset
         key = (what, tensor.dtype, tensor.shape, count)
         return min(self._once(key, lambda: self.best_us(make(tensor, count, opset))), TOO_DEAR_US)
 
@@ -95,13 +95,13 @@ class SampledCosts:
         return {each.name: tuple(spec.name for spec in each.weights) for each in self.model.graph.operators}
 
     @cached_property
-    def _parts(self) -> Parts:
-        return Parts(self.model)
+    def _graph(self) -> EditableGraph:
+        return EditableGraph.of(self.model.proto, self.model.weights, self.model.graph.tensor)
 
-    def _alone(self, name: str) -> Model:
-        if name not in self._samples:
-            self._samples[name] = sample(self._parts, [name])
-        return self._samples[name]
+    def _alone(self, operator: Operator) -> Model:
+        if operator.name not in self._samples:
+            self._samples[operator.name] = sample(self._graph, [operator])
+        return self._samples[operator.name]
 
     def _once(self, key: tuple[object, ...], find: Callable[[], float]) -> float:
         if key not in self._known:
@@ -109,7 +109,7 @@ class SampledCosts:
         return self._known[key]
 
 
-def _repeated(operators: Sequence[Operator], key: Key) -> list[str]:
+def _repeated(operators: Sequence[Operator], key: Key) -> list[Operator]:
     """As many operators as a sample is to have."""
     _, count, _, _ = key
-    return [operators[place % len(operators)].name for place in range(count)]
+    return [operators[place % len(operators)] for place in range(count)]

@@ -5,8 +5,7 @@ There the members get an axis of their own before, which costs nothing: only the
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, same
-from iosched.models.batching.writer import Writer, scaled, spread
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Writer, same, scaled
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Concat", "Split"})
@@ -40,8 +39,8 @@ def _operand(layer: Layer, operand: Operand, axis: int, cut: int, writer: Writer
     if isinstance(operand, Constants):
         if layer.node.op_type == "Split":
             return operand.name
-        value = spread(operand, len(layer.shape), axis, operand.first.shape[axis])
-        name, shape = writer.constant(operand.name, value, layer.count), tuple(operand.first.shape)
+        shape = tuple(operand.first.shape)
+        name = writer.spread(operand, len(layer.shape), axis, shape[axis])
     else:
         name, shape = operand.name, operand.shape
     if axis != cut:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, same
-from iosched.models.batching.writer import Writer, spread, varies
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Writer, same, varies
 from iosched.models.fusion.queries import ACTIVATIONS
 
 UNARY = ACTIVATIONS | {
@@ -48,5 +47,4 @@ def _operand(layer: Layer, operand: Operand, axis: int, writer: Writer) -> str:
     is_bound = layer.node.op_type in UNARY  # a Clip's bounds, which are numbers
     if operand.are_equal and (is_bound or not varies(operand, len(layer.shape), axis)):
         return operand.name
-    value = spread(operand, len(layer.shape), axis, layer.shape[axis])
-    return writer.constant(operand.name, value, layer.count)
+    return writer.spread(operand, len(layer.shape), axis, layer.shape[axis])

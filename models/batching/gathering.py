@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Joined, Layer
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Layer
 from iosched.models.node_attributes import integer
 
 TYPES = frozenset({"Gather"})
@@ -23,8 +22,3 @@ def axes(layer: Layer) -> Axes:
     rank = len(layer.joined()[0].shape)
     chosen, grown = integer(layer.node, "axis") % rank, rows.first.ndim - 1
     return {axis: axis + grown if axis > chosen else axis for axis in range(rank) if axis != chosen}
-
-
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """The node over all members."""
-    return writer.one(layer, axes(layer)[axis], layer.names())

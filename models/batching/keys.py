@@ -6,10 +6,11 @@ import json
 from hashlib import sha256
 
 from iosched.models.batching.ensemble import Ensemble, Likeness
-from iosched.models.batching.unit import Parts, Unit
+from iosched.models.batching.unit import Unit
 from iosched.models.canonical import walked
 from iosched.models.composition.compose import Composition
 from iosched.models.composition.members import owners
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.structure import form_value
@@ -35,7 +36,7 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
 
     Complexity: that of the model's structure, and O(nodes) for each form.
     """
-    structure, parts = model.structure, Parts(model)
+    structure, graph = model.structure, EditableGraph.of(model.proto, model.weights, model.graph.tensor)
     digests = [sha256(json.dumps(form_value(form)).encode()).hexdigest()[:16] for form in structure.forms]
     specs = [text for _, text in structure.inputs]
     for placed in structure.operators:
@@ -46,27 +47,25 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
         operator = model.graph.by_name[placed.name]
         key = f"{digests[form]}: {', '.join(specs[number] for number in placed.reads)}"
         if key not in known:
-            known[key] = _likeness(parts, operator, key)
+            known[key] = _likeness(model, graph, operator, key)
         likeness = known[key]
         if likeness.key != key:  # it goes by the weights as well
-            likeness = Likeness(_with_weights(key, parts, operator), likeness.batches, likeness.spreads)
+            likeness = Likeness(_with_weights(model, graph, operator, key), likeness.batches, likeness.spreads)
         found[placed.name] = likeness
     return found
 
 
-def _likeness(parts: Parts, operator: Operator, key: str) -> Likeness:
+def _likeness(model: Model, graph: EditableGraph, operator: Operator, key: str) -> Likeness:
     """The likeness of an operator as if there were another one of this key."""
-    own = walked([parts.nodes[name] for name in operator.nodes])
-    rows = tuple((node, node) for node in own)
-    if Unit(parts, rows, differ=True, apart=True).axes():
-        return Likeness(key, spreads=Unit(parts, rows, differ=True).spreads)
-    if Unit(parts, rows, apart=True).axes():
-        return Likeness(_with_weights(key, parts, operator))
+    pair = operator, operator
+    if Unit.of(graph, pair, differ=True, apart=True).axes():
+        return Likeness(key, spreads=Unit.of(graph, pair, differ=True).spreads)
+    if Unit.of(graph, pair, apart=True).axes():
+        return Likeness(_with_weights(model, graph, operator, key))
     return Likeness(key, batches=False)
 
 
-def _with_weights(key: str, parts: Parts, operator: Operator) -> str:
-    digests = parts.model.weight_digests
-    nodes = walked([parts.nodes[name] for name in operator.nodes])
-    found = (digests[name][:16] for node in nodes for name in node.input if name in digests)
+def _with_weights(model: Model, graph: EditableGraph, operator: Operator, key: str) -> str:
+    nodes = walked([graph.node(name) for name in operator.nodes])
+    found = (model.weight_digests[name][:16] for node in nodes for name in node.input if name in graph.weights)
     return f"{key}; {', '.join(found)}"

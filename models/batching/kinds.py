@@ -17,8 +17,7 @@ from iosched.models.batching import (
     reshaping,
     slicing,
 )
-from iosched.models.batching.layer import Axes, Joined, Layer
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Joined, Layer, Writer
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class Rule:
     Attributes:
         axes: along which axes a layer of such nodes may be joined.
         write: adds one node, or several, that do the work of a layer whose operands are joined along the given axis,
-            which is one of `axes`; returns the results.
+            which is one of `axes`; returns the results. None where the first member's node does it as it is.
         spreads: whether such a node takes one tensor for all members as its first input, as it is.
     """
 
     axes: Callable[[Layer], Axes]
-    write: Callable[[Layer, int, Writer], list[Joined]]
+    write: Callable[[Layer, int, Writer], list[Joined]] | None = None
     spreads: bool = False
 
 
@@ -41,13 +40,14 @@ _KINDS: tuple[tuple[Iterable[str], Rule], ...] = (
     (concatenation.TYPES, Rule(concatenation.axes, concatenation.write)),
     (convolution.TYPES, Rule(convolution.axes, convolution.write, spreads=True)),
     (elementwise.TYPES, Rule(elementwise.axes, elementwise.write)),
-    (gathering.TYPES, Rule(gathering.axes, gathering.write)),
+    (gathering.TYPES, Rule(gathering.axes)),
     (normalization.TYPES, Rule(normalization.axes, normalization.write)),
-    (pooling.TYPES, Rule(pooling.axes, pooling.write)),
+    (pooling.TYPES, Rule(pooling.axes)),
     (product.TYPES, Rule(product.axes, product.write, spreads=True)),
-    (reduction.TYPES, Rule(reduction.axes, reduction.write)),
+    (reduction.TYPES, Rule(reduction.axes)),
     (reshaping.TYPES, Rule(reshaping.axes, reshaping.write)),
-    (slicing.TYPES, Rule(slicing.axes, slicing.write)),
+    (["Transpose"], Rule(reshaping.transposed_axes)),
+    (slicing.TYPES, Rule(slicing.axes)),
 )
 RULES: dict[str, Rule] = {op_type: rule for types, rule in _KINDS for op_type in types}
 """By ONNX type, of ONNX's own domain."""

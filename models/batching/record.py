@@ -14,8 +14,10 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from iosched.models.initializers import read_tensor
+from iosched.models.initializers import is_outside, read_tensor
+from iosched.models.load import assembled_model
 from iosched.models.metadata import decoded, metadata_of, write_metadata
+from iosched.models.model import Model
 from iosched.models.prepared import prepare
 
 RECORD_KEY = "io.iosched.batched"
@@ -28,26 +30,17 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """How a batched model was made.
+    """How a model of several was made.
 
     Attributes:
-        proto: the composed model; of large weights it has name, type and shape alone.
-        groups: the operators that became one.
-        digests: a hash of the content of each weight.
+        composed: the model before batching; large weights may be zeros there, so that only their shapes count.
+        groups: the operators that became one; none where nothing was batched.
+        digests: a hash of the content of each weight of the composed model.
     """
 
-    proto: onnx.ModelProto
+    composed: Model
     groups: Groups
     digests: Mapping[str, str]
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """The weights by name: small ones as they were, large ones filled with zeros."""
-        return {
-            tensor.name: np.zeros(tuple(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type))
-            if tensor.data_location == onnx.TensorProto.EXTERNAL
-            else read_tensor(tensor)
-            for tensor in self.proto.graph.initializer
-        }
 
 
 def note_record(
@@ -68,13 +61,27 @@ class _Entry(msgspec.Struct):
 prepare(_Entry)
 
 
-def record_of(proto: onnx.ModelProto) -> Record | None:
-    """The record in the metadata; None where there is none that can be read."""
-    entry = decoded(metadata_of(proto, RECORD_KEY) or "", _Entry)
+def record_of(whole: Model) -> Record:
+    """The record in the metadata; that of a model without batching where there is none that can be read.
+
+    Raises:
+        InvalidModelError: the model before batching is not one that can be run.
+    """
+    unbatched = Record(whole, (), whole.weight_digests)
+    entry = decoded(metadata_of(whole.proto, RECORD_KEY) or "", _Entry)
     if entry is None:
-        return None
+        return unbatched
     try:
         data = zlib.decompressobj().decompress(entry.model, _MAX_NBYTES)
-        return Record(onnx.ModelProto.FromString(data), entry.groups, entry.digests)
+        proto = onnx.ModelProto.FromString(data)
     except (zlib.error, DecodeError):
-        return None
+        return unbatched
+    weights = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    return Record(assembled_model("composed", proto, weights), entry.groups, entry.digests)
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray:
+    """A small weight as it was; zeros for a large one, of which name, type and shape alone are kept."""
+    if is_outside(tensor):
+        return np.zeros(tuple(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type))
+    return read_tensor(tensor)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosched.models.batching.layer import Axes, Joined, Layer
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Layer
 from iosched.models.node_attributes import integer, integers
 
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
@@ -33,11 +32,6 @@ def axes(layer: Layer) -> Axes:
         for axis in range(rank)
         if axis not in mixed
     }
-
-
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """The node over all members."""
-    return writer.one(layer, axes(layer)[axis], layer.names())
 
 
 def _mixed(layer: Layer, rank: int) -> Sequence[int]:

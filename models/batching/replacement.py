@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from iosched.models.batching.record import Groups, note_record, record_of
+from iosched.models.batching.record import Record, note_record, record_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import walked
 from iosched.models.composition.compose import compose
@@ -18,7 +18,7 @@ from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.load import assembled_model, edited_model
+from iosched.models.load import edited_model
 from iosched.models.model import Model
 from iosched.models.structure import first_difference
 from iosched.models.wiring import captures, reads
@@ -57,11 +57,7 @@ def replaced(whole: Model, name: str, new: Model) -> Replaced:
             others that it would not any more.
         InvalidModelError: the file was changed, so that it is not known what it was made of.
     """
-    member, record = _member(whole, name), record_of(whole.proto)
-    if record is None:
-        return _Replacement(whole, member, whole, (), whole.weight_digests, new).made()
-    composed = assembled_model("composed", record.proto, record.weights())
-    return _Replacement(whole, member, composed, record.groups, record.digests, new).made(records=True)
+    return _Replacement(whole, _member(whole, name), record_of(whole), new).made()
 
 
 def _member(whole: Model, name: str) -> Member:
@@ -79,30 +75,26 @@ class _Replacement:
     Attributes:
         whole: the model that is to be changed.
         member: the member that gets other weights.
-        composed: what `whole` was before batching; large weights may be missing, so that only their shapes count.
-        groups: the operators that became one.
-        digests: a hash of the content of each weight of the composed model.
+        record: how `whole` was made.
         new: the model with the other weights.
     """
 
     whole: Model
     member: Member
-    composed: Model
-    groups: Groups
-    digests: Mapping[str, str]
+    record: Record
     new: Model
 
-    def made(self, *, records: bool = False) -> Replaced:
-        """The whole with the new weights; with `records`, it says how it was batched, too."""
+    def made(self) -> Replaced:
+        """The whole with the new weights; if it is batched, it says how, too."""
         pairs = self._pairs()
-        changed = {name: array for name, array in pairs.items() if array_digest(array) != self.digests.get(name)}
+        changed = {name: array for name, array in pairs.items() if array_digest(array) != self.record.digests.get(name)}
         self._check_shared_nodes(changed)
         shared = {name: self._fresh(name) for name in self._unshared(changed)}
         found = self._changed(self.whole, {**changed, **self._constants(changed)}, shared)
-        if records:
-            composed = self._changed(self.composed, changed, shared)
+        if self.record.groups:
+            composed = self._changed(self.record.composed, changed, shared)
             now = {shared.get(name, name): array_digest(array) for name, array in changed.items()}
-            note_record(found.proto, composed.proto, self.groups, {**self.digests, **now})
+            note_record(found.proto, composed.proto, self.record.groups, {**self.record.digests, **now})
         return Replaced(found, tuple(shared))
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
@@ -116,7 +108,7 @@ class _Replacement:
 
     def _pairs(self) -> dict[str, np.ndarray]:
         """For each weight of the member what the new model has in its place."""
-        new, alone = self._new(), member_alone(self.composed, self.member)
+        new, alone = self._new(), member_alone(self.record.composed, self.member)
         difference = first_difference(alone.structure, new.structure)
         if difference is not None:
             raise _batch_again(f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}")
@@ -137,7 +129,7 @@ class _Replacement:
         return compose({self.member.name: raised(self.new, self._opsets())}, shared).model
 
     def _opsets(self) -> dict[str, int]:
-        own, there = opsets_of(self.new.proto), opsets_of(self.composed.proto)
+        own, there = opsets_of(self.new.proto), opsets_of(self.record.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
             have = there.get(newer[0], "none")
             raise _batch_again(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
@@ -151,13 +143,13 @@ class _Replacement:
 
     def _nodes_of(self, *members: Member) -> set[str]:
         """The composed model's nodes that work for any of these members."""
-        graph = EditableGraph(self.composed.proto, self.composed.proto.graph.node)
+        graph = EditableGraph(self.record.composed.proto, self.record.composed.proto.graph.node)
         return graph.leading_to(name for member in members for name in member.outputs.values())
 
     def _check_shared_nodes(self, changed: Collection[str]) -> None:
         """What the member computes together with others has to stay as it is."""
         shared = self._nodes_of(self.member) - self._own_nodes
-        for node in self.composed.proto.graph.node:
+        for node in self.record.composed.proto.graph.node:
             if node.name in shared and not set(changed).isdisjoint(reads(node)):
                 raise _batch_again(
                     f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more"
@@ -165,10 +157,10 @@ class _Replacement:
 
     def _unshared(self, changed: Collection[str]) -> list[str]:
         """The weights that others read, too; none of them may be in a batched operator, or in a graph inside a node."""
-        composed = self.composed.proto.graph.node
+        composed = self.record.composed.proto.graph.node
         others = {name for node in composed if node.name not in self._own_nodes for name in reads(node)}
         found = [name for name in changed if name in others]
-        operators = [self.composed.graph.by_name[name] for group in self.groups for name in group]
+        operators = [self.record.composed.graph.by_name[name] for group in self.record.groups for name in group]
         inside = {node for operator in operators for node in operator.nodes}
         for node in composed:
             fixed = reads(node) if node.name in inside else captures(node)
@@ -181,14 +173,14 @@ class _Replacement:
 
     def _constants(self, changed: Weights) -> dict[str, np.ndarray]:
         """The constants of batched operators, with the member's part in them changed."""
-        if not self.groups:
+        if not self.record.groups:
             return {}
         new, ones, twos = (
-            batched(self._changed(self.composed, each, {}), self.groups).weights
+            batched(self._changed(self.record.composed, each, {}), self.record.groups).weights
             for each in (changed, _filled(changed, 1), _filled(changed, 2))
         )
         found: dict[str, np.ndarray] = {}
-        for name in new.keys() - self.composed.weights.keys():
+        for name in new.keys() - self.record.composed.weights.keys():
             old = self.whole.weights.get(name)
             is_own = ones[name] != twos[name]
             if not is_own.any():
@@ -200,7 +192,7 @@ class _Replacement:
 
     def _fresh(self, name: str) -> str:
         found = f"{self.member.name}/{name.partition('/')[2]}"
-        while found in self.composed.weights or found in self.whole.weights:
+        while found in self.record.composed.weights or found in self.whole.weights:
             found += "_"
         return found
 

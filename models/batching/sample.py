@@ -10,13 +10,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from iosched.models.batching.axes import chosen_axes
-from iosched.models.batching.layer import Joined, Shape
-from iosched.models.batching.unit import Parts, Unit
-from iosched.models.batching.writer import Writer, scaled
+from iosched.models.batching.layer import Joined, Shape, Writer, scaled
+from iosched.models.batching.rewrite import chosen_axes
+from iosched.models.batching.unit import Unit
 from iosched.models.composition.compose import copies_of
 from iosched.models.editable_graph import EditableGraph, bare_frame
-from iosched.models.graph import TensorSpec
+from iosched.models.graph import Operator, TensorSpec
 from iosched.models.load import edited_model
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import MIN_IR_VERSION
@@ -32,34 +31,32 @@ def weightless(model: Model) -> Model:
     return replace(model, weights=MappingProxyType({**model.weights, **large}))
 
 
-def sample(parts: Parts, group: Sequence[str]) -> Model:
-    """A model of one operator, for the operators of `group`, or for the one that it has.
+def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
+    """A model of one operator, for the operators of `group` in a composed graph, or for the one that it has.
 
     It is fed with what the operator reads, joined along the axis that it takes, and returns its joined result: nothing
     is joined or parted in it. What all operators of the group read is fed once, where that is how they take it.
 
     Raises:
         ValueError: the operators are not alike, or cannot become one.
-        KeyError: the model has no such operator.
     """
-    model = parts.model
-    unit = Unit.of(parts, [model.graph.by_name[name] for name in group])
+    unit = Unit.of(composed, group)
     (axis,) = chosen_axes([unit])
-    graph = EditableGraph(bare_frame("sample", model.proto.ir_version, model.proto.opset_import))
-    graph.weights = dict(model.weights)
+    graph = EditableGraph(bare_frame("sample", composed.frame.ir_version, composed.frame.opset_import))
+    graph.weights = dict(composed.weights)
     writer = Writer(graph)
     if unit.spreads:
         name = unit.rows[0][0].input[0]
-        graph.inputs[name] = _typed(name, model.graph.tensor[name], parts.shape(name) or ())
+        graph.inputs[name] = _typed(name, composed.tensors[name], composed.shape(name))
     for names in unit.ports():
-        shape = parts.shape(names[0]) or ()
+        shape = composed.shape(names[0])
         fed = Joined(writer.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
         writer.results[names] = fed
         whole = scaled(shape, fed.axis, len(names))
-        graph.inputs[fed.name] = _typed(fed.name, model.graph.tensor[names[0]], whole)
+        graph.inputs[fed.name] = _typed(fed.name, composed.tensors[names[0]], whole)
     unit.write(axis, writer)
     outputs = [writer.results[names].name for names in unit.results if names in writer.results]
-    return _returning(outputs, graph, group[0])
+    return _returning(outputs, graph, group[0].name)
 
 
 def apart(samples: Sequence[Model]) -> Model:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Joined, Layer, same
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Layer, same
 from iosched.models.node_attributes import names
 
 TYPES = frozenset({"Pad", "Resize", "Slice", "Upsample"})
@@ -22,11 +21,6 @@ def axes(layer: Layer) -> Axes:
         return {}
     touched = _touched(layer, len(data[0].shape))
     return same(axis for axis in range(len(layer.shape)) if axis not in touched)
-
-
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """The node over all members."""
-    return writer.one(layer, axis, layer.names())
 
 
 def _touched(layer: Layer, rank: int) -> set[int]:

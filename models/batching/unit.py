@@ -11,45 +11,15 @@ import numpy as np
 import onnx
 
 from iosched.models.batching.kinds import RULES, Rule
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single, Writer
 from iosched.models.canonical import counts_in_form, walked
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
-from iosched.models.model import Model
 from iosched.models.node_attributes import plain_values
-from iosched.models.wiring import is_standard, standard_opset
+from iosched.models.wiring import is_standard
 
 Names = tuple[str, ...]
 Way = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """What there is to be batched: a composed model, taken apart."""
-
-    model: Model
-
-    @cached_property
-    def nodes(self) -> Mapping[str, onnx.NodeProto]:
-        """The model's nodes by name."""
-        return {node.name: node for node in self.model.proto.graph.node}
-
-    @cached_property
-    def opset(self) -> int:
-        """The version of ONNX's own operators."""
-        return standard_opset(self.model.proto)
-
-    def looks(self, node: onnx.NodeProto) -> object:
-        """What a node has in common with those that it becomes one with."""
-        weights = self.model.weights
-        shapes = [weights[name].shape if name in weights else self.shape(name) for name in (*node.input, *node.output)]
-        places = [(bool(name), name in weights) for name in (*node.input, *node.output)]
-        return node.domain, node.op_type, plain_values(node), shapes, places
-
-    def shape(self, name: str) -> Shape | None:
-        """The shape of a computed tensor or an input; None where it is not known before the run."""
-        spec = self.model.graph.tensor.get(name)
-        return None if spec is None else spec.shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,31 +27,33 @@ class Unit:
     """Alike operators, one of each member.
 
     Attributes:
-        parts: the model.
+        graph: the model.
         rows: for each node of an operator the members' nodes, in the order of the operator's form.
         differ: weights are taken to differ from member to member, whether they do or not.
         apart: what the members read is taken to be a tensor of each, whether it is or not.
     """
 
-    parts: Parts
+    graph: EditableGraph
     rows: tuple[tuple[onnx.NodeProto, ...], ...]
     differ: bool = False
     apart: bool = False
 
     @classmethod
-    def of(cls, parts: Parts, operators: Sequence[Operator]) -> Unit:
+    def of(
+        cls, graph: EditableGraph, operators: Sequence[Operator], *, differ: bool = False, apart: bool = False
+    ) -> Unit:
         """The unit of these operators, any of which may take several places in it.
 
         Raises:
             ValueError: they are not alike.
         """
         each = {operator.name: operator for operator in operators}
-        own = {name: walked([parts.nodes[node] for node in operator.nodes]) for name, operator in each.items()}
-        first = [parts.looks(node) for node in own[operators[0].name]]
+        own = {name: walked([graph.node(node) for node in operator.nodes]) for name, operator in each.items()}
+        first = [_looks(graph, node) for node in own[operators[0].name]]
         for name, nodes in own.items():
-            if [parts.looks(node) for node in nodes] != first:
+            if [_looks(graph, node) for node in nodes] != first:
                 raise ValueError(f"operators {operators[0].name!r} and {name!r} are not alike")
-        return cls(parts, tuple(zip(*(own[operator.name] for operator in operators), strict=True)))
+        return cls(graph, tuple(zip(*(own[operator.name] for operator in operators), strict=True)), differ, apart)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
@@ -89,8 +61,8 @@ class Unit:
         found = [RULES.get(row[0].op_type) if is_standard(row[0]) else None for row in self.rows]
         rules = tuple(rule for rule in found if rule is not None)
         names = {name for row in self.rows for node in row for name in (*node.input, *node.output)}
-        computed = names - self.parts.model.weights.keys() - {""}
-        is_static = all(self.parts.shape(name) is not None for name in computed)
+        computed = names - self.graph.weights.keys() - {""}
+        is_static = all(_shape(self.graph, name) is not None for name in computed)
         return rules if len(rules) == len(found) and is_static else ()
 
     @cached_property
@@ -107,7 +79,7 @@ class Unit:
     def spreads(self) -> bool:
         """Whether all members read one tensor that is taken as it is: by the first node, and by no other."""
         name = self.rows[0][0].input[0]
-        if self.apart or not self.rules or not self.rules[0].spreads or name in self.parts.model.weights:
+        if self.apart or not self.rules or not self.rules[0].spreads or name in self.graph.weights:
             return False
         first = [node.input[0] for node in self.rows[0]]
         reads = Counter(read for row in self.rows for node in row for read in node.input)
@@ -116,7 +88,7 @@ class Unit:
 
     def is_own(self, names: Names) -> bool:
         """Whether these, which the members' nodes read at one place, are computed tensors from outside, one of each."""
-        if not names[0] or names[0] in self.parts.model.weights or names[0] in self.inner:
+        if not names[0] or names[0] in self.graph.weights or names[0] in self.inner:
             return False
         return not (self.spreads and names[0] == self.rows[0][0].input[0])
 
@@ -141,9 +113,9 @@ class Unit:
         slots = enumerate(self.slots(row))
         operands = [self._operand(row, slot, names, joined) for slot, names in slots]
         if spreads and row == 0:
-            operands[0] = Single(nodes[0].input[0], self.parts.shape(nodes[0].input[0]) or ())
-        results = tuple(self.parts.shape(name) or () for name in nodes[0].output)
-        return Layer(nodes, tuple(operands), results, self.parts.opset)
+            operands[0] = Single(nodes[0].input[0], self.graph.shape(nodes[0].input[0]))
+        results = tuple(self.graph.shape(name) if name else () for name in nodes[0].output)
+        return Layer(nodes, tuple(operands), results, self.graph.opset)
 
     @cached_property
     def ways(self) -> Mapping[int, Way]:
@@ -169,14 +141,15 @@ class Unit:
     def write(self, axis: int, writer: Writer) -> None:
         """Add the nodes for all members, which are joined along `axis`; all that feeds them was written."""
         computed: dict[Names, Joined] = {}
-        for row, (own, _) in enumerate(self.ways[axis]):
+        for row, (own, after) in enumerate(self.ways[axis]):
             laid: dict[Names, Joined] = {}
             for names in self.slots(row):
                 if self.is_own(names) or names in computed:
-                    shape = self.parts.shape(names[0]) or ()
+                    shape = self.graph.shape(names[0])
                     joined = computed.get(names) or writer.join(names, own, shape)
                     laid[names] = writer.relaid(joined, own, len(names))
-            found = self.rules[row].write(self.layer(row, laid), own, writer)
+            layer, write = self.layer(row, laid), self.rules[row].write
+            found = write(layer, own, writer) if write else writer.one(layer, after, layer.names())
             computed.update(zip(self._outputs(row), found, strict=False))
         for names in self.results:
             if names in computed:
@@ -194,11 +167,24 @@ class Unit:
         return tuple(found)
 
     def _operand(self, row: int, slot: int, names: Names, joined: Mapping[Names, Joined]) -> Operand:
-        first, weights = names[0], self.parts.model.weights
+        first, weights = names[0], self.graph.weights
         if not first:
             return None
         if first not in weights:
-            return joined.get(names) or Joined("", 0, self.parts.shape(first) or ())
+            return joined.get(names) or Joined("", 0, self.graph.shape(first))
         arrays = tuple(np.asarray(weights[name]) for name in names)
         differ = self.differ and not counts_in_form(self.rows[row][0], slot, arrays[0].dtype.name)
         return Constants(tuple(map(str, range(len(names)))) if differ else names, arrays)
+
+
+def _looks(graph: EditableGraph, node: onnx.NodeProto) -> object:
+    """What a node has in common with those that it becomes one with."""
+    names, weights = (*node.input, *node.output), graph.weights
+    shapes = [weights[name].shape if name in weights else _shape(graph, name) for name in names]
+    return node.domain, node.op_type, plain_values(node), shapes, [(bool(name), name in weights) for name in names]
+
+
+def _shape(graph: EditableGraph, name: str) -> Shape | None:
+    """The shape of a computed tensor or an input; None where it is not known before the run."""
+    spec = graph.tensors.get(name)
+    return None if spec is None else spec.shape
