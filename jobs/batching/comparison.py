@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite
 
-from iosched.jobs.batching.rivals import Rival, fastest_by_prediction
+from iosched.jobs.batching.result import Compared
+from iosched.jobs.batching.rivals import Rival, predicted_us
 from iosched.jobs.decision import decide
 from iosched.jobs.interrupt import compared_in_turn
 from iosched.jobs.pace import OPENED, Pace
@@ -39,28 +40,6 @@ _LEAST_GAIN = 1.005
 
 _Choice = tuple[RowName, str, Interval | None]
 """The row to ship, the reason, and its ratio to what it was compared with."""
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The ways that were compared, and which one ships.
-
-    Attributes:
-        rivals: for each row its fastest way.
-        rows: their latencies, in the order of `ROW_NAMES`.
-        shipped: the row that ships.
-        reason: a text that says why.
-        ratio: compares it, or else the first other row, with the faster of serial and packed; None if there is one row,
-            or too few runs.
-        notes: sentences that a user should read about what was not compared.
-    """
-
-    rivals: Mapping[RowName, Rival]
-    rows: tuple[Row, ...]
-    shipped: RowName
-    reason: str
-    ratio: Interval | None
-    notes: tuple[str, ...] = ()
 
 
 def compare_rivals(
@@ -149,8 +128,7 @@ def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement
 
 def predict_rivals(rivals: Sequence[Rival]) -> Compared:
     """Compares rivals by computed latencies, on a device that is not at hand; of equals one without batching ships."""
-    ways = {row: [rival for rival in rivals if rival.row == row] for row in ROW_NAMES}
-    best = {row: fastest_by_prediction(each) for row, each in ways.items() if each}
+    best = _best_of_rows({rival: predicted_us(rival.found.schedule) for rival in rivals})
     predicted: dict[str, Measurement] = {name: _predicted(rival) for name, rival in best.items()}
 
     def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -22,6 +22,28 @@ from iosched.scheduler.strategy_names import RecordedStrategy
 _STRATEGIES: Mapping[RowName, RecordedStrategy] = {
     "serial": "both", "packed": "packed", "batched": "sequential", "mixed": "mixed",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The ways that were compared, and which one ships.
+
+    Attributes:
+        rivals: for each row its fastest way.
+        rows: their latencies, in the order of `ROW_NAMES`.
+        shipped: the row that ships.
+        reason: a text that says why.
+        ratio: compares it, or else the first other row, with the faster of serial and packed; None if there is one row,
+            or too few runs.
+        notes: sentences that a user should read about what was not compared.
+    """
+
+    rivals: Mapping[RowName, Rival]
+    rows: tuple[Row, ...]
+    shipped: RowName
+    reason: str
+    ratio: Interval | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,20 +154,17 @@ class BatchResult:
         return found.pop() if len(found) == 1 else None
 
 
-def document_of(
-    device: Device, rival: Rival, others: Sequence[Rival], rows: Sequence[Row], running: Running
-) -> ScheduleDocument:
-    """The schedule file of the rival that ships.
+def document_of(device: Device, compared: Compared, running: Running) -> ScheduleDocument:
+    """The schedule file of the rival that ships; others that run a schedule of the same model are its alternatives.
 
     Args:
         device: that it was found on.
-        rival: what ships.
-        others: the other rivals; those that run a schedule of the same model are kept as alternatives.
-        rows: the latencies that were compared.
-        running: facts about running what ships.
+        compared: the rivals.
+        running: facts about running the one that ships.
     """
+    rival = compared.rivals[compared.shipped]
     model, here = rival.site.model, rival.site.opened.here
-    latency_us: dict[str, float | None] = {row.name: row.latency_us for row in rows}
+    latency_us: dict[str, float | None] = {row.name: row.latency_us for row in compared.rows}
     return replace(
         document_from(model, device, here, rival.schedule),
         shipped=rival.row,
@@ -157,8 +176,8 @@ def document_of(
         },
         runtime=dict(running.runtime),
         alternatives=tuple(
-            Alternative(other.row, other.schedule, None if here is None else latency_us.get(other.row))
-            for other in others
-            if other.site is rival.site and other.library is None
+            Alternative(other.row, other.schedule, None if here is None else latency_us[other.row])
+            for other in compared.rivals.values()
+            if other.row != rival.row and other.site is rival.site and other.library is None
         ),
     )

@@ -1,4 +1,4 @@
-"""Ways to run several models, that are measured in turn: one after another, side by side, and batched.
+"""Several models in one graph on a device, and the ways to run them that are measured in turn.
 
 Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest stands for the row: by a
 schedule of this program, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
@@ -10,14 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 
-from iosched.jobs.batching.schedules import (
-    mixed_schedules,
-    packed_schedule,
-    predicted_us,
-    serial_schedule,
-)
-from iosched.jobs.schedules import Deadline, never, priced, unsearched
-from iosched.models.composition.members import Member
+from iosched.jobs.schedules import Deadline, never, priced, schedule_by, unsearched
+from iosched.models.composition.members import Member, owners
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
@@ -32,12 +26,17 @@ from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide, at_a_time, one_after_another
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
+from iosched.scheduler.components import Find
 from iosched.scheduler.document import OPENVINO, PLAIN
+from iosched.scheduler.regions import packed_regions, search_regions, search_turns
 from iosched.scheduler.schedule import Schedule, Strategy
-from iosched.scheduler.search import SearchResult
+from iosched.scheduler.search import SearchResult, search
 
 _SESSIONS = 32
 """About how many copies of the weights all rivals have open at the same time, and half as much again."""
+
+_LEAST_LIKELY = 1.5
+"""How many times as long as the best one a schedule may be expected to take, and still be run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,8 @@ class Site:
         members: the models in it.
         opened: the model on the device.
         groups: the operators of the composed model that are one each in it.
-        shares: whether members have operators together that compute the same.
+        shares: whether members have operators together that compute the same; then it does not run them as they run
+            without this program, each computing all of its own.
         fed: for each input of the model the one of the file that it is fed with, where the model is none that may ship:
             its members share no input, so that it runs them as they run without this program.
     """
@@ -61,29 +61,25 @@ class Site:
     shares: bool = False
     fed: Mapping[str, str] | None = None
 
+    @cached_property
+    def owners(self) -> Mapping[str, int]:
+        """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
+        found: dict[str, int] = {}
+        for name, bits in owners(self.model, self.members).items():
+            unit = self.opened.units.unit_of(name)
+            found[unit] = found.get(unit, 0) | bits
+        return found
+
+    @property
+    def common(self) -> set[str]:
+        """The units that several members have together."""
+        return {unit for unit, bits in self.owners.items() if bits & (bits - 1)}
+
     @property
     def plain_threads(self) -> int | None:
         """The cores of plain onnxruntime, where that is a rival: not on GPUs."""
         plain = self.opened.baselines.onnxruntime
         return None if plain is None else plain.threads
-
-    @property
-    def is_schedulable(self) -> bool:
-        """Whether a schedule can run the model."""
-        return self.opened.is_schedulable
-
-    @property
-    def n_batched(self) -> int:
-        """How many operators of the members are one with others."""
-        return sum(map(len, self.groups))
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether it runs members as they run without this program, as far as that can be told of it.
-
-        What members share they compute each for itself there.
-        """
-        return not self.shares
 
     @property
     def openvino(self) -> PlainOpenvino | None:
@@ -196,13 +192,12 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
 
     OpenVINO is a rival in its usual setting alone, which opens several times as slowly as onnxruntime.
     """
-    if site.is_schedulable and site.is_apart:
-        found = serial_schedule(site.opened, site.model, site.members, deadline)
-        yield from _scheduled("serial", site, found)
+    if site.opened.is_schedulable and not site.shares:
+        yield from _scheduled("serial", site, serial_schedule(site, deadline))
     if site.plain_threads is not None:
         for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
             yield _plain("serial", site, settings)
-        if site.is_apart:
+        if not site.shares:
             yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
     if site.openvino is not None:
         yield _plain("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
@@ -220,13 +215,13 @@ def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = Fals
     """
     if len(site.members) < 2:
         return
-    if site.is_schedulable and site.is_apart and (with_ours or site.plain_threads is None):
-        yield from _scheduled("packed", site, packed_schedule(site.opened, site.model, site.members, deadline))
+    if site.opened.is_schedulable and not site.shares and (with_ours or site.plain_threads is None):
+        yield from _scheduled("packed", site, packed_schedule(site, deadline))
     settings = None if site.plain_threads is None else at_a_time(len(site.members), site.plain_threads)
     if settings is None or site.plain_threads is None:
         return
     yield _plain("packed", site, settings)
-    if site.is_apart:
+    if not site.shares:
         yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
     if site.openvino is not None and not site.is_large:
         yield _plain("packed", site, replace(settings, library=OPENVINO))
@@ -234,7 +229,7 @@ def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = Fals
 
 def batched_rivals(site: Site) -> Iterator[Rival]:
     """A batched model, or one that computes once what members share, one operator after another."""
-    if site.is_schedulable:
+    if site.opened.is_schedulable:
         one_by_one = sequential(site.opened.graph)
         is_here = site.opened.here is not None
         yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
@@ -246,15 +241,10 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
 
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """A batched or composed model by the best schedules that are found, with models side by side in them."""
-    if site.is_schedulable:
+    if site.opened.is_schedulable:
         has_sessions = site.plain_threads is not None
-        for found in mixed_schedules(site.opened, site.model, site.members, deadline, packs=has_sessions):
+        for found in mixed_schedules(site, deadline, packs=has_sessions):
             yield from _scheduled("mixed", site, found)
-
-
-def fastest_by_prediction(rivals: Sequence[Rival]) -> Rival:
-    """The rival whose stages take least together; the first of several."""
-    return min(rivals, key=lambda rival: predicted_us(rival.found.schedule))
 
 
 def _scheduled(row: RowName, site: Site, found: SearchResult) -> Iterator[Rival]:
@@ -277,3 +267,63 @@ def _check(sessions: SideBySide, site: Site) -> None:
 
 def _plain(row: RowName, site: Site, how: SessionsSettings | ReferenceSettings | PlainOpenvino) -> Rival:
     return Rival(row, site, unsearched(sequential(site.opened.graph)), how)
+
+
+def serial_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
+    """One model after another, each by the best schedule of its own; what they share comes first.
+
+    Once the deadline is true, the searches end with what they know; see `search`.
+    """
+    opened = site.opened
+    return search_turns(opened.graph, opened.cost, site.owners, _find(site, deadline), is_over=deadline)
+
+
+def packed_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
+    """All models side by side, each one operator after another, wherever they share nothing; see `serial_schedule`."""
+    return packed_regions(site.opened.graph, site.opened.cost, site.common, _find(site, deadline))
+
+
+def mixed_schedules(site: Site, deadline: Deadline = never, packs: bool = False) -> tuple[SearchResult, ...]:
+    """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
+
+    One is of the graph as any other, which can run operators of several models beside those of one. In another whole
+    parts of models run beside each other between what they share, however many operators and models there are, where
+    that is faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in
+    a whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing
+    the third is `packed_schedule`, and left out unless `packs`.
+    """
+    opened, find, common = site.opened, _find(site, deadline), site.common
+    found = [
+        search_regions(opened.graph, opened.cost, common, find, is_over=deadline),
+        schedule_by(opened, "both", deadline=deadline),
+    ]
+    if common or packs:
+        found.append(packed_regions(opened.graph, opened.cost, common, find))
+    found.sort(key=lambda result: predicted_us(result.schedule))
+    likely_us = _LEAST_LIKELY * predicted_us(found[0].schedule)
+    differing: dict[str, SearchResult] = {}
+    for each in (found[0], *(each for each in found[1:] if predicted_us(each.schedule) <= likely_us)):
+        differing.setdefault(Way(each.schedule).text, each)
+    return tuple(differing.values())
+
+
+def predicted_us(schedule: Schedule) -> float:
+    """The sum of the stages' latencies; infinite where one is not known."""
+    predicted = schedule.predicted_us
+    return float("inf") if predicted is None else predicted
+
+
+def alone_us(site: Site, serial: Schedule) -> list[float | None]:
+    """What each model takes of a schedule of one after another: its own stages, and those that it shares.
+
+    None where the latency of a stage is not known.
+    """
+    found: list[float | None] = []
+    for bit in range(len(site.members)):
+        own = [stage.predicted_us for stage in serial.stages if site.owners[stage.operators[0]] >> bit & 1]
+        found.append(None if None in own else sum(each or 0.0 for each in own))
+    return found
+
+
+def _find(site: Site, deadline: Deadline) -> Find:
+    return partial(search, deadline=deadline, effort=site.opened.effort)

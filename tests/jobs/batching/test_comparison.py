@@ -13,10 +13,11 @@ import pytest
 from members import chains
 from needs_openvino import NEEDS_OPENVINO
 
-from iosched.jobs.batching import comparison, schedules
-from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
+from iosched.jobs.batching import comparison
+from iosched.jobs.batching import rivals as rivals_
+from iosched.jobs.batching.comparison import compare_rivals, predict_rivals
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.batching.result import document_of
+from iosched.jobs.batching.result import Compared, document_of
 from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import opened
@@ -172,7 +173,8 @@ NAMES = {None: "iosched", "onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 def document(rival: Rival) -> ScheduleDocument:
     """The file of a rival that ships, read anew."""
     row = Row(rival.row, summarize([1.0]), rival.text)
-    written = document_of(resolve("cpu", rival.site.model), rival, [], [row], rival.running())
+    alone = Compared({rival.row: rival}, (row,), rival.row, "", None)
+    written = document_of(resolve("cpu", rival.site.model), alone, rival.running())
     return ScheduleDocument.from_json(written.to_json())
 
 
@@ -221,7 +223,7 @@ def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_the
     tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has a lane for each model without this program; on a GPU, anybody has streams."""
-    monkeypatch.setattr(schedules, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
+    monkeypatch.setattr(rivals_, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
     lanes = [["a"], ["b"]]
     with here(measured) as found:
         ours = {rival.row for rival in found if rival.library is None and members_side_by_side(rival) == lanes}
