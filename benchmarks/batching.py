@@ -46,7 +46,7 @@ from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.batching.rivals import Site, packed_schedule
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
-from iosched.models.batching.sample import weightless
+from iosched.models.batching.rewrite import weightless
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled

@@ -268,10 +268,7 @@ def _report_replaced(found: Replacement, names: Sequence[str], files: OptimizedF
 def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
     """The files of each of so many clusters: behind the stem stands a number where there are several."""
     return [
-        OptimizedFiles(
-            _numbered(files.model, place, count),
-            None if files.schedule is None else _numbered(files.schedule, place, count),
-        )
+        OptimizedFiles(_numbered(files.model, place, count), files.schedule and _numbered(files.schedule, place, count))
         for place in range(count)
     ]
 

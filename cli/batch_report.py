@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.intervals import COMPARED
 from iosched.cli.objects import json_object
-from iosched.cli.tables import print_columns, print_items, print_pairs
+from iosched.cli.tables import print_items, print_pairs
 from iosched.cli.words import count_text, latency_text
 
 if TYPE_CHECKING:
     from iosched.cli.optimized_files import OptimizedFiles
     from iosched.jobs.batch import BatchResult, ClusterResult
     from iosched.jobs.batching.plan import ClusterEstimate, Estimate
+    from iosched.jobs.batching.result import MemberResult
     from iosched.jobs.row import Row
-    from iosched.models.composition.compose import WeightsMemory
 
 _DEVICE = "device.kind=device_kind device.name=device_name cost"
 _MEMORY = "memory_nbytes.alone=memory.alone_nbytes memory_nbytes.together=memory.together_nbytes"
@@ -24,9 +24,20 @@ _CLUSTER = (
     f"models output schedule batched shared rows shipped reason ratio {_MEMORY} estimated_nbytes plan_nbytes notes"
 )
 _ROW = "name latency_us per_second low=low_us high=high_us after_rest_us=rested_us how"
-_ESTIMATED = """
-models=names operators alike shared memory_nbytes.alone=alone_nbytes memory_nbytes.together=together_nbytes
-"""
+_ESTIMATED = f"models=names operators alike shared {_MEMORY}"
+_MODEL_COLUMNS: list[tuple[str, Callable[[MemberResult], str]]] = [
+    ("model", lambda member: member.name),
+    ("nodes", lambda member: f"{member.n_nodes:,}"),
+    ("alone, by its own schedule", lambda member: latency_text(member.latency_us, unknown="")),
+]
+_ESTIMATE_COLUMNS: list[tuple[str, Callable[[ClusterEstimate], str]]] = [
+    ("models", lambda each: ", ".join(each.names)),
+    ("operators", lambda each: f"{each.operators:,}"),
+    ("alike at most", lambda each: f"{each.alike:,}"),
+    ("shared nodes", lambda each: f"{each.shared:,}"),
+    ("memory alone", lambda each: _mb(each.memory.alone_nbytes)),
+    ("together", lambda each: _mb(each.memory.together_nbytes)),
+]
 
 
 def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:
@@ -61,7 +72,7 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
         if result.cost == "analytic":
             title += " (analytic: computed from the GPU's specification, not measured)"
         _print_rows(cluster, title, to_stderr)
-        _print_models(cluster, to_stderr)
+        print_items(cluster.members, _MODEL_COLUMNS, to_stderr=to_stderr)
         print_pairs("in all", _pairs(result, cluster), to_stderr=to_stderr)
 
 
@@ -84,32 +95,25 @@ def _interval_text(row: Row) -> str:
     return "" if found is None else f"{latency_text(found.low)} to {latency_text(found.high)}"
 
 
-def _print_models(cluster: ClusterResult, to_stderr: bool) -> None:
-    rows = [
-        [member.name, f"{member.n_nodes:,}", latency_text(member.latency_us, unknown="")] for member in cluster.members
-    ]
-    print_columns(["model", "nodes", "alone, by its own schedule"], rows, to_stderr=to_stderr)
-
-
 def _pairs(result: BatchResult, cluster: ClusterResult) -> list[tuple[str, str]]:
     return [
         ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
         ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
         ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
-        ("weights", _weights_text(cluster.memory)),
+        ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
         ("memory", _memory_text(cluster)),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
 
 
-def _weights_text(memory: WeightsMemory) -> str:
-    return f"{memory.alone_nbytes / 1e6:,.1f} MB alone, {memory.together_nbytes / 1e6:,.1f} MB together"
-
-
 def _memory_text(cluster: ClusterResult) -> str:
     if cluster.plan_nbytes is None:
-        return f"about {cluster.estimated_nbytes / 1e6:,.1f} MB with tensors, an estimate"
-    return f"{cluster.plan_nbytes / 1e6:,.1f} MB with tensors, by the plan"
+        return f"about {_mb(cluster.estimated_nbytes)} with tensors, an estimate"
+    return f"{_mb(cluster.plan_nbytes)} with tensors, by the plan"
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"
 
 
 def estimate_object(found: Estimate) -> dict[str, object]:
@@ -120,11 +124,4 @@ def estimate_object(found: Estimate) -> dict[str, object]:
 
 def print_estimate(found: Estimate) -> None:
     """Prints which models come together, and what they have in common."""
-    headers = ["models", "operators", "alike at most", "shared nodes", "memory alone", "together"]
-    title = f"on {found.device_name}: what 'batch' would put together"
-    print_columns(headers, [_estimate_row(each) for each in found.clusters], title=title)
-
-
-def _estimate_row(each: ClusterEstimate) -> list[str]:
-    memory = (f"{nbytes / 1e6:,.1f} MB" for nbytes in (each.alone_nbytes, each.together_nbytes))
-    return [", ".join(each.names), *(f"{count:,}" for count in (each.operators, each.alike, each.shared)), *memory]
+    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"on {found.device_name}: what 'batch' would put together")

@@ -26,10 +26,9 @@ from iosched.jobs.member_checks import check_members
 from iosched.jobs.pace import PRICED, SEARCHED, Pace
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
-from iosched.models.batching.record import note_record
-from iosched.models.batching.sample import weightless
-from iosched.models.composition.compose import compose
-from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.models.batching.replacement import note_record
+from iosched.models.batching.rewrite import weightless
+from iosched.models.composition.compose import compose, footprint_of, together_nbytes
 from iosched.models.errors import DeviceError, IoschedError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice
@@ -45,7 +44,6 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Stage, Strategy
 
 CUT_SHORT = "For lack of time not everything was searched: a larger --budget goes on with what was measured."
-_NOT_COMPARED = "Outputs were not compared with those of the models alone: {error}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,16 +137,13 @@ class ClusterJob:
         self.observer.progress(0, None, "comparing outputs with onnxruntime's")
         try:
             inputs = random_inputs(self.cluster.model.graph.inputs)
-        except UsageError as error:
-            return (_NOT_COMPARED.format(error=first_line(error)),)
-        try:
             outputs = self._outputs(model, document, inputs)
             rtol = rtol_of(document.precision if is_measured else DEFAULT_PRECISION)
             check_members(outputs, inputs, self.models, self.cluster.members, rtol=rtol)
-        except DeviceError as error:
-            if is_measured:
+        except (UsageError, DeviceError) as error:  # of inputs that cannot be made up, or of what is not installed
+            if is_measured and isinstance(error, DeviceError):
                 raise
-            return (_NOT_COMPARED.format(error=first_line(error)),)
+            return (f"Outputs were not compared with those of the models alone: {first_line(error)}",)
         return ()
 
     def _outputs(self, model: Model, document: ScheduleDocument, inputs: Arrays) -> Mapping[str, object]:
@@ -196,15 +191,11 @@ class ClusterJob:
         if len(apart.members) < 2 or not apart.opened.is_schedulable:
             return
         for plan in self._plans(apart, unbatched):
-            site = self._batched(apart, plan)
+            self._say("scheduling the batched models")
+            model = self.cluster.batched(plan)
+            site = Site(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
             yield from batched_rivals(site)
             yield from mixed_rivals(site, self.pace.is_over(SEARCHED))
-
-    def _batched(self, apart: Site, plan: Plan) -> Site:
-        self._say("scheduling the batched models")
-        model = self.cluster.batched(plan)
-        opened = self._opened(model, apart.opened)
-        return Site(model, self.cluster.members, opened, plan.all_groups())
 
     def _plans(self, apart: Site, unbatched: list[Rival]) -> Iterator[Plan]:
         """Plans that differ and batch something.

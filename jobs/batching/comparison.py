@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
+from typing import cast
 
 from iosched.jobs.batching.result import Compared
 from iosched.jobs.batching.rivals import Rival, predicted_us
@@ -41,6 +42,9 @@ _LEAST_GAIN = 1.005
 _Choice = tuple[RowName, str, Interval | None]
 """The row to ship, the reason, and its ratio to what it was compared with."""
 
+_Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Choice]
+"""Chooses by latencies what ships: the plain row, or one of the others."""
+
 
 def compare_rivals(
     here: OpenModelHere, rivals: Sequence[Rival], inputs: Arrays, pace: Pace, observer: Callable[[int, int], None]
@@ -70,7 +74,7 @@ def compare_rivals(
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
         budget = pace.comparison_of(here.measuring.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
-        return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
+        return replace(_compared(best, measured, _choose_measured), notes=(*interference_notes(measured), *notes))
 
 
 def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival, Candidate]) -> tuple[str, ...]:
@@ -118,59 +122,45 @@ def _best_of_rows(usual_us: Mapping[Rival, float]) -> dict[RowName, Rival]:
     return {row: min(ways, key=lambda way: usual_us[way]) for row, ways in rows.items() if ways}
 
 
-def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement]) -> Compared:
-    def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:
-        found = decide(measured, plain, others)
-        return next(name for name in rivals if name == found.chosen), found.reason(WORDS), found.ratio()
-
-    return _compared(rivals, measured, choose)
+def _choose_measured(measured: Mapping[str, Measurement], plain: RowName, others: Sequence[RowName]) -> _Choice:
+    found = decide(measured, plain, others)
+    return cast(RowName, found.chosen), found.reason(WORDS), found.ratio()
 
 
 def predict_rivals(rivals: Sequence[Rival]) -> Compared:
     """Compares rivals by computed latencies, on a device that is not at hand; of equals one without batching ships."""
     best = _best_of_rows({rival: predicted_us(rival.found.schedule) for rival in rivals})
-    predicted: dict[str, Measurement] = {name: _predicted(rival) for name, rival in best.items()}
-
-    def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:
-        chosen = plain
-        for name in others:
-            chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
-        if chosen == plain:
-            return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
-        times = predicted[plain].median_us / predicted[chosen].median_us
-        return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
-
-    return _compared(best, predicted, choose)
+    return _compared(best, {row: _predicted(rival) for row, rival in best.items()}, _choose_predicted)
 
 
-def _compared(
-    rivals: Mapping[RowName, Rival],
-    latencies: Mapping[str, Measurement],
-    choose: Callable[[RowName, Sequence[RowName]], _Choice],
-) -> Compared:
-    """The comparison of rivals; `choose` returns which of others or the plain one is to ship, and why."""
+def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, others: Sequence[RowName]) -> _Choice:
+    chosen, plain_us = plain, predicted[plain].median_us
+    for name in others:
+        chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
+    if chosen == plain:
+        return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
+    times = plain_us / predicted[chosen].median_us
+    return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
+
+
+def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measurement], choose: _Choose) -> Compared:
+    """The comparison of rivals.
+
+    Of one after another and side by side the one that took less is what batching has to beat, and ships if nothing is
+    faster. Where nothing is batched, it is compared with the other one.
+    """
     rows = tuple(Row(name, latencies[name], rival.text) for name, rival in rivals.items())
     if len(rows) == 1:
         (only,) = rivals
         return Compared(rivals, rows, only, f"{WORDS[only]} is all that was asked for", None)
     fastest_first = sorted(rivals, key=lambda name: latencies[name].median_us)
-    chosen, reason, ratio = choose(*_against(list(rivals), fastest_first))
+    plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*rivals][:1]
+    others = [name for name in rivals if name not in (*UNBATCHED, plain)] or slower
+    chosen, reason, ratio = choose(latencies, plain, others)
     if not rivals[chosen].may_ship:
         chosen = next(name for name in fastest_first if rivals[name].may_ship)
         reason += f"; since models were to share inputs, {WORDS[chosen]} ships all the same"
     return Compared(rivals, rows, chosen, reason, ratio)
-
-
-def _against(names: Sequence[RowName], fastest_first: Sequence[RowName]) -> tuple[RowName, Sequence[RowName]]:
-    """What people do without batching, which ships if nothing is faster, and what has to be faster.
-
-    Of one after another and side by side the one that took less is what batching has to beat. Where nothing is batched,
-    it is compared with the other one.
-    """
-    unbatched = [name for name in fastest_first if name in UNBATCHED]
-    if not unbatched:
-        return names[0], names[1:]
-    return unbatched[0], [name for name in names if name not in UNBATCHED] or unbatched[1:]
 
 
 def _predicted(rival: Rival) -> Measurement:

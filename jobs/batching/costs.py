@@ -10,7 +10,7 @@ from functools import cached_property
 from math import isfinite
 
 from iosched.models.batching.ensemble import Ensemble
-from iosched.models.batching.sample import apart, joining, parting, sample
+from iosched.models.batching.rewrite import apart, joining, parting, sample
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
@@ -52,7 +52,7 @@ class SampledCosts:
         """The share of the best schedule of the operators apart that counts, less that of the batched one."""
         key = self._key(operators, count)
         apart_us = self._apart_us(key, operators)
-        one_us = self._once(("one", *key), lambda: self._one_us(key, operators))
+        one_us = self._once(("one", *key), lambda: self.best_us(sample(self._graph, _repeated(operators, key))))
         return self.share * apart_us - one_us if isfinite(apart_us) and isfinite(one_us) else -TOO_DEAR_US
 
     def apart_us(self, operators: Sequence[Operator], count: int) -> float:
@@ -69,12 +69,8 @@ class SampledCosts:
 
     def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
         if self.in_turn:
-            alone_us = self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
-            return key[1] * alone_us
+            return key[1] * self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
         return self._once(("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key))])))
-
-    def _one_us(self, key: Key, operators: Sequence[Operator]) -> float:
-        return self.best_us(sample(self._graph, _repeated(operators, key)))
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.models.batching.ensemble import Ensemble
-from iosched.models.batching.keys import ensemble_of, likeness_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.composition.compose import Composition, compose
-from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.models.batching.unit import ensemble_of, likeness_of
+from iosched.models.composition.compose import Composition, Memory, compose, footprint_of, together_nbytes
 from iosched.models.composition.members import Member
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
@@ -163,8 +162,7 @@ def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), n
         UsageError: names or shared inputs are not possible.
         InvalidModelError: the models' opsets cannot be brought together.
     """
-    own = {spec.name for model in models.values() for spec in model.graph.inputs}
-    composition = compose(models, [shared for shared in shared_inputs if shared in own], name)
+    composition = compose(models, shared_inputs, name)
     return Cluster(composition, ensemble_of(composition))
 
 
@@ -177,16 +175,14 @@ class ClusterEstimate:
         operators: how many they have together, with what is equal counted once.
         alike: how many of them could be one with those of other models.
         shared: nodes that are left out, since another model computes the same.
-        alone_nbytes: memory of the models one by one: weights, and the most that tensors take at once.
-        together_nbytes: memory of all in one file.
+        memory: bytes of weights, and the most that tensors take at once.
     """
 
     names: tuple[str, ...]
     operators: int
     alike: int
     shared: int
-    alone_nbytes: int
-    together_nbytes: int
+    memory: Memory
 
 
 @dataclass(frozen=True)
@@ -224,6 +220,5 @@ def _estimated(models: Mapping[str, Model], settings: BatchSettings) -> ClusterE
         operators=len(cluster.model.graph.operators),
         alike=len(cluster.plan("greedy", EqualGains()).groups) if settings.batches else 0,
         shared=cluster.composition.shared,
-        alone_nbytes=sum(each.nbytes for each in footprints),
-        together_nbytes=together_nbytes(footprints),
+        memory=Memory(sum(each.nbytes for each in footprints), together_nbytes(footprints)),
     )

@@ -9,7 +9,7 @@ from math import inf
 from iosched.jobs.batching.rivals import Rival
 from iosched.jobs.row import Row
 from iosched.jobs.schedule_file import document_from, search_record
-from iosched.models.composition.compose import WeightsMemory
+from iosched.models.composition.compose import Memory
 from iosched.models.model import Model
 from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.statistics import Interval, Measurement
@@ -86,7 +86,7 @@ class ClusterResult:
     ratio: Interval | None
     batched: int
     shared: int
-    memory: WeightsMemory
+    memory: Memory
     estimated_nbytes: int
     plan_nbytes: int | None = None
     notes: tuple[str, ...] = ()
@@ -124,10 +124,10 @@ class BatchResult:
         return sum(len(cluster.members) for cluster in self.clusters)
 
     @property
-    def memory(self) -> WeightsMemory:
+    def memory(self) -> Memory:
         """Bytes of weights of all models, alone and in the files."""
         each = [cluster.memory for cluster in self.clusters]
-        return WeightsMemory(sum(one.alone_nbytes for one in each), sum(one.together_nbytes for one in each))
+        return Memory(sum(one.alone_nbytes for one in each), sum(one.together_nbytes for one in each))
 
     @property
     def rows(self) -> tuple[Row, ...]:

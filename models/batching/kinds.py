@@ -9,13 +9,12 @@ from iosched.models.batching import (
     concatenation,
     convolution,
     elementwise,
-    gathering,
     normalization,
     pooling,
     product,
     reduction,
     reshaping,
-    slicing,
+    selecting,
 )
 from iosched.models.batching.layer import Axes, Joined, Layer, Writer
 
@@ -40,14 +39,14 @@ _KINDS: tuple[tuple[Iterable[str], Rule], ...] = (
     (concatenation.TYPES, Rule(concatenation.axes, concatenation.write)),
     (convolution.TYPES, Rule(convolution.axes, convolution.write, spreads=True)),
     (elementwise.TYPES, Rule(elementwise.axes, elementwise.write)),
-    (gathering.TYPES, Rule(gathering.axes)),
     (normalization.TYPES, Rule(normalization.axes, normalization.write)),
     (pooling.TYPES, Rule(pooling.axes)),
     (product.TYPES, Rule(product.axes, product.write, spreads=True)),
     (reduction.TYPES, Rule(reduction.axes)),
     (reshaping.TYPES, Rule(reshaping.axes, reshaping.write)),
     (["Transpose"], Rule(reshaping.transposed_axes)),
-    (slicing.TYPES, Rule(slicing.axes)),
+    (selecting.TYPES, Rule(selecting.axes)),
+    (["Gather"], Rule(selecting.gathered_axes)),
 )
 RULES: dict[str, Rule] = {op_type: rule for types, rule in _KINDS for op_type in types}
 """By ONNX type, of ONNX's own domain."""

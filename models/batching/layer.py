@@ -228,12 +228,6 @@ class Writer:
         if self.graph.opset >= _SPLIT_COUNT_OPSET:
             assign(node, num_outputs=len(names))
 
-    def split_results(self) -> None:
-        """Give the members' results their names, where these are read."""
-        for names, joined in self.results.items():
-            if any(map(self.graph.uses, names)):
-                self.split(joined, names)
-
     def relaid(self, joined: Joined, axis: int, count: int) -> Joined:
         """The same values joined along another axis; made once.
 

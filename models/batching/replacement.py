@@ -1,27 +1,105 @@
-"""Gives a member of a composed or batched model other weights, of a model of the same structure."""
+"""Gives a member of a composed or batched model other weights, of a model of the same structure.
+
+For that a batched model keeps the composed one that it was made of: its nodes, small constants, and the groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import base64
+import json
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
+from onnx.helper import tensor_dtype_to_np_dtype
 
-from iosched.models.batching.record import Record, note_record, record_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.canonical import walked
+from iosched.models.canonical import slots, walked
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import Member, member_alone, members_of
 from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.load import edited_model
+from iosched.models.initializers import is_outside, read_tensor
+from iosched.models.load import assembled_model, edited_model
+from iosched.models.metadata import decoded, metadata_of, write_metadata
 from iosched.models.model import Model
+from iosched.models.prepared import prepare
 from iosched.models.structure import first_difference
 from iosched.models.wiring import captures, reads
+
+RECORD_KEY = "io.iosched.batched"
+"""The key of the model metadata that has the record."""
+
+_MAX_NBYTES = 2**30
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """How a model of several was made.
+
+    Attributes:
+        composed: the model before batching; large weights may be zeros there, so that only their shapes count.
+        groups: the operators that became one; none where nothing was batched.
+        digests: a hash of the content of each weight of the composed model.
+    """
+
+    composed: Model
+    groups: Groups
+    digests: Mapping[str, str]
+
+
+def note_record(
+    proto: onnx.ModelProto, composed: onnx.ModelProto, groups: Sequence[Sequence[str]], digests: Mapping[str, str]
+) -> None:
+    """Writes into the metadata of `proto` that it was made of `composed` by batching these groups; see `Record`."""
+    packed = base64.b64encode(zlib.compress(composed.SerializeToString(), 9)).decode()
+    entry = {"model": packed, "groups": [list(group) for group in groups], "digests": dict(digests)}
+    write_metadata(proto, {RECORD_KEY: json.dumps(entry, sort_keys=True)})
+
+
+class _Entry(msgspec.Struct):
+    model: bytes  # which msgspec reads from base64
+    groups: Groups
+    digests: dict[str, str]
+
+
+prepare(_Entry)
+
+
+def record_of(whole: Model) -> Record:
+    """The record in the metadata; that of a model without batching where there is none that can be read.
+
+    Raises:
+        InvalidModelError: the model before batching is not one that can be run.
+    """
+    unbatched = Record(whole, (), whole.weight_digests)
+    entry = decoded(metadata_of(whole.proto, RECORD_KEY) or "", _Entry)
+    if entry is None:
+        return unbatched
+    try:
+        data = zlib.decompressobj().decompress(entry.model, _MAX_NBYTES)
+        proto = onnx.ModelProto.FromString(data)
+    except (zlib.error, DecodeError):
+        return unbatched
+    weights = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    return Record(assembled_model("composed", proto, weights), entry.groups, entry.digests)
+
+
+def _array(tensor: onnx.TensorProto) -> np.ndarray:
+    """A small weight as it was; zeros for a large one, of which name, type and shape alone are kept."""
+    if is_outside(tensor):
+        return np.zeros(tuple(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type))
+    return read_tensor(tensor)
+
 
 _ANEW = "Batch the models anew."
 
@@ -208,13 +286,9 @@ def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]
         own = walked([nodes[name] for name in one.graph.by_name[mine.name].nodes])
         beside = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
         for node, counterpart in zip(own, beside, strict=True):
-            for name, there in zip(_slots(node), _slots(counterpart), strict=True):
+            for name, there in zip(slots(node), slots(counterpart), strict=True):
                 if name in one.weights and there in other.weights:
                     yield name, other.weights[there]
-
-
-def _slots(node: onnx.NodeProto) -> tuple[str, ...]:
-    return (*node.input, *captures(node))
 
 
 def _filled(weights: Weights, value: int) -> dict[str, np.ndarray]:

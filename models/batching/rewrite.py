@@ -1,19 +1,30 @@
-"""Rewrites a composed model so that groups of its operators are one operator each."""
+"""Rewrites a composed model so that groups of its operators are one operator each.
+
+Samples show what that saves: single operators, batched or not, and joins and parts of tensors, as models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from operator import or_
+from types import MappingProxyType
 
-from iosched.models.batching.layer import Axes, Writer
+import numpy as np
+import onnx
+from onnx import helper
+
+from iosched.models.batching.layer import Joined, Shape, Writer, scaled
 from iosched.models.batching.unit import Unit
+from iosched.models.composition.compose import copies_of
 from iosched.models.composition.members import members_of, node_owners, note_owners, owners
-from iosched.models.editable_graph import EditableGraph, node_name
-from iosched.models.graph import ComputationGraph
+from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import edited_model
-from iosched.models.model import Model
+from iosched.models.model import INLINE_NBYTES, Model
+from iosched.models.source import MIN_IR_VERSION
 
 Groups = Sequence[Sequence[str]]
 
@@ -48,7 +59,9 @@ def batched(model: Model, groups: Groups) -> Model:
         several.update((node_name(node), bits) for node in writer.nodes[before:])
     graph.remove(*(node.name for unit in units for row in unit.rows for node in row))
     before = len(writer.nodes)
-    writer.split_results()
+    for names, joined in writer.results.items():
+        if any(map(graph.uses, names)):
+            writer.split(joined, names)
     for node in writer.nodes[before:]:
         sources = (own.producer[name] for name in node.output)
         several[node_name(node)] = reduce(or_, (owned[name] for name in sources))
@@ -83,34 +96,114 @@ def chosen_axes(units: Sequence[Unit]) -> list[int]:
     Raises:
         ValueError: the operators of a unit cannot become one.
     """
-    options = [unit.axes() for unit in units]
-    for unit, ways in zip(units, options, strict=True):
+    source = {names: unit for unit in units for names in unit.results}
+    readers: dict[Unit, list[Unit]] = {unit: [] for unit in units}
+    found: dict[Unit, int] = {}
+    for unit in units:
+        ways = unit.axes()
         if not ways:
             raise ValueError(f"operators like {unit.results[0][0]!r} cannot become one")
-    source = {names: index for index, unit in enumerate(units) for names in unit.results}
-    readers: dict[int, list[int]] = {}
-    found: dict[int, int] = {}
-    for index, unit in enumerate(units):
         fed = [source[names] for names in unit.ports() if names in source]
         for feeder in fed:
-            readers.setdefault(feeder, []).append(index)
-        axis = _followed(options[index], [options[feeder][found[feeder]] for feeder in fed if feeder in found])
-        if axis is not None:
-            found[index] = axis
-    for index in reversed(range(len(units))):
-        if index not in found:
-            found[index] = _ahead(options[index], [found[reader] for reader in readers.get(index, ())])
-    return [found[index] for index in range(len(units))]
+            readers[feeder].append(unit)
+        followed = [feeder.axes()[found[feeder]] for feeder in fed if feeder in found]
+        choice = [axis for axis in followed if axis in ways] if len(ways) > 1 else [*ways]
+        if choice:
+            found[unit] = choice[0]
+    for unit in reversed(units):
+        if unit not in found:
+            behind, ways = [found[reader] for reader in readers[unit]], unit.axes()
+            wanted = (axis for taken in behind for axis, result in ways.items() if result == taken)
+            found[unit] = next(wanted, next(iter(ways)))
+    return [found[unit] for unit in units]
 
 
-def _followed(options: Axes, before: Sequence[int]) -> int | None:
-    """The axis of those that are read from, as far as there is a choice; None where they do not tell."""
-    if len(options) == 1:
-        return next(iter(options))
-    return next((axis for axis in before if axis in options), None)
+def weightless(model: Model) -> Model:
+    """The model with zeros for large weights, for devices that only look at their shapes: samples of it are small."""
+    large = {
+        name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        for name, array in model.weights.items()
+        if array.nbytes > INLINE_NBYTES and array.dtype.kind == "f"
+    }
+    return replace(model, weights=MappingProxyType({**model.weights, **large}))
 
 
-def _ahead(options: Mapping[int, int], behind: Sequence[int]) -> int:
-    """The axis that gives a result as a reader wants it; the first one where none tells."""
-    wanted = (own for axis in behind for own, result in options.items() if result == axis)
-    return next(wanted, next(iter(options)))
+def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
+    """A model of one operator, for the operators of `group` in a composed graph, or for the one that it has.
+
+    It is fed with what the operator reads, joined along the axis that it takes, and returns its joined result: nothing
+    is joined or parted in it. What all operators of the group read is fed once, where that is how they take it.
+
+    Raises:
+        ValueError: the operators are not alike, or cannot become one.
+    """
+    unit = Unit.of(composed, group)
+    (axis,) = chosen_axes([unit])
+    graph = EditableGraph(bare_frame("sample", composed.frame.ir_version, composed.frame.opset_import))
+    graph.weights = dict(composed.weights)
+    writer = Writer(graph)
+    if unit.spreads:
+        name = unit.rows[0][0].input[0]
+        graph.inputs[name] = _typed(name, composed.tensors[name], composed.shape(name))
+    for names in unit.ports():
+        shape = composed.shape(names[0])
+        fed = Joined(writer.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
+        writer.results[names] = fed
+        whole = scaled(shape, fed.axis, len(names))
+        graph.inputs[fed.name] = _typed(fed.name, composed.tensors[names[0]], whole)
+    unit.write(axis, writer)
+    outputs = [writer.results[names].name for names in unit.results if names in writer.results]
+    return _returning(outputs, graph, group[0].name)
+
+
+def apart(samples: Sequence[Model]) -> Model:
+    """A model of operators as they are without batching: each reads and returns tensors of its own.
+
+    Args:
+        samples: of the operators, one by one, which are alike; one of them may take several places.
+    """
+    first = samples[0]
+    own: dict[int, dict[str, np.ndarray]] = {id(first): {}}
+    for each in samples:
+        if id(each) not in own:
+            pairs = zip(_read(first), _read(each), strict=True)
+            own[id(each)] = {name: each.weights[other] for name, other in pairs if name in first.weights}
+    return copies_of(first, [own[id(each)] for each in samples])
+
+
+def _read(model: Model) -> list[str]:
+    return [name for node in model.proto.graph.node for name in node.input]
+
+
+def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
+    """A model that joins `count` tensors like this one along their first axis; scalars are not joined."""
+    names = tuple(f"{tensor.name}/{place}" for place in range(count))
+    graph = _empty(opset)
+    graph.inputs = {name: _typed(name, tensor, tensor.shape or ()) for name in names}
+    joined = Writer(graph).join(names, 0, tensor.shape or ())
+    return _returning([joined.name], graph)
+
+
+def parting(tensor: TensorSpec, count: int, opset: int) -> Model:
+    """A model that takes a tensor apart into `count` tensors like this one, along their first axis."""
+    names = [f"{tensor.name}/{place}" for place in range(count)]
+    joined, graph = Joined(tensor.name, 0, tensor.shape or ()), _empty(opset)
+    graph.inputs = {joined.name: _typed(joined.name, tensor, scaled(joined.shape, 0, count))}
+    Writer(graph).split(joined, names)
+    return _returning(names, graph)
+
+
+def _empty(opset: int) -> EditableGraph:
+    return EditableGraph(bare_frame("sample", MIN_IR_VERSION, [helper.make_opsetid("", opset)]))
+
+
+def _returning(outputs: Iterable[str], graph: EditableGraph, name: str = "sample") -> Model:
+    graph.outputs = {output: helper.make_empty_tensor_value_info(output) for output in outputs}
+    graph.drop_unread_weights()
+    return edited_model(name, graph)
+
+
+def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:
+    is_text = tensor.dtype == "string"  # which numpy has no type for
+    kind = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+    return helper.make_tensor_value_info(name, kind, shape)

@@ -1,21 +1,28 @@
-"""Operators of several members, node by node: what a group of alike operators looks like to the kinds of nodes."""
+"""Operators of several members, node by node, and what operators have in common that can become one."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 
 import numpy as np
 import onnx
 
+from iosched.models.batching.ensemble import Ensemble, Likeness
 from iosched.models.batching.kinds import RULES, Rule
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single, Writer
 from iosched.models.canonical import counts_in_form, walked
+from iosched.models.composition.compose import Composition
+from iosched.models.composition.members import owners
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
+from iosched.models.model import Model
 from iosched.models.node_attributes import plain_values
+from iosched.models.structure import form_value
 from iosched.models.wiring import is_standard
 
 Names = tuple[str, ...]
@@ -58,12 +65,12 @@ class Unit:
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rule of each node; none at all where one has no rule, or a tensor's shape is not known."""
-        found = [RULES.get(row[0].op_type) if is_standard(row[0]) else None for row in self.rows]
+        found = (RULES.get(row[0].op_type) for row in self.rows if is_standard(row[0]))
         rules = tuple(rule for rule in found if rule is not None)
         names = {name for row in self.rows for node in row for name in (*node.input, *node.output)}
         computed = names - self.graph.weights.keys() - {""}
         is_static = all(_shape(self.graph, name) is not None for name in computed)
-        return rules if len(rules) == len(found) and is_static else ()
+        return rules if len(rules) == len(self.rows) and is_static else ()
 
     @cached_property
     def inner(self) -> Mapping[str, int]:
@@ -104,14 +111,10 @@ class Unit:
         """What the members' nodes of one row read, input by input."""
         return list(zip(*(node.input for node in self.rows[row]), strict=True))
 
-    def layer(self, row: int, joined: Mapping[Names, Joined]) -> Layer:
-        """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
-        return self._layer(row, joined, self.spreads)
-
     def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
+        """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
         nodes = self.rows[row]
-        slots = enumerate(self.slots(row))
-        operands = [self._operand(row, slot, names, joined) for slot, names in slots]
+        operands = [self._operand(row, slot, names, joined) for slot, names in enumerate(self.slots(row))]
         if spreads and row == 0:
             operands[0] = Single(nodes[0].input[0], self.graph.shape(nodes[0].input[0]))
         results = tuple(self.graph.shape(name) if name else () for name in nodes[0].output)
@@ -125,7 +128,7 @@ class Unit:
         """
         if not self.rules:
             return {}
-        layers = [self.layer(row, {}) for row in range(len(self.rows))]
+        layers = [self._layer(row, {}, self.spreads) for row in range(len(self.rows))]
         found = {axis: self._way(layers, axis) for axis in self.rules[0].axes(layers[0])}
         return {axis: way for axis, way in found.items() if way}
 
@@ -148,7 +151,7 @@ class Unit:
                     shape = self.graph.shape(names[0])
                     joined = computed.get(names) or writer.join(names, own, shape)
                     laid[names] = writer.relaid(joined, own, len(names))
-            layer, write = self.layer(row, laid), self.rules[row].write
+            layer, write = self._layer(row, laid, self.spreads), self.rules[row].write
             found = write(layer, own, writer) if write else writer.one(layer, after, layer.names())
             computed.update(zip(self._outputs(row), found, strict=False))
         for names in self.results:
@@ -188,3 +191,58 @@ def _shape(graph: EditableGraph, name: str) -> Shape | None:
     """The shape of a computed tensor or an input; None where it is not known before the run."""
     spec = graph.tensors.get(name)
     return None if spec is None else spec.shape
+
+
+def ensemble_of(composition: Composition) -> Ensemble:
+    """The members of a composition as batching sees them."""
+    whole = composition.model
+    graph, structure = whole.graph, whole.structure
+    order = tuple(operator.name for operator in structure.operators)
+    names = [name for name, _ in structure.inputs]
+    for operator in order:
+        names.extend(graph.by_name[operator].outputs)
+    reads = {operator.name: tuple(names[number] for number in operator.reads) for operator in structure.operators}
+    return Ensemble(graph, order, owners(whole, composition.members), likeness_of(whole), reads)
+
+
+def likeness_of(model: Model) -> dict[str, Likeness]:
+    """For every operator its likeness: that of its form, and of the types and shapes of what it reads.
+
+    Operators whose kind cannot join different weights are alike only if they have the same weights. Keys of different
+    models can be compared; whether the models are in one graph does not matter.
+
+    Complexity: that of the model's structure, and O(nodes) for each form.
+    """
+    structure, graph = model.structure, EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    digests = [sha256(json.dumps(form_value(form)).encode()).hexdigest()[:16] for form in structure.forms]
+    specs = [text for _, text in structure.inputs]
+    for placed in structure.operators:
+        specs.extend(placed.form.outputs)
+    known: dict[str, Likeness] = {}
+    found: dict[str, Likeness] = {}
+    for placed, form in zip(structure.operators, structure.form_numbers, strict=True):
+        operator = model.graph.by_name[placed.name]
+        key = f"{digests[form]}: {', '.join(specs[number] for number in placed.reads)}"
+        if key not in known:
+            known[key] = _likeness(model, graph, operator, key)
+        likeness = known[key]
+        if likeness.key != key:  # it goes by the weights as well
+            likeness = Likeness(_with_weights(model, graph, operator, key), likeness.batches, likeness.spreads)
+        found[placed.name] = likeness
+    return found
+
+
+def _likeness(model: Model, graph: EditableGraph, operator: Operator, key: str) -> Likeness:
+    """The likeness of an operator as if there were another one of this key."""
+    pair = operator, operator
+    if Unit.of(graph, pair, differ=True, apart=True).axes():
+        return Likeness(key, spreads=Unit.of(graph, pair, differ=True).spreads)
+    if Unit.of(graph, pair, apart=True).axes():
+        return Likeness(_with_weights(model, graph, operator, key))
+    return Likeness(key, batches=False)
+
+
+def _with_weights(model: Model, graph: EditableGraph, operator: Operator, key: str) -> str:
+    nodes = walked([graph.node(name) for name in operator.nodes])
+    found = (model.weight_digests[name][:16] for node in nodes for name in node.input if name in graph.weights)
+    return f"{key}; {', '.join(found)}"

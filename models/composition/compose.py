@@ -1,12 +1,14 @@
 """Puts several models into one graph: their disjoint union, in which equal values are computed and stored once.
 
+Also says how much memory models take, alone and together, before a device has placed them.
+
 Equal are results of equal operators on equal values (`values.value_numbers`), so with an operator all that it reads is
 shared. Of weights the bytes decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -14,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from iosched.models.canonical import tensor_text
 from iosched.models.composition.members import Member, check_names, node_owners, note_members, note_owners, reached
 from iosched.models.composition.opsets import common_opsets, imports, raised
 from iosched.models.composition.values import value_numbers
@@ -28,8 +31,8 @@ from iosched.models.wiring import writes
 
 
 @dataclass(frozen=True)
-class WeightsMemory:
-    """Bytes of weights: of the models one by one, and of the composed model."""
+class Memory:
+    """Bytes that models take one by one, and in one file."""
 
     alone_nbytes: int
     together_nbytes: int
@@ -49,7 +52,7 @@ class Composition:
     model: Model
     members: tuple[Member, ...]
     shared: int
-    weights: WeightsMemory
+    weights: Memory
 
 
 def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), name: str = "batch") -> Composition:
@@ -60,7 +63,8 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
 
     Args:
         models: by name.
-        shared_inputs: names of inputs that are fed once, to all models that have an input of that name.
+        shared_inputs: names of inputs that are fed once, to all models that have an input of that name; models need
+            have none.
         name: of the composed model.
 
     Raises:
@@ -86,7 +90,7 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     found = union.model()
     note_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
     alone = sum(_nbytes(model.weights) for model in models.values())
-    memory = WeightsMemory(alone, _nbytes(found.weights))
+    memory = Memory(alone, _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 
 
@@ -248,24 +252,70 @@ def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 
 
 def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -> None:
-    """Every shared input is one of a model, and of one type and shape in all that have it."""
+    """Every shared input is of one type and shape in all models that have it."""
     for name in shared_inputs:
-        specs = {model: spec for model, loaded in models.items() for spec in loaded.graph.inputs if spec.name == name}
-        if not specs:
-            inputs = sorted({spec.name for model in models.values() for spec in model.graph.inputs})
-            raise UsageError(f"no model has an input {name!r} that could be shared; they have {', '.join(inputs)}.")
-        first, *others = specs
-        for other in others:
-            if (specs[other].dtype, specs[other].shape) != (specs[first].dtype, specs[first].shape):
+        specs = ((model, spec) for model, loaded in models.items() for spec in loaded.graph.inputs if spec.name == name)
+        looks = {model: tensor_text(spec.dtype, spec.shape) for model, spec in specs}
+        first = next(iter(looks), "")
+        for other, look in looks.items():
+            if look != looks[first]:
                 raise UsageError(
-                    f"input {name!r} cannot be shared: it is {_text(specs[first])} in {first!r}, and "
-                    f"{_text(specs[other])} in {other!r}.\nBind them to one shape with --input-shape."
+                    f"input {name!r} cannot be shared: it is {looks[first]} in {first!r}, and {look} in {other!r}.\n"
+                    f"Bind them to one shape with --input-shape."
                 )
-
-
-def _text(spec: TensorSpec) -> str:
-    return f"{spec.dtype} {'of unknown shape' if spec.shape is None else 'x'.join(map(str, spec.shape)) or 'scalar'}"
 
 
 def _nbytes(weights: Mapping[str, np.ndarray]) -> int:
     return sum(array.nbytes for array in weights.values())
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of one model.
+
+    Attributes:
+        weights: the bytes of each weight, by the hash of its content.
+        activations_nbytes: the most that tensors take at once which are computed or fed, and still read later, where
+            operators run one after another.
+    """
+
+    weights: Mapping[str, int]
+    activations_nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        return sum(self.weights.values()) + self.activations_nbytes
+
+
+def footprint_of(model: Model) -> Footprint:
+    """The footprint of a model; O(bytes of weights + operators + edges)."""
+    weights = {model.weight_digests[name]: array.nbytes for name, array in model.weights.items()}
+    return Footprint(weights, _most_alive(model.graph))
+
+
+def together_nbytes(footprints: Iterable[Footprint]) -> int:
+    """What models take in one graph that runs them side by side: equal weights once, and the activations of all."""
+    weights: dict[str, int] = {}
+    activations = 0
+    for footprint in footprints:
+        weights.update(footprint.weights)
+        activations += footprint.activations_nbytes
+    return sum(weights.values()) + activations
+
+
+def _most_alive(graph: ComputationGraph) -> int:
+    """The most bytes of tensors alive at once; inputs are alive from the beginning, and outputs to the end."""
+    size = {name: spec.nbytes for name, spec in graph.tensor.items()}
+    last = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.inputs}
+    last.update(dict.fromkeys(graph.outputs, len(graph.operators)))
+    alive = {spec.name for spec in graph.inputs}
+    now = most = sum(size[name] for name in alive)
+    for index, operator in enumerate(graph.operators):
+        now += sum(size.get(name, 0) for name in operator.outputs)
+        alive.update(operator.outputs)
+        most = max(most, now)
+        gone = {name for name in (*operator.inputs, *operator.outputs) if last.get(name, index) <= index} & alive
+        now -= sum(size.get(name, 0) for name in gone)
+        alive -= gone
+    return most

@@ -10,7 +10,7 @@ from variants import retrained
 
 from iosched.jobs.batching.plan import clusters_of, composed, planned_clusters
 from iosched.jobs.batching.settings import BatchSettings
-from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.light import light_model

@@ -12,8 +12,7 @@ from members import chain, headed, loaded
 from onnx import helper
 from variants import retrained
 
-from iosched.models.batching.record import note_record
-from iosched.models.batching.replacement import replaced
+from iosched.models.batching.replacement import note_record, replaced
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError

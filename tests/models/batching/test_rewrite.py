@@ -16,8 +16,8 @@ from onnx import helper
 from random_models import models
 from variants import renamed, retrained, shuffled
 
-from iosched.models.batching.keys import ensemble_of, likeness_of
 from iosched.models.batching.rewrite import batched
+from iosched.models.batching.unit import ensemble_of, likeness_of
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of, owners
 from iosched.models.export import write_model

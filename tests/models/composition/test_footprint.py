@@ -6,7 +6,7 @@ import pytest
 from import_helpers import data, model_of, weight
 from onnx import helper
 
-from iosched.models.composition.footprint import Footprint, footprint_of, together_nbytes
+from iosched.models.composition.compose import Footprint, footprint_of, together_nbytes
 from iosched.models.load import load_model
 
 node = helper.make_node
