@@ -10,7 +10,8 @@ from functools import cached_property
 from math import isfinite
 
 from iosched.models.batching.ensemble import Ensemble
-from iosched.models.batching.rewrite import apart, joining, parting, sample
+from iosched.models.batching.rewrite import joining, parting, sample
+from iosched.models.composition.compose import apart
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model

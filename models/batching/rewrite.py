@@ -18,7 +18,6 @@ from onnx import helper
 
 from iosched.models.batching.layer import Joined, Shape, Writer, scaled
 from iosched.models.batching.unit import Unit
-from iosched.models.composition.compose import copies_of
 from iosched.models.composition.members import members_of, node_owners, note_owners, owners
 from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
@@ -154,25 +153,6 @@ def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
     unit.write(axis, writer)
     outputs = [writer.results[names].name for names in unit.results if names in writer.results]
     return _returning(outputs, graph, group[0].name)
-
-
-def apart(samples: Sequence[Model]) -> Model:
-    """A model of operators as they are without batching: each reads and returns tensors of its own.
-
-    Args:
-        samples: of the operators, one by one, which are alike; one of them may take several places.
-    """
-    first = samples[0]
-    own: dict[int, dict[str, np.ndarray]] = {id(first): {}}
-    for each in samples:
-        if id(each) not in own:
-            pairs = zip(_read(first), _read(each), strict=True)
-            own[id(each)] = {name: each.weights[other] for name, other in pairs if name in first.weights}
-    return copies_of(first, [own[id(each)] for each in samples])
-
-
-def _read(model: Model) -> list[str]:
-    return [name for node in model.proto.graph.node for name in node.input]
 
 
 def joining(tensor: TensorSpec, count: int, opset: int) -> Model:

@@ -218,31 +218,25 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
     specs = [text for _, text in structure.inputs]
     for placed in structure.operators:
         specs.extend(placed.form.outputs)
-    known: dict[str, Likeness] = {}
+    known: dict[str, tuple[bool, bool, bool]] = {}
     found: dict[str, Likeness] = {}
     for placed, form in zip(structure.operators, structure.form_numbers, strict=True):
         operator = model.graph.by_name[placed.name]
         key = f"{digests[form]}: {', '.join(specs[number] for number in placed.reads)}"
         if key not in known:
-            known[key] = _likeness(model, graph, operator, key)
-        likeness = known[key]
-        if likeness.key != key:  # it goes by the weights as well
-            likeness = Likeness(_with_weights(model, graph, operator, key), likeness.batches, likeness.spreads)
-        found[placed.name] = likeness
+            known[key] = _batching_of(graph, operator)
+        batches, spreads, by_weights = known[key]
+        if by_weights:
+            read = (name for node in walked([graph.node(name) for name in operator.nodes]) for name in node.input)
+            key = f"{key}; {', '.join(model.weight_digests[name][:16] for name in read if name in graph.weights)}"
+        found[placed.name] = Likeness(key, batches, spreads)
     return found
 
 
-def _likeness(model: Model, graph: EditableGraph, operator: Operator, key: str) -> Likeness:
-    """The likeness of an operator as if there were another one of this key."""
+def _batching_of(graph: EditableGraph, operator: Operator) -> tuple[bool, bool, bool]:
+    """Whether an operator and one like it can become one, with one tensor as it is, and only if weights are equal."""
     pair = operator, operator
     if Unit.of(graph, pair, differ=True, apart=True).axes():
-        return Likeness(key, spreads=Unit.of(graph, pair, differ=True).spreads)
-    if Unit.of(graph, pair, apart=True).axes():
-        return Likeness(_with_weights(model, graph, operator, key))
-    return Likeness(key, batches=False)
-
-
-def _with_weights(model: Model, graph: EditableGraph, operator: Operator, key: str) -> str:
-    nodes = walked([graph.node(name) for name in operator.nodes])
-    found = (model.weight_digests[name][:16] for node in nodes for name in node.input if name in graph.weights)
-    return f"{key}; {', '.join(found)}"
+        return True, Unit.of(graph, pair, differ=True).spreads, False
+    batches = bool(Unit.of(graph, pair, apart=True).axes())
+    return batches, False, batches

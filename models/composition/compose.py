@@ -94,25 +94,16 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     return Composition(found, tuple(members), union.shared, memory)
 
 
-def copies_of(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> Model:
-    """The model that computes what `model` does once for each of `weights`, each time from inputs of its own.
+def apart(models: Sequence[Model]) -> Model:
+    """The models in one graph, each with inputs of its own and sharing no operator; one may take several places.
 
-    It is what `compose` makes of as many models. Tensors have the number of their copy and a slash before their names;
-    an array that several copies have is stored once, under the name of the first.
-
-    Args:
-        model: what is copied.
-        weights: for each copy those weights that are others in it, of the same types and shapes, by their names in
-            `model`.
-
-    Complexity: O(copies * (nodes + edges)).
+    They are of the same opsets. Tensors have the number of their place and a slash before their names; an array that
+    several models have is stored once, under the name of the first. Complexity: O(nodes + edges) of all.
     """
-    frame = bare_frame(model.name, model.proto.ir_version, imports(opsets_of(model.proto)))
-    union = _Union(EditableGraph(frame))
-    for place, others in enumerate(weights):
-        own = replace(model, weights={name: others.get(name, array) for name, array in model.weights.items()})
-        numbers = {name: f"array {id(array)}" for name, array in own.weights.items()}
-        union.add(str(place), own, numbers, {})
+    first = models[0]
+    union = _Union(EditableGraph(bare_frame(first.name, first.proto.ir_version, imports(opsets_of(first.proto)))))
+    for place, model in enumerate(models):
+        union.add(str(place), model, {name: f"array {id(array)}" for name, array in model.weights.items()}, {})
     return union.model()
 
 

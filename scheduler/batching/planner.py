@@ -152,26 +152,16 @@ def pruned(plan: Plan) -> Plan:
 
 def _chains(plan: Plan) -> list[list[Group]]:
     """Groups that hand results to each other in place, together."""
-    found: list[list[Group]] = []
-    links: dict[str, list[Group]] = {}
-    for group in plan.all_groups():
+    chains: dict[str, list[Group]] = {}
+    for group in plan.all_groups():  # each after those that feed it
+        chain = chains[group[0]] = [group]
         for port in range(len(plan.ensemble.reads[group[0]])):
             feeder = plan.feeder(group, port)
-            if feeder is not None:
-                links.setdefault(group[0], []).append(feeder)
-                links.setdefault(feeder[0], []).append(group)
-    seen: set[str] = set()
-    for group in plan.all_groups():
-        if group[0] in seen or group[0] not in links:
-            continue
-        seen.add(group[0])
-        chain = [group]
-        for each in chain:
-            linked = {other[0]: other for other in links[each[0]] if other[0] not in seen}
-            seen.update(linked)
-            chain.extend(linked.values())
-        found.append(chain)
-    return found
+            if feeder is not None and chains[feeder[0]] is not chain:
+                chain += chains[feeder[0]]
+                chains.update((each[0], chain) for each in chain)
+    found = {id(chain): chain for chain in chains.values() if len(chain) > 1}
+    return list(found.values())
 
 
 def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:

@@ -11,9 +11,9 @@ from batches import variants
 from import_helpers import data, feeds_for, weight
 from onnx import helper
 
-from iosched.models.batching.rewrite import apart, joining, parting, weightless
+from iosched.models.batching.rewrite import joining, parting, weightless
 from iosched.models.batching.rewrite import sample as sample_of
-from iosched.models.composition.compose import compose
+from iosched.models.composition.compose import apart, compose
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
