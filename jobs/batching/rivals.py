@@ -6,15 +6,16 @@ schedule of this program, by a session of onnxruntime or OpenVINO for each model
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 
 from iosched.jobs.schedules import Deadline, never, priced, schedule_by, unsearched
 from iosched.models.composition.members import Member, owners
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
+from iosched.profiler.devices.device import OpenModel, attached
 from iosched.profiler.devices.ways import Running, Way
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.peers.openvino import PlainOpenvino
@@ -23,7 +24,7 @@ from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide, at_a_time, one_after_another
+from iosched.runtime.side_by_side import SessionsSettings, SideBySide, at_a_time, one_after_another
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
 from iosched.scheduler.components import Find
@@ -106,14 +107,20 @@ class Rival:
     Attributes:
         row: the row of the table that it is a way of.
         site: what it runs.
-        found: its schedule, in the device's units; of plain onnxruntime that of one operator after another.
-        how: as the device runs the schedule, or what runs instead: sessions, one of onnxruntime, or OpenVINO.
+        found: its schedule, in the device's units; of a library that of one operator after another.
+        text: who runs it, for people.
+        open: makes it ready to be timed on inputs of the model.
+        way: as the device runs the schedule; None where a library runs the model instead.
+        runtime: the settings with which the runtime does the same again, where that is a library.
     """
 
     row: RowName
     site: Site
     found: SearchResult
-    how: Way | SessionsSettings | ReferenceSettings | PlainOpenvino
+    text: str
+    open: Callable[[Arrays], Candidate]
+    way: Way | None = None
+    runtime: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def schedule(self) -> Schedule:
@@ -121,35 +128,14 @@ class Rival:
         return self.site.opened.units.expanded(self.found.schedule)
 
     @property
-    def text(self) -> str:
-        """Who runs it, for people."""
-        if isinstance(self.how, Way):
-            has_sessions = any(stage.strategy is Strategy.SESSION for stage in self.how.schedule.stages)
-            return f"by a schedule{', partly in sessions' * has_sessions}{self.how.how}"
-        if isinstance(self.how, SessionsSettings):
-            return self.how.description
-        if isinstance(self.how, PlainOpenvino):
-            return f"OpenVINO, one session for all, {self.how.threads} threads"
-        return f"onnxruntime, one session for all, {self.how.description}"
-
-    @property
-    def library(self) -> Library | None:
-        """What runs it; None where that is the device itself, by the schedule."""
-        if isinstance(self.how, Way):
-            return None
-        if isinstance(self.how, SessionsSettings):
-            return self.how.library
-        return OPENVINO if isinstance(self.how, PlainOpenvino) else PLAIN
+    def library(self) -> str | None:
+        """The name of the library that runs it; None where that is the device itself, by the schedule."""
+        return None if self.way else str(self.runtime["by"])
 
     @property
     def may_ship(self) -> bool:
         """Whether it runs a model with the inputs that are asked for."""
         return self.site.fed is None
-
-    @property
-    def here(self) -> OpenModelHere:
-        """What it runs, open on the device, where that is at hand."""
-        return attached(self.site.opened)
 
     def ready(self, inputs: Arrays) -> Candidate:
         """Makes it ready to be timed on inputs of the file, where the device is at hand.
@@ -162,29 +148,12 @@ class Rival:
         """
         if self.site.fed is not None:
             inputs = {name: inputs[source] for name, source in self.site.fed.items()}
-        if isinstance(self.how, Way):
-            return self.here.ready(self.how, inputs)
-        if isinstance(self.how, PlainOpenvino):
-            return self.how.ready(inputs)
-        if isinstance(self.how, ReferenceSettings):
-            assert self.here.baselines.onnxruntime is not None
-            return self.here.baselines.onnxruntime.ready(self.how, inputs)
-        sessions = SideBySide(self.site.model, self.site.members, self.how)
-        if self.how.library == OPENVINO:
-            _check(sessions, self.site)
-        return Candidate(partial(sessions.time, inputs), sessions.close)
+        return self.open(inputs)
 
     def running(self) -> Running:
         """Facts about running it on a device at hand, and the settings with which the runtime does it again."""
-        if isinstance(self.how, Way):
-            return self.here.running(self.how, {})
-        found = self.here.running(None, {})
-        runtime: dict[str, object] = {**found.runtime, "by": self.library}
-        if isinstance(self.how, SessionsSettings):
-            runtime["sessions"] = {"lanes": self.how.lanes, "threads": self.how.threads}
-        if isinstance(self.how, ReferenceSettings):
-            runtime["reference"] = asdict(self.how)
-        return replace(found, runtime=runtime)
+        found = attached(self.site.opened).running(self.way, {})
+        return replace(found, runtime={**found.runtime, **self.runtime})
 
 
 def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
@@ -196,11 +165,11 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
         yield from _scheduled("serial", site, serial_schedule(site, deadline))
     if site.plain_threads is not None:
         for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
-            yield _plain("serial", site, settings)
+            yield _in_sessions("serial", site, settings)
         if not site.shares:
-            yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
+            yield _in_one_session("serial", site, ReferenceSettings("sequential", site.plain_threads))
     if site.openvino is not None:
-        yield _plain("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
+        yield _in_sessions("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
 
 
 def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = False) -> Iterator[Rival]:
@@ -220,11 +189,11 @@ def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = Fals
     settings = None if site.plain_threads is None else at_a_time(len(site.members), site.plain_threads)
     if settings is None or site.plain_threads is None:
         return
-    yield _plain("packed", site, settings)
+    yield _in_sessions("packed", site, settings)
     if not site.shares:
-        yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+        yield _in_one_session("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
     if site.openvino is not None and not site.is_large:
-        yield _plain("packed", site, replace(settings, library=OPENVINO))
+        yield _in_sessions("packed", site, replace(settings, library=OPENVINO))
 
 
 def batched_rivals(site: Site) -> Iterator[Rival]:
@@ -234,9 +203,9 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
         is_here = site.opened.here is not None
         yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
     if site.plain_threads is not None:
-        yield _plain("batched", site, ReferenceSettings("sequential", site.plain_threads))
+        yield _in_one_session("batched", site, ReferenceSettings("sequential", site.plain_threads))
     if site.openvino is not None:
-        yield _plain("batched", site, site.openvino)
+        yield _in_openvino("batched", site, site.openvino)
 
 
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
@@ -249,24 +218,50 @@ def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
 
 def _scheduled(row: RowName, site: Site, found: SearchResult) -> Iterator[Rival]:
     here = site.opened.here
-    ways = {"": Way(found.schedule)} if here is None else here.ways(found.schedule)
-    for way in ways.values():
-        yield Rival(row, site, found, way)
+    for way in [Way(found.schedule)] if here is None else here.ways(found.schedule).values():
+        has_sessions = any(stage.strategy is Strategy.SESSION for stage in way.schedule.stages)
+        text = f"by a schedule{', partly in sessions' * has_sessions}{way.how}"
+        yield Rival(row, site, found, text, partial(_open, site, way), way)
 
 
-def _check(sessions: SideBySide, site: Site) -> None:
-    """Accepts sessions that compute what onnxruntime does; closes all others."""
-    try:
-        found = compare(sessions.run(random_inputs(site.model.graph.inputs)), site.expected)
-        if not found.passed:
-            raise MismatchError(found.reasons[0])
-    except BaseException:
-        sessions.close()
-        raise
+def _open(site: Site, way: Way, inputs: Arrays) -> Candidate:
+    return attached(site.opened).ready(way, inputs)
 
 
-def _plain(row: RowName, site: Site, how: SessionsSettings | ReferenceSettings | PlainOpenvino) -> Rival:
-    return Rival(row, site, unsearched(sequential(site.opened.graph)), how)
+def _in_sessions(row: RowName, site: Site, settings: SessionsSettings) -> Rival:
+    """A session for each model."""
+    runtime = {"by": settings.library, "sessions": {"lanes": settings.lanes, "threads": settings.threads}}
+    return Rival(row, site, _unsearched(site), settings.description, partial(_sessions, site, settings), None, runtime)
+
+
+def _sessions(site: Site, settings: SessionsSettings, inputs: Arrays) -> Candidate:
+    """Sessions, which are accepted of OpenVINO if they compute what onnxruntime does; else they are closed."""
+    sessions = SideBySide(site.model, site.members, settings)
+    with ExitStack() as on_error:
+        on_error.callback(sessions.close)
+        if settings.library == OPENVINO:
+            found = compare(sessions.run(random_inputs(site.model.graph.inputs)), site.expected)
+            if not found.passed:
+                raise MismatchError(found.reasons[0])
+        on_error.pop_all()
+    return Candidate(partial(sessions.time, inputs), sessions.close)
+
+
+def _in_one_session(row: RowName, site: Site, settings: ReferenceSettings) -> Rival:
+    plain = site.opened.baselines.onnxruntime
+    assert plain is not None
+    text, runtime = f"onnxruntime, one session for all, {settings.description}", asdict(settings)
+    opens = partial(plain.ready, settings)
+    return Rival(row, site, _unsearched(site), text, opens, None, {"by": PLAIN, "reference": runtime})
+
+
+def _in_openvino(row: RowName, site: Site, openvino: PlainOpenvino) -> Rival:
+    text = f"OpenVINO, one session for all, {openvino.threads} threads"
+    return Rival(row, site, _unsearched(site), text, openvino.ready, None, {"by": OPENVINO})
+
+
+def _unsearched(site: Site) -> SearchResult:
+    return unsearched(sequential(site.opened.graph))
 
 
 def serial_schedule(site: Site, deadline: Deadline = never) -> SearchResult:

@@ -27,13 +27,11 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.openvino import library
-from iosched.runtime.side_by_side import SessionsSettings
 from iosched.scheduler.batching.costs import EqualGains
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -104,10 +102,8 @@ def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
 def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
     cluster = composed(chains(2))
     fed: list[dict[str, int]] = []
-    here = SimpleNamespace(ready=lambda way, inputs: fed.append(inputs))
-    opened_ = SimpleNamespace(here=here)
-    site = Site(cluster.model, cluster.members, opened_, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
-    Rival("serial", site, None, Way(None)).ready({"x": 3})  # type: ignore[arg-type]
+    site = Site(cluster.model, cluster.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
+    Rival("serial", site, None, "", fed.append).ready({"x": 3})  # type: ignore[arg-type]
     assert fed == [{"a/x": 3, "b/x": 3}]
 
 
@@ -212,7 +208,7 @@ def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
             with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
                 check_members(executor.run(inputs), inputs, models, rival.site.members)
                 assert executor.description.split(",")[0].split()[0] == NAMES[rival.library]
-                assert ("a session for each" in executor.description) == isinstance(rival.how, SessionsSettings)
+                assert ("a session for each" in executor.description) == ("sessions" in rival.runtime)
     all_of_them = set(NAMES)
     libraries_alone = all_of_them - {None}
     assert libraries == {"serial": all_of_them, "packed": libraries_alone, "batched": all_of_them, "mixed": {None}}
