@@ -83,13 +83,16 @@ class _Job:
         while left:
             names = left.popleft()
             try:
-                cluster = self._cluster(names, self._pace(1 + len(left)))
+                cluster = self._cluster(names, 1 + len(left))
             except (IoschedError, ValueError) as error:
-                if len(names) == 1:
-                    self._leave_out(names[0], error, left_out)
+                text = first_line(error)
+                if len(names) > 1:
+                    notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {text}")
+                    left.extendleft((name,) for name in reversed(names))
                     continue
-                notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {first_line(error)}")
-                left.extendleft((name,) for name in reversed(names))
+                if not self.settings.skip_broken or isinstance(error, UsageError):
+                    raise
+                left_out[names[0]] = f"{names[0]}: {text}"
                 continue
             parts = self._parts(names, cluster.plan_nbytes, notes)
             left.extendleft(reversed(parts))
@@ -114,17 +117,9 @@ class _Job:
         notes.append(f"{', '.join(names)} take {text}: they go into {len(parts)} files")
         return parts
 
-    def _leave_out(self, name: str, error: Exception, left_out: dict[str, str]) -> None:
-        if not self.settings.skip_broken or isinstance(error, UsageError):
-            raise error
-        left_out[name] = f"{name}: {first_line(error)}"
-
-    def _pace(self, n_left: int) -> Pace:
-        """The time of the next of so many clusters that are left: they share what is left of the budget evenly."""
-        left_s = share_s(self.settings.budget_s, self.started, n_left)
-        return Pace(left_s, time.monotonic(), self.interrupt)
-
-    def _cluster(self, names: Sequence[str], pace: Pace) -> ClusterResult:
+    def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
+        """The file of a cluster; so many that are left share what is left of the budget evenly."""
+        pace = Pace(share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt)
         models = {name: self.models[name] for name in names}
         cluster = composed(models, self.settings.shared_inputs, names[0] if len(names) == 1 else "batch")
         with ExitStack() as kept:

@@ -89,14 +89,9 @@ def clusters_of(
     if policy == "fcfs":
         found = arrival_clusters(len(names), fits)
     else:
-        found = similar_clusters(similarities([_keys(model) for model in models.values()]), fits)
+        keys = [[each.key for each in likeness_of(model).values()] for model in models.values()]
+        found = similar_clusters(similarities(keys), fits)
     return tuple(tuple(names[place] for place in cluster) for cluster in found)
-
-
-def _keys(model: Model) -> list[str]:
-    """The keys of a model's operators, in the order of its structure."""
-    likeness = likeness_of(model)
-    return [likeness[operator.name].key for operator in model.structure.operators]
 
 
 def divided(

@@ -48,8 +48,7 @@ def replace_members(whole: Model, document: ScheduleDocument, models: Mapping[st
     """
     model, unshared = whole, {}
     for name, new in models.items():
-        found = replaced(model, name, new)
-        model, unshared[name] = found.model, found.unshared
+        model, unshared[name] = replaced(model, name, new)
     _check(whole, model, models)
     return Replacement(model, fitted(document, model), unshared)
 

@@ -21,7 +21,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import slots, walked
 from iosched.models.composition.compose import compose
-from iosched.models.composition.members import Member, member_alone, members_of
+from iosched.models.composition.members import Member, member_alone, members_of, node_owners, reached
 from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.editable_graph import EditableGraph
@@ -106,24 +106,13 @@ _ANEW = "Batch the models anew."
 Weights = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Replaced:
-    """A model one member of which has other weights.
-
-    Attributes:
-        model: the model; its schedule is that of the model before.
-        unshared: names of weights that the member had together with others, and has now for itself.
-    """
-
-    model: Model
-    unshared: tuple[str, ...]
-
-
-def replaced(whole: Model, name: str, new: Model) -> Replaced:
-    """`whole` with the weights of `new` in its member `name`.
+def replaced(whole: Model, name: str, new: Model) -> tuple[Model, tuple[str, ...]]:
+    """`whole` with the weights of `new` in its member `name`; its schedule is that of `whole`.
 
     Weights inside batched operators are found by batching once more, with ones and with twos in the place of the
     member's weights: what differs between the two is what comes of them.
+
+    Returns also the names of weights that the member had together with others, and has now for itself.
 
     Args:
         whole: a composed or batched model.
@@ -135,15 +124,11 @@ def replaced(whole: Model, name: str, new: Model) -> Replaced:
             others that it would not any more.
         InvalidModelError: the file was changed, so that it is not known what it was made of.
     """
-    return _Replacement(whole, _member(whole, name), record_of(whole), new).made()
-
-
-def _member(whole: Model, name: str) -> Member:
     members = {member.name: member for member in members_of(whole.proto)}
     if name not in members:
         have = f"it has {', '.join(members)}" if members else "it is not a file of several models"
         raise UsageError(f"there is no model {name!r} in the file: {have}")
-    return members[name]
+    return _Replacement(whole, members[name], record_of(whole), new).made()
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +147,7 @@ class _Replacement:
     record: Record
     new: Model
 
-    def made(self) -> Replaced:
+    def made(self) -> tuple[Model, tuple[str, ...]]:
         """The whole with the new weights; if it is batched, it says how, too."""
         pairs = self._pairs()
         changed = {name: array for name, array in pairs.items() if array_digest(array) != self.record.digests.get(name)}
@@ -173,7 +158,7 @@ class _Replacement:
             composed = self._changed(self.record.composed, changed, shared)
             now = {shared.get(name, name): array_digest(array) for name, array in changed.items()}
             note_record(found.proto, composed.proto, self.record.groups, {**self.record.digests, **now})
-        return Replaced(found, tuple(shared))
+        return found, tuple(shared)
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
         """A model with these weights as far as it has them; those in `shared` get that name in the member's nodes."""
@@ -202,31 +187,28 @@ class _Replacement:
 
     def _new(self) -> Model:
         """The new model in the words of the file: its opsets and names, which graphs inside of nodes have, too."""
-        bare = {own for own, called in self.member.inputs.items() if own == called}
-        shared = [spec.name for spec in self.new.graph.inputs if spec.name in bare]
-        return compose({self.member.name: raised(self.new, self._opsets())}, shared).model
-
-    def _opsets(self) -> dict[str, int]:
         own, there = opsets_of(self.new.proto), opsets_of(self.record.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
             have = there.get(newer[0], "none")
             raise _batch_again(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
-        return there
+        shared = [own for own, called in self.member.inputs.items() if own == called]
+        return compose({self.member.name: raised(self.new, there)}, shared).model
 
     @cached_property
     def _own_nodes(self) -> set[str]:
         """The composed model's nodes that work for the member alone."""
-        others = (member for member in members_of(self.whole.proto) if member.name != self.member.name)
-        return self._nodes_of(self.member) - self._nodes_of(*others)
+        return {node for node, bits in self._owners.items() if bits == 1}
 
-    def _nodes_of(self, *members: Member) -> set[str]:
-        """The composed model's nodes that work for any of these members."""
-        graph = EditableGraph(self.record.composed.proto, self.record.composed.proto.graph.node)
-        return graph.leading_to(name for member in members for name in member.outputs.values())
+    @cached_property
+    def _owners(self) -> Mapping[str, int]:
+        """For each node of the composed model the members that it works for: bit 0 stands for the one that changes."""
+        graph = self.record.composed.graph
+        others = (each for each in members_of(self.whole.proto) if each.name != self.member.name)
+        return node_owners(graph, reached(graph, [self.member, *others]))
 
     def _check_shared_nodes(self, changed: Collection[str]) -> None:
         """What the member computes together with others has to stay as it is."""
-        shared = self._nodes_of(self.member) - self._own_nodes
+        shared = {node for node, bits in self._owners.items() if bits > 1 and bits & 1}
         for node in self.record.composed.proto.graph.node:
             if node.name in shared and not set(changed).isdisjoint(reads(node)):
                 raise _batch_again(

@@ -206,7 +206,7 @@ def ensemble_of(composition: Composition) -> Ensemble:
 
 
 def likeness_of(model: Model) -> dict[str, Likeness]:
-    """For every operator its likeness: that of its form, and of the types and shapes of what it reads.
+    """For every operator, in the structure's order, its likeness: that of its form, types and shapes of what it reads.
 
     Operators whose kind cannot join different weights are alike only if they have the same weights. Keys of different
     models can be compared; whether the models are in one graph does not matter.
