@@ -9,9 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from iosched.jobs.batching.cluster import ClusterJob, first_line
-from iosched.jobs.batching.plan import composed, device_for, divided, memory_limit_nbytes, planned_clusters
+from iosched.jobs.batching.plan import (
+    BatchSettings,
+    composed,
+    device_for,
+    divided,
+    memory_limit_nbytes,
+    planned_clusters,
+)
 from iosched.jobs.batching.result import BatchResult, ClusterResult
-from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import profile_database
 from iosched.jobs.pace import Pace, share_s

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from iosched.jobs.batching.comparison import compare_rivals, predict_rivals
 from iosched.jobs.batching.costs import SampledCosts
-from iosched.jobs.batching.plan import Cluster
+from iosched.jobs.batching.plan import BatchSettings, Cluster
 from iosched.jobs.batching.result import ClusterResult, Compared, MemberResult, document_of
 from iosched.jobs.batching.rivals import (
     Rival,
@@ -21,7 +21,6 @@ from iosched.jobs.batching.rivals import (
     predicted_us,
     serial_rivals,
 )
-from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.pace import PRICED, SEARCHED, Pace
 from iosched.jobs.progress import Observer

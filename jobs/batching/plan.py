@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from iosched.jobs.batching.settings import BatchSettings
 from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.rewrite import batched
 from iosched.models.batching.unit import ensemble_of, likeness_of
@@ -14,6 +14,8 @@ from iosched.models.composition.members import Member
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import ProfiledDevice
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import check_name, resolve
 from iosched.runtime.device import Device
 from iosched.scheduler.batching.clusters import arrival_clusters, similar_clusters, similarities
@@ -21,6 +23,55 @@ from iosched.scheduler.batching.costs import BatchingCosts, EqualGains
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.batching.planner import planned
 from iosched.scheduler.batching.policy_names import POLICY_NAMES, PolicyName
+from iosched.scheduler.precision import DEFAULT_PRECISION
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """For what several models are put together, and how hard to try.
+
+    Attributes:
+        device: the device, as `--device` takes it.
+        policy: how operators are chosen that become one: "dpbat", "greedy" and "fcfs" plan once; "auto" plans as
+            "dpbat" does, also for less and less batching. "serial" and "packed" batch nothing, and run models one after
+            another or side by side.
+        memory_nbytes: what the models of a cluster may take together; by default the memory of the device.
+        shared_inputs: names of inputs that are fed once, to all models that have them.
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        precision: what a GPU computes in: "fp32", "tf32" or "fp16".
+        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
+            by one into streams ("streams").
+        budget_s: the seconds for everything; None for no limit.
+        profile_db: the profile database; by default the user's own.
+        resume: whether the latencies in the database are used.
+        gap_percent: the gap that a search may leave, see `OptimizeSettings`.
+        skip_broken: whether a model that cannot be run is left out; else it ends the job.
+    """
+
+    device: str = "auto"
+    policy: PolicyName = "auto"
+    memory_nbytes: int | None = None
+    shared_inputs: tuple[str, ...] = ()
+    threads: int | None = None
+    precision: str = DEFAULT_PRECISION
+    launch: str = DEFAULT_LAUNCH
+    budget_s: float | None = None
+    profile_db: Path | None = None
+    resume: bool = True
+    skip_broken: bool = False
+    gap_percent: float | None = None
+
+    @property
+    def opening(self) -> OpenSettings:
+        """How models are to be opened on the device."""
+        return OpenSettings(
+            self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
+        )
+
+    @property
+    def batches(self) -> bool:
+        """Whether operators may become one."""
+        return self.policy not in ("serial", "packed")
 
 
 def device_for(models: Mapping[str, Model], settings: BatchSettings) -> ProfiledDevice:
@@ -77,9 +128,9 @@ def clusters_of(
     footprints = [footprint_of(model) for model in models.values()]
     limit = float("inf") if memory_nbytes is None else memory_nbytes
     for name, footprint in zip(names, footprints, strict=True):
-        if footprint.nbytes > limit:
+        if (alone := together_nbytes([footprint])) > limit:
             raise UsageError(
-                f"model {name!r} takes {footprint.nbytes / 1e6:.1f} MB alone, and {limit / 1e6:.1f} MB are allowed.\n"
+                f"model {name!r} takes {alone / 1e6:.1f} MB alone, and {limit / 1e6:.1f} MB are allowed.\n"
                 "Allow more with --memory, or leave the model out."
             )
 
@@ -108,7 +159,7 @@ def divided(
         plan_nbytes: what the plan of the whole takes: more.
     """
     footprints = [footprint_of(model) for model in models.values()]
-    largest = max(each.nbytes for each in footprints)
+    largest = max(together_nbytes([each]) for each in footprints)
     allowed = max(limit_nbytes * together_nbytes(footprints) // plan_nbytes, largest)
     parts = clusters_of(models, settings.policy, allowed)
     return parts if len(parts) > 1 else tuple((name,) for name in models)
@@ -215,5 +266,5 @@ def _estimated(models: Mapping[str, Model], settings: BatchSettings) -> ClusterE
         operators=len(cluster.model.graph.operators),
         alike=len(cluster.plan("greedy", EqualGains()).groups) if settings.batches else 0,
         shared=cluster.composition.shared,
-        memory=Memory(sum(each.nbytes for each in footprints), together_nbytes(footprints)),
+        memory=Memory(sum(together_nbytes([each]) for each in footprints), together_nbytes(footprints)),
     )

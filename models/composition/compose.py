@@ -260,39 +260,22 @@ def _nbytes(weights: Mapping[str, np.ndarray]) -> int:
     return sum(array.nbytes for array in weights.values())
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Memory of one model.
-
-    Attributes:
-        weights: the bytes of each weight, by the hash of its content.
-        activations_nbytes: the most that tensors take at once which are computed or fed, and still read later, where
-            operators run one after another.
-    """
-
-    weights: Mapping[str, int]
-    activations_nbytes: int
-
-    @property
-    def nbytes(self) -> int:
-        """All of it."""
-        return sum(self.weights.values()) + self.activations_nbytes
+Footprint = Mapping[object, int]
+"""Bytes that a model takes: of each weight, by the hash of its content, and of its tensors, by a key of their own."""
 
 
 def footprint_of(model: Model) -> Footprint:
-    """The footprint of a model; O(bytes of weights + operators + edges)."""
-    weights = {model.weight_digests[name]: array.nbytes for name, array in model.weights.items()}
-    return Footprint(weights, _most_alive(model.graph))
+    """The footprint of a model; O(bytes of weights + operators + edges).
+
+    Tensors are counted that are computed or fed, and still read later: the most at once, one operator after another.
+    """
+    found: dict[object, int] = {model.weight_digests[name]: array.nbytes for name, array in model.weights.items()}
+    return {**found, object(): _most_alive(model.graph)}
 
 
 def together_nbytes(footprints: Iterable[Footprint]) -> int:
-    """What models take in one graph that runs them side by side: equal weights once, and the activations of all."""
-    weights: dict[str, int] = {}
-    activations = 0
-    for footprint in footprints:
-        weights.update(footprint.weights)
-        activations += footprint.activations_nbytes
-    return sum(weights.values()) + activations
+    """What models take in one graph that runs them side by side: equal weights once, and the tensors of all."""
+    return sum({key: nbytes for each in footprints for key, nbytes in each.items()}.values())
 
 
 def _most_alive(graph: ComputationGraph) -> int:

@@ -8,8 +8,7 @@ from import_helpers import data, model_of, weight
 from onnx import helper
 from variants import retrained
 
-from iosched.jobs.batching.plan import clusters_of, composed, planned_clusters
-from iosched.jobs.batching.settings import BatchSettings
+from iosched.jobs.batching.plan import BatchSettings, clusters_of, composed, planned_clusters
 from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec
