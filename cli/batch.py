@@ -49,9 +49,8 @@ from iosched.scheduler.batching.policy_names import POLICY_NAMES
 
 if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult, ClusterResult
+    from iosched.jobs.batching.comparison import MemberResult
     from iosched.jobs.batching.plan import BatchSettings, ClusterEstimate, Estimate
-    from iosched.jobs.batching.replace import Replacement
-    from iosched.jobs.batching.result import MemberResult
     from iosched.jobs.row import Row
     from iosched.scheduler.batching.policy_names import PolicyName
 
@@ -236,6 +235,7 @@ def command(
         found = estimate(loaded, settings)
         emit_json(estimate_object(found)) if as_json else print_estimate(found)
         return
+    from iosched.jobs.annotate import annotated
     from iosched.jobs.batch import batch, planned_clusters
 
     count = len(planned_clusters(loaded, settings))
@@ -247,7 +247,8 @@ def command(
     outputs = _each(files, len(result.clusters))
     if len(outputs) != count:
         check_destinations(_outputs(outputs), inputs=files_of(named), as_json=as_json)
-    _write(result, outputs)
+    for cluster, each in zip(result.clusters, outputs, strict=True):
+        each.write(annotated(cluster.model, cluster.document), cluster.model.weights, cluster.document.to_json())
     if as_json:
         emit_result(as_object(result, outputs), INPUTS_SEED)
     _report(result, outputs, to_stderr=as_json or any(file.path is None for file in written))
@@ -280,16 +281,13 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
     files.write(annotated(found.model, found.document), found.model.weights, found.document.to_json())
     if as_json:
         emit_json({"output": str(files.model), "replaced": list(new), "unshared": found.unshared})
-    _report_replaced(found, list(new), files, to_stderr=as_json or files.model.path is None)
-
-
-def _report_replaced(found: Replacement, names: Sequence[str], files: OptimizedFiles, *, to_stderr: bool) -> None:
     lines = [
         f"{name}: {len(weights)} weights that it had together with other models are its own now."
         for name, weights in found.unshared.items()
         if weights
     ]
-    print_lines([*lines, f"Replaced {', '.join(names)}.", *wrote(files.outputs)], to_stderr=to_stderr)
+    lines += [f"Replaced {', '.join(new)}.", *wrote(files.outputs)]
+    print_lines(lines, to_stderr=as_json or files.model.path is None)
 
 
 def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
@@ -302,13 +300,6 @@ def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
 
 def _outputs(each: list[OptimizedFiles]) -> list[Destination]:
     return [output for files in each for output in files.outputs]
-
-
-def _write(result: BatchResult, each: list[OptimizedFiles]) -> None:
-    from iosched.jobs.annotate import annotated
-
-    for cluster, files in zip(result.clusters, each, strict=True):
-        files.write(annotated(cluster.model, cluster.document), cluster.model.weights, cluster.document.to_json())
 
 
 def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool) -> None:

@@ -9,15 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from iosched.jobs.batching.cluster import ClusterJob, first_line
-from iosched.jobs.batching.plan import (
-    BatchSettings,
-    composed,
-    device_for,
-    divided,
-    memory_limit_nbytes,
-    planned_clusters,
-)
-from iosched.jobs.batching.result import BatchResult, ClusterResult
+from iosched.jobs.batching.comparison import BatchResult, ClusterResult
+from iosched.jobs.batching.plan import BatchSettings, composed, device_for, divided, planned_clusters
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import profile_database
 from iosched.jobs.pace import Pace, share_s
@@ -112,7 +105,7 @@ class _Job:
 
     def _parts(self, names: Sequence[str], plan_nbytes: int | None, notes: list[str]) -> Sequence[Sequence[str]]:
         """The parts of a cluster whose plan takes more memory than is allowed, which a note says; else none."""
-        limit = memory_limit_nbytes(self.device, self.settings)
+        limit = self.settings.limit_nbytes(self.device)
         if plan_nbytes is None or limit is None or plan_nbytes <= limit:
             return ()
         text = f"{plan_nbytes / 1e6:,.3f} MB by the plan found, and {limit / 1e6:,.3f} MB are allowed"

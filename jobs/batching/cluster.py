@@ -7,10 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
-from iosched.jobs.batching.comparison import compare_rivals, predict_rivals
+from iosched.jobs.batching.comparison import (
+    ClusterResult,
+    Compared,
+    MemberResult,
+    compare_rivals,
+    document_of,
+    predict_rivals,
+)
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.plan import BatchSettings, Cluster
-from iosched.jobs.batching.result import ClusterResult, Compared, MemberResult, document_of
 from iosched.jobs.batching.rivals import (
     Rival,
     Site,

@@ -53,7 +53,7 @@ class SampledCosts:
         """The share of the best schedule of the operators apart that counts, less that of the batched one."""
         key = self._key(operators, count)
         apart_us = self._apart_us(key, operators)
-        one_us = self._once(("one", *key), lambda: self.best_us(sample(self._graph, _repeated(operators, key))))
+        one_us = self._once(("one", *key), lambda: self.best_us(sample(self._graph, _repeated(operators, key[1]))))
         return self.share * apart_us - one_us if isfinite(apart_us) and isfinite(one_us) else -TOO_DEAR_US
 
     def apart_us(self, operators: Sequence[Operator], count: int) -> float:
@@ -71,7 +71,9 @@ class SampledCosts:
     def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
         if self.in_turn:
             return key[1] * self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
-        return self._once(("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key))])))
+        return self._once(
+            ("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key[1]))]))
+        )
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""
@@ -106,7 +108,6 @@ class SampledCosts:
         return self._known[key]
 
 
-def _repeated(operators: Sequence[Operator], key: Key) -> list[Operator]:
+def _repeated(operators: Sequence[Operator], count: int) -> list[Operator]:
     """As many operators as a sample is to have."""
-    _, count, _, _ = key
     return [operators[place % len(operators)] for place in range(count)]

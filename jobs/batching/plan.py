@@ -22,7 +22,7 @@ from iosched.scheduler.batching.clusters import arrival_clusters, similar_cluste
 from iosched.scheduler.batching.costs import BatchingCosts, EqualGains
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.batching.planner import planned
-from iosched.scheduler.batching.policy_names import POLICY_NAMES, PolicyName
+from iosched.scheduler.batching.policy_names import POLICY_NAMES, UNBATCHED, PolicyName
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
@@ -71,7 +71,11 @@ class BatchSettings:
     @property
     def batches(self) -> bool:
         """Whether operators may become one."""
-        return self.policy not in ("serial", "packed")
+        return self.policy not in UNBATCHED
+
+    def limit_nbytes(self, device: Device) -> int | None:
+        """What the models of a cluster may take together on this device; None where that is not known."""
+        return device.info.memory_nbytes if self.memory_nbytes is None else self.memory_nbytes
 
 
 def device_for(models: Mapping[str, Model], settings: BatchSettings) -> ProfiledDevice:
@@ -85,11 +89,6 @@ def device_for(models: Mapping[str, Model], settings: BatchSettings) -> Profiled
     device = resolve(settings.device, next(iter(models.values())))
     device.check(settings.opening)
     return device
-
-
-def memory_limit_nbytes(device: Device, settings: BatchSettings) -> int | None:
-    """What the settings allow, or else the memory of the device; None where that is not known."""
-    return device.info.memory_nbytes if settings.memory_nbytes is None else settings.memory_nbytes
 
 
 def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tuple[tuple[str, ...], ...]:
@@ -108,8 +107,7 @@ def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tu
     if unknown := [name for name in settings.shared_inputs if name not in own]:
         have = ", ".join(sorted(own))
         raise UsageError(f"no model has an input {unknown[0]!r} that could be shared; they have {have}")
-    limit = memory_limit_nbytes(device_for(models, settings), settings)
-    return clusters_of(models, settings.policy, limit)
+    return clusters_of(models, settings.policy, settings.limit_nbytes(device_for(models, settings)))
 
 
 def clusters_of(
@@ -253,7 +251,7 @@ def estimate(models: Mapping[str, Model], settings: BatchSettings) -> Estimate:
     """
     clusters = planned_clusters(models, settings)
     device = device_for(models, settings)
-    limit = memory_limit_nbytes(device, settings)
+    limit = settings.limit_nbytes(device)
     found = tuple(_estimated({name: models[name] for name in names}, settings) for names in clusters)
     return Estimate(device.info.kind, device.info.name, device.info.cost_kind, settings.policy, limit, found)
 

@@ -132,11 +132,6 @@ class Rival:
         """The name of the library that runs it; None where that is the device itself, by the schedule."""
         return None if self.way else str(self.runtime["by"])
 
-    @property
-    def may_ship(self) -> bool:
-        """Whether it runs a model with the inputs that are asked for."""
-        return self.site.fed is None
-
     def ready(self, inputs: Arrays) -> Candidate:
         """Makes it ready to be timed on inputs of the file, where the device is at hand.
 

@@ -33,10 +33,8 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
 
 
 def _operand(layer: Layer, operand: Operand, axis: int, writer: Writer) -> str:
-    if operand is None:
-        return ""
     if not isinstance(operand, Constants):
-        return operand.name
+        return operand.name if operand else ""
     is_bound = layer.node.op_type in _UNARY  # a Clip's bounds, which are numbers
     if operand.are_equal and (is_bound or not varies(operand, len(layer.shape), axis)):
         return operand.name

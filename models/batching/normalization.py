@@ -15,9 +15,8 @@ _BATCH, _CHANNELS = 0, 1
 def axes(layer: Layer) -> Axes:
     """Batch and channels for parameters of each channel; else axes that are not normalized over."""
     node = layer.node
-    if layer.computed(0) is None or len(node.output) > 1 or integer(node, "training_mode"):
-        return {}
-    if len(layer.joined()) != 1:
+    is_alone = layer.computed(0) is not None and len(layer.joined()) == len(node.output) == 1
+    if not is_alone or integer(node, "training_mode"):
         return {}
     if node.op_type == "LRN":
         return same([_BATCH])

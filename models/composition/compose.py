@@ -171,7 +171,8 @@ class _Union:
             each.names[output] = f"{each.prefix}/{output}" if is_new else self.names[number]
             self.names.setdefault(number, each.names[output])
         if is_new:
-            made = _renamed(node, each.name)
+            made = copied(node)
+            _rename_node(made, each.name)
             made.name = node_name(made)
             self.graph.append(made)
         else:
@@ -217,14 +218,8 @@ def _joined_graph(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
     )
 
 
-def _renamed(node: onnx.NodeProto, rename: Callable[[str], str]) -> onnx.NodeProto:
-    """A copy of `node` in which every tensor, also of the graphs inside it, has the name that `rename` gives it."""
-    made = copied(node)
-    _rename_node(made, rename)
-    return made
-
-
 def _rename_node(node: onnx.NodeProto, rename: Callable[[str], str]) -> None:
+    """Gives every tensor, also of the graphs inside the node, the name that `rename` gives it."""
     for names in (node.input, node.output):
         names[:] = [rename(name) if name else "" for name in names]
     for graph in subgraphs(node):

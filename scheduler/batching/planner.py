@@ -15,13 +15,13 @@ from iosched.scheduler.baselines import ready_sets
 from iosched.scheduler.batching.clusters import similarities
 from iosched.scheduler.batching.costs import BatchingCosts, EqualGains, spread
 from iosched.scheduler.batching.plan import Plan, difference_us
-from iosched.scheduler.batching.policy_names import PolicyName
+from iosched.scheduler.batching.policy_names import UNBATCHED, PolicyName
 from iosched.scheduler.batching.runs import Pairing
 
 
 def planned(ensemble: Ensemble, costs: BatchingCosts, policy: PolicyName) -> Plan:
     """The plan of a policy at these prices; "auto" plans as "dpbat", and "serial" and "packed" batch nothing."""
-    if policy in ("serial", "packed"):
+    if policy in UNBATCHED:
         return Plan(ensemble, costs)
     if policy == "fcfs":
         return layered(ensemble, costs)
@@ -64,12 +64,8 @@ def folded(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
 
 
 def _folded(ensemble: Ensemble, costs: BatchingCosts, similarity: Sequence[Sequence[float]]) -> Plan:
-    plan = Plan(ensemble, costs)
-    line: list[str] = []
+    plan, line = Plan(ensemble, costs), [name for first in ensemble.sequences[:1] for name in first]
     for new, old in _order(similarity):
-        if old is None:
-            line = list(ensemble.sequences[new])
-            continue
         plan, line = _with_member(plan, line, new, old)
     return plan
 
@@ -113,19 +109,15 @@ def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched
     return [*behind[0], *(name for head, after in zip(line, behind[1:], strict=True) for name in (head, *after))]
 
 
-def _order(similarity: Sequence[Sequence[float]]) -> list[tuple[int, int | None]]:
-    """The members, the most similar to those before it first, each with the one that it is most like."""
-    if not similarity:
-        return []
-    found: list[tuple[int, int | None]] = [(0, None)]
+def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
+    """All members but the first, the most similar to those before it next, each with the one that it is most like."""
     closest = dict.fromkeys(range(1, len(similarity)), 0)
     while closest:
         new = max(closest, key=lambda other: (similarity[other][closest[other]], -other))
-        found.append((new, closest.pop(new)))
+        yield new, closest.pop(new)
         for other, old in closest.items():
             if similarity[other][new] > similarity[other][old]:
                 closest[other] = new
-    return found
 
 
 def pruned(plan: Plan) -> Plan:

@@ -12,3 +12,6 @@ RowName = Literal["serial", "packed", "batched", "mixed"]
 
 POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 ROW_NAMES: tuple[RowName, ...] = get_args(RowName)
+
+UNBATCHED: tuple[RowName, ...] = ("serial", "packed")
+"""What people do who do not batch; policies, too."""

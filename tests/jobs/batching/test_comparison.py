@@ -15,9 +15,8 @@ from needs_openvino import NEEDS_OPENVINO
 
 from iosched.jobs.batching import comparison
 from iosched.jobs.batching import rivals as rivals_
-from iosched.jobs.batching.comparison import compare_rivals, predict_rivals
+from iosched.jobs.batching.comparison import Compared, compare_rivals, document_of, predict_rivals
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.batching.result import Compared, document_of
 from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import opened
