@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -55,20 +55,19 @@ class Rule:
     spreads: bool = False
 
 
-_KINDS: tuple[tuple[Iterable[str], Rule], ...] = (
-    (concatenation.TYPES, Rule(concatenation.axes, concatenation.write)),
-    (convolution.TYPES, Rule(convolution.axes, convolution.write, spreads=True)),
-    (elementwise.TYPES, Rule(elementwise.axes, elementwise.write)),
-    (normalization.TYPES, Rule(normalization.axes, normalization.write)),
-    (pooling.TYPES, Rule(pooling.axes)),
-    (product.TYPES, Rule(product.axes, product.write, spreads=True)),
-    (reduction.TYPES, Rule(reduction.axes)),
-    (reshaping.TYPES, Rule(reshaping.axes, reshaping.write)),
-    (["Transpose"], Rule(reshaping.transposed_axes)),
-    (selecting.TYPES, Rule(selecting.axes)),
-    (["Gather"], Rule(selecting.gathered_axes)),
-)
-RULES: dict[str, Rule] = {op_type: rule for types, rule in _KINDS for op_type in types}
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(concatenation.TYPES, Rule(concatenation.axes, concatenation.write)),
+    **dict.fromkeys(convolution.TYPES, Rule(convolution.axes, convolution.write, spreads=True)),
+    **dict.fromkeys(elementwise.TYPES, Rule(elementwise.axes, elementwise.write)),
+    **dict.fromkeys(normalization.TYPES, Rule(normalization.axes, normalization.write)),
+    **dict.fromkeys(pooling.TYPES, Rule(pooling.axes)),
+    **dict.fromkeys(product.TYPES, Rule(product.axes, product.write, spreads=True)),
+    **dict.fromkeys(reduction.TYPES, Rule(reduction.axes)),
+    **dict.fromkeys(reshaping.TYPES, Rule(reshaping.axes, reshaping.write)),
+    **dict.fromkeys(selecting.TYPES, Rule(selecting.axes)),
+    "Gather": Rule(selecting.gathered_axes),
+    "Transpose": Rule(reshaping.transposed_axes),
+}
 """By ONNX type, of ONNX's own domain."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from types import MappingProxyType
 
 import numpy as np
@@ -275,16 +276,13 @@ def together_nbytes(footprints: Iterable[Footprint]) -> int:
 
 def _most_alive(graph: ComputationGraph) -> int:
     """The most bytes of tensors alive at once; inputs are alive from the beginning, and outputs to the end."""
-    size = {name: spec.nbytes for name, spec in graph.tensor.items()}
-    last = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.inputs}
-    last.update(dict.fromkeys(graph.outputs, len(graph.operators)))
-    alive = {spec.name for spec in graph.inputs}
-    now = most = sum(size[name] for name in alive)
-    for index, operator in enumerate(graph.operators):
-        now += sum(size.get(name, 0) for name in operator.outputs)
-        alive.update(operator.outputs)
-        most = max(most, now)
-        gone = {name for name in (*operator.inputs, *operator.outputs) if last.get(name, index) <= index} & alive
-        now -= sum(size.get(name, 0) for name in gone)
-        alive -= gone
-    return most
+    fed, end = [spec.name for spec in graph.inputs], len(graph.operators)
+    computed = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.outputs}
+    read = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.inputs}
+    last = {**dict.fromkeys(fed, end), **computed, **read, **dict.fromkeys(graph.outputs, end)}
+    changes = [0] * (end + 2)
+    for tensor, first in {**dict.fromkeys(fed, 0), **computed}.items():
+        nbytes = graph.tensor[tensor].nbytes if tensor in graph.tensor else 0
+        changes[first] += nbytes
+        changes[last[tensor] + 1] -= nbytes
+    return max(accumulate(changes))

@@ -127,10 +127,7 @@ def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
     def owner(node: str) -> int:
         return noted.get(node, 0) & everyone or bits.get(node.partition("/")[0], everyone)
 
-    found = {}
-    for operator in model.graph.operators:
-        found[operator.name] = reduce(or_, map(owner, operator.nodes), 0)
-    return found
+    return {operator.name: reduce(or_, map(owner, operator.nodes), 0) for operator in model.graph.operators}
 
 
 def member_alone(whole: Model, member: Member) -> Model:
