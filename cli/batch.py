@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +50,9 @@ from iosched.scheduler.batching.policy_names import POLICY_NAMES
 if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult, ClusterResult
     from iosched.jobs.batching.comparison import MemberResult
-    from iosched.jobs.batching.plan import BatchSettings, ClusterEstimate, Estimate
+    from iosched.jobs.batching.plan import BatchSettings, ClusterEstimate
     from iosched.jobs.row import Row
+    from iosched.models.model import Model
     from iosched.scheduler.batching.policy_names import PolicyName
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -230,10 +231,7 @@ def command(
         refuse_terminal(files.model)
     loaded = read_models(named, binding, skips_broken=settings.skip_broken)
     if dry_run:
-        from iosched.jobs.batching.plan import estimate
-
-        found = estimate(loaded, settings)
-        emit_json(estimate_object(found)) if as_json else print_estimate(found)
+        _estimate(loaded, settings, as_json)
         return
     from iosched.jobs.annotate import annotated
     from iosched.jobs.batch import batch, planned_clusters
@@ -252,6 +250,18 @@ def command(
     if as_json:
         emit_result(as_object(result, outputs), INPUTS_SEED)
     _report(result, outputs, to_stderr=as_json or any(file.path is None for file in written))
+
+
+def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: bool) -> None:
+    """Prints which models come together, and what they have in common."""
+    from iosched.jobs.batching.plan import estimate
+
+    found = estimate(models, settings)
+    if as_json:
+        clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
+        emit_json(json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters))
+        return
+    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"on {found.device_name}: what 'batch' would put together")
 
 
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
@@ -277,13 +287,13 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
         inputs = members[each.name].inputs.items() if each.name in members else ()
         shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
         new[each.name] = read_alike(each.source, shapes)
-    found = replace_members(whole, document, new)
-    files.write(annotated(found.model, found.document), found.model.weights, found.document.to_json())
+    model, document, unshared = replace_members(whole, document, new)
+    files.write(annotated(model, document), model.weights, document.to_json())
     if as_json:
-        emit_json({"output": str(files.model), "replaced": list(new), "unshared": found.unshared})
+        emit_json({"output": str(files.model), "replaced": list(new), "unshared": unshared})
     lines = [
         f"{name}: {len(weights)} weights that it had together with other models are its own now."
-        for name, weights in found.unshared.items()
+        for name, weights in unshared.items()
         if weights
     ]
     lines += [f"Replaced {', '.join(new)}.", *wrote(files.outputs)]
@@ -344,7 +354,15 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
             title += " (analytic: computed from the GPU's specification, not measured)"
         _print_rows(cluster, title, to_stderr)
         print_items(cluster.members, _MODEL_COLUMNS, to_stderr=to_stderr)
-        print_pairs("in all", _pairs(result, cluster), to_stderr=to_stderr)
+        pairs = [
+            ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
+            ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
+            ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
+            ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
+            ("memory", _memory_text(cluster)),
+            ("time spent", f"{result.seconds:.1f} s"),
+        ]
+        print_pairs("in all", pairs, to_stderr=to_stderr)
 
 
 def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
@@ -366,17 +384,6 @@ def _interval_text(row: Row) -> str:
     return "" if found is None else f"{latency_text(found.low)} to {latency_text(found.high)}"
 
 
-def _pairs(result: BatchResult, cluster: ClusterResult) -> list[tuple[str, str]]:
-    return [
-        ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
-        ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
-        ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
-        ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
-        ("memory", _memory_text(cluster)),
-        ("time spent", f"{result.seconds:.1f} s"),
-    ]
-
-
 def _memory_text(cluster: ClusterResult) -> str:
     if cluster.plan_nbytes is None:
         return f"about {_mb(cluster.estimated_nbytes)} with tensors, an estimate"
@@ -385,14 +392,3 @@ def _memory_text(cluster: ClusterResult) -> str:
 
 def _mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:,.1f} MB"
-
-
-def estimate_object(found: Estimate) -> dict[str, object]:
-    """The object that `batch --dry-run --json` prints."""
-    clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
-    return json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters)
-
-
-def print_estimate(found: Estimate) -> None:
-    """Prints which models come together, and what they have in common."""
-    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"on {found.device_name}: what 'batch' would put together")

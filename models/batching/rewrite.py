@@ -95,13 +95,13 @@ def chosen_axes(units: Sequence[Unit]) -> list[int]:
     Raises:
         ValueError: the operators of a unit cannot become one.
     """
-    source = {names: unit for unit in units for names in unit.results}
+    source = {names: unit for unit in units for names in unit.outputs()}
     readers: dict[Unit, list[Unit]] = {unit: [] for unit in units}
     found: dict[Unit, int] = {}
     for unit in units:
         ways = unit.axes()
         if not ways:
-            raise ValueError(f"operators like {unit.results[0][0]!r} cannot become one")
+            raise ValueError(f"operators like {unit.outputs()[0][0]!r} cannot become one")
         fed = [source[names] for names in unit.ports() if names in source]
         for feeder in fed:
             readers[feeder].append(unit)
@@ -151,7 +151,7 @@ def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
         whole = scaled(shape, fed.axis, len(names))
         graph.inputs[fed.name] = _typed(fed.name, composed.tensors[names[0]], whole)
     unit.write(axis, writer)
-    outputs = [writer.results[names].name for names in unit.results if names in writer.results]
+    outputs = [writer.results[names].name for names in unit.outputs() if names in writer.results]
     return _returning(outputs, graph, group[0].name)
 
 

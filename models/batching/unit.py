@@ -119,11 +119,6 @@ class Unit:
         """For every tensor that a node of the first member computes the row of that node."""
         return {name: row for row, nodes in enumerate(self.rows) for name in nodes[0].output if name}
 
-    @property
-    def results(self) -> list[Names]:
-        """For every output of the last node the members' tensors."""
-        return self._outputs(-1)
-
     @cached_property
     def spreads(self) -> bool:
         """Whether all members read one tensor that is taken as it is: by the first node, and by no other."""
@@ -146,7 +141,8 @@ class Unit:
         found = dict.fromkeys(names for row in range(len(self.rows)) for names in self.slots(row))
         return [names for names in found if self.is_own(names)]
 
-    def _outputs(self, row: int) -> list[Names]:
+    def outputs(self, row: int = -1) -> list[Names]:
+        """For every output of a node, the last one by default, the members' tensors."""
         return list(zip(*(node.output for node in self.rows[row]), strict=True))
 
     def slots(self, row: int) -> list[Names]:
@@ -195,8 +191,8 @@ class Unit:
                     laid[names] = writer.relaid(joined, own, len(names))
             layer, write = self._layer(row, laid, self.spreads), self.rules[row].write
             found = write(layer, own, writer) if write else writer.one(layer, after, layer.names())
-            computed.update(zip(self._outputs(row), found, strict=False))
-        for names in self.results:
+            computed.update(zip(self.outputs(row), found, strict=False))
+        for names in self.outputs():
             if names in computed:
                 writer.results[names] = computed[names]
 

@@ -7,7 +7,6 @@ first layer that differs: that is what Retiarii's engine in NNI does across grap
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from iosched.models.batching.ensemble import Ensemble, Group
@@ -171,15 +170,12 @@ def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
 
 
 def _matches(ensemble: Ensemble, new: Sequence[str], old: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def key(name: str) -> str:
+        return ensemble.likeness[name].key
+
     before = ensemble.graph.predecessors.__getitem__
     for ours, theirs in zip(ready_sets(new, before), ready_sets(old, before), strict=False):
-        keys = [Counter(ensemble.likeness[name].key for name in layer) for layer in (ours, theirs)]
-        if keys[0] != keys[1]:
+        pairs = [*zip(sorted(ours, key=key), sorted(theirs, key=key), strict=False)]
+        if len(ours) != len(theirs) or any(key(name) != key(other) for name, other in pairs):
             return
-        waiting: dict[str, list[str]] = {}
-        for name in theirs:
-            waiting.setdefault(ensemble.likeness[name].key, []).append(name)
-        for name in ours:
-            other = waiting[ensemble.likeness[name].key].pop(0)
-            if ensemble.are_alike(name, other):
-                yield name, other
+        yield from (pair for pair in pairs if ensemble.are_alike(*pair))
