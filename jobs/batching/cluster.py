@@ -184,7 +184,7 @@ class ClusterJob:
             return replace(apart, shares=False)
         without = compose(self.models)
         opened = self._opened(without.model, apart.opened)
-        pairs = zip(without.members, self.cluster.members, strict=True)
+        pairs = zip(without.members, apart.members, strict=True)
         fed = {called: whole.inputs[name] for own, whole in pairs for name, called in own.inputs.items()}
         return Site(without.model, without.members, opened, fed=fed)
 
@@ -229,7 +229,7 @@ class ClusterJob:
 
     def _plan(self, costs: SampledCosts) -> Plan:
         """A plan; only the prices for two and for all models are asked for."""
-        return self.cluster.plan(self.settings.policy, interpolated(costs, len(self.cluster.members)))
+        return self.cluster.plan(self.settings.policy, interpolated(costs, len(self.models)))
 
     def _best_us(self, model: Model, beside: OpenModel) -> float:
         """The latency of the best schedule that a search finds, in microseconds.
@@ -253,8 +253,7 @@ class ClusterJob:
 
     def _say(self, text: str) -> None:
         self.pace.ask()
-        names = ", ".join(member.name for member in self.cluster.members)
-        self.observer.progress(0, None, f"{names}: {text}")
+        self.observer.progress(0, None, f"{', '.join(self.models)}: {text}")
 
 
 def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -> float:

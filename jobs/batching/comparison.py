@@ -146,21 +146,21 @@ class BatchResult:
         """
         if len(self.clusters) == 1:
             return self.clusters[0].rows
-        return tuple(row for name in ROW_NAMES if (row := self._summed(name)) is not None)
-
-    def _summed(self, name: RowName) -> Row | None:
-        rows = [row for cluster in self.clusters for row in cluster.rows if row.name == name]
-        if not rows or len(rows) < len(self.clusters):
-            return None
-        rested = [row.rested_us for row in rows if row.rested_us is not None]
-        rested_us = (sum(rested),) if len(rested) == len(rows) else ()
-        return Row(name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
+        named = ([row for cluster in self.clusters for row in cluster.rows if row.name == name] for name in ROW_NAMES)
+        return tuple(_summed(rows) for rows in named if len(rows) == len(self.clusters))
 
     @property
     def shipped(self) -> RowName | None:
         """What ships; None where clusters differ."""
         found = {cluster.shipped for cluster in self.clusters}
         return found.pop() if len(found) == 1 else None
+
+
+def _summed(rows: Sequence[Row]) -> Row:
+    """The same way to run several clusters, one after another."""
+    rested = [row.rested_us for row in rows if row.rested_us is not None]
+    rested_us = (sum(rested),) if len(rested) == len(rows) else ()
+    return Row(rows[0].name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
 
 
 def document_of(device: Device, compared: Compared, running: Running) -> ScheduleDocument:
