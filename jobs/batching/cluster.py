@@ -178,7 +178,7 @@ class ClusterJob:
 
         Where plain onnxruntime is a rival, its sessions are that. A schedule for a GPU needs a model of its own.
         """
-        if not apart.shares or apart.plain_threads is not None or not apart.opened.is_schedulable:
+        if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
             return apart
         if not self.settings.batches or not self.settings.shared_inputs:  # in the first case nothing else could ship
             return replace(apart, shares=False)

@@ -249,9 +249,9 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     refused: list[IoschedError] = []
     notes: dict[str, None] = {}
     is_late = pace.is_over(OPENED)
-    for rival in sorted(rivals, key=_opens_slowly):
+    for rival in sorted(rivals, key=lambda rival: rival.library == OPENVINO):
         pace.ask()
-        if _opens_slowly(rival) and is_late():
+        if rival.library == OPENVINO and is_late():
             notes |= {} if pace.interrupt.accepted else {_NO_TIME: None}
             continue
         try:
@@ -263,10 +263,6 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     if not ready:
         raise refused[0]
     return tuple(notes)
-
-
-def _opens_slowly(rival: Rival) -> bool:
-    return rival.library == OPENVINO
 
 
 def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:

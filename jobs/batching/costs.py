@@ -77,16 +77,15 @@ class SampledCosts:
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""
-        return self._moved("join", tensor, count, joining)
+        return self._moved(joining, tensor, count)
 
     def part_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Split."""
-        return self._moved("part", tensor, count, parting)
+        return self._moved(parting, tensor, count)
 
-    def _moved(self, what: str, tensor: TensorSpec, count: int, make: Callable[[TensorSpec, int, int], Model]) -> float:
-        opset = self._graph.opset
-        key = (what, tensor.dtype, tensor.shape, count)
-        return min(self._once(key, lambda: self.best_us(make(tensor, count, opset))), TOO_DEAR_US)
+    def _moved(self, make: Callable[[TensorSpec, int, int], Model], tensor: TensorSpec, count: int) -> float:
+        key = (make, tensor.dtype, tensor.shape, count)
+        return min(self._once(key, lambda: self.best_us(make(tensor, count, self._graph.opset))), TOO_DEAR_US)
 
     @cached_property
     def _weights(self) -> Mapping[str, tuple[str, ...]]:

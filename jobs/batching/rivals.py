@@ -17,7 +17,7 @@ from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, attached
 from iosched.profiler.devices.ways import Running, Way
-from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
+from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES, PlainOnnxruntime
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
@@ -77,10 +77,9 @@ class Site:
         return {unit for unit, bits in self.owners.items() if bits & (bits - 1)}
 
     @property
-    def plain_threads(self) -> int | None:
-        """The cores of plain onnxruntime, where that is a rival: not on GPUs."""
-        plain = self.opened.baselines.onnxruntime
-        return None if plain is None else plain.threads
+    def plain(self) -> PlainOnnxruntime | None:
+        """Plain onnxruntime, where that is a rival: not on GPUs."""
+        return self.opened.baselines.onnxruntime
 
     @property
     def openvino(self) -> PlainOpenvino | None:
@@ -158,11 +157,11 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """
     if site.opened.is_schedulable and not site.shares:
         yield from _scheduled("serial", site, serial_schedule(site, deadline))
-    if site.plain_threads is not None:
-        for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
+    if site.plain is not None:
+        for settings in one_after_another(site.plain.threads)[: 1 if site.is_large else None]:
             yield _in_sessions("serial", site, settings)
         if not site.shares:
-            yield _in_one_session("serial", site, ReferenceSettings("sequential", site.plain_threads))
+            yield _in_one_session("serial", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
     if site.openvino is not None:
         yield _in_sessions("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
 
@@ -179,14 +178,14 @@ def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = Fals
     """
     if len(site.members) < 2:
         return
-    if site.opened.is_schedulable and not site.shares and (with_ours or site.plain_threads is None):
+    if site.opened.is_schedulable and not site.shares and (with_ours or site.plain is None):
         yield from _scheduled("packed", site, packed_schedule(site, deadline))
-    settings = None if site.plain_threads is None else at_a_time(len(site.members), site.plain_threads)
-    if settings is None or site.plain_threads is None:
+    settings = None if site.plain is None else at_a_time(len(site.members), site.plain.threads)
+    if settings is None or site.plain is None:
         return
     yield _in_sessions("packed", site, settings)
     if not site.shares:
-        yield _in_one_session("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+        yield _in_one_session("packed", site, site.plain, ReferenceSettings("parallel", 1, site.plain.threads))
     if site.openvino is not None and not site.is_large:
         yield _in_sessions("packed", site, replace(settings, library=OPENVINO))
 
@@ -197,8 +196,8 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
         one_by_one = sequential(site.opened.graph)
         is_here = site.opened.here is not None
         yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
-    if site.plain_threads is not None:
-        yield _in_one_session("batched", site, ReferenceSettings("sequential", site.plain_threads))
+    if site.plain is not None:
+        yield _in_one_session("batched", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
     if site.openvino is not None:
         yield _in_openvino("batched", site, site.openvino)
 
@@ -206,8 +205,7 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """A batched or composed model by the best schedules that are found, with models side by side in them."""
     if site.opened.is_schedulable:
-        has_sessions = site.plain_threads is not None
-        for found in mixed_schedules(site, deadline, packs=has_sessions):
+        for found in mixed_schedules(site, deadline, packs=site.plain is not None):
             yield from _scheduled("mixed", site, found)
 
 
@@ -242,9 +240,7 @@ def _sessions(site: Site, settings: SessionsSettings, inputs: Arrays) -> Candida
     return Candidate(partial(sessions.time, inputs), sessions.close)
 
 
-def _in_one_session(row: RowName, site: Site, settings: ReferenceSettings) -> Rival:
-    plain = site.opened.baselines.onnxruntime
-    assert plain is not None
+def _in_one_session(row: RowName, site: Site, plain: PlainOnnxruntime, settings: ReferenceSettings) -> Rival:
     text, runtime = f"onnxruntime, one session for all, {settings.description}", asdict(settings)
     opens = partial(plain.ready, settings)
     return Rival(row, site, _unsearched(site), text, opens, None, {"by": PLAIN, "reference": runtime})
