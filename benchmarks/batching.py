@@ -352,7 +352,7 @@ def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     """Microseconds of all operators by type, launched one after another, with the kernels and the plan's own prices."""
     best_us = partial(in_turn_us, device)
     costs = SampledCosts(cluster.model, cluster.ensemble, best_us, in_turn=True)
-    prices = interpolated(costs, len(cluster.members))
+    prices = interpolated(costs, len(cluster.composition.members))
     plan, seconds = timed(lambda: cluster.plan(policy, prices))
     model = cluster.batched(plan)
     kernels = sum(len(kernels_of(model.graph, operator)) for operator in model.graph.operators)
@@ -363,7 +363,7 @@ def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
 def packed(cluster: Cluster, device: str) -> PolicyResult:
     """Microseconds of all networks side by side, each one operator after another on a stream of its own."""
     with closing(launching(device, cluster.model)) as opened:
-        found = packed_schedule(Site(cluster.model, cluster.members, opened))
+        found = packed_schedule(Site(cluster.model, cluster.composition.members, opened))
     return {"latency_us": found.schedule.predicted_us}
 
 

@@ -79,10 +79,11 @@ class ClusterJob:
 
     def result(self) -> ClusterResult:
         """The file of the fastest way, checked; see `batch` for what it raises."""
-        opened = self._opened(self.cluster.model)
+        whole = self.cluster.composition
+        opened = self._opened(whole.model)
         if opened.baselines.only_way is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
-        apart = Site(self.cluster.model, self.cluster.members, opened, shares=self.cluster.composition.shared > 0)
+        apart = Site(whole.model, whole.members, opened, shares=whole.shared > 0)
         return replace(self, pace=self.pace.reserving(opened))._fastest(apart)
 
     def _opened(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
@@ -144,7 +145,7 @@ class ClusterJob:
             inputs = random_inputs(self.cluster.model.graph.inputs)
             outputs = self._outputs(model, document, inputs)
             rtol = rtol_of(document.precision if is_measured else DEFAULT_PRECISION)
-            check_members(outputs, inputs, self.models, self.cluster.members, rtol=rtol)
+            check_members(outputs, inputs, self.models, self.cluster.composition.members, rtol=rtol)
         except (UsageError, DeviceError) as error:  # of inputs that cannot be made up, or of what is not installed
             if is_measured and isinstance(error, DeviceError):
                 raise

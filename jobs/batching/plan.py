@@ -10,7 +10,6 @@ from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.rewrite import batched
 from iosched.models.batching.unit import ensemble_of, likeness_of
 from iosched.models.composition.compose import Composition, Memory, compose, footprint_of, together_nbytes
-from iosched.models.composition.members import Member
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import ProfiledDevice
@@ -179,11 +178,6 @@ class Cluster:
     def model(self) -> Model:
         """The composed model."""
         return self.composition.model
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The models in it, in the order in which they were given."""
-        return self.composition.members
 
     def plan(self, policy: PolicyName, costs: BatchingCosts) -> Plan:
         """The plan of a policy at these prices."""

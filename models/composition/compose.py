@@ -90,8 +90,7 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     note_members(frame, members)
     found = union.model()
     note_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
-    alone = sum(_nbytes(model.weights) for model in models.values())
-    memory = Memory(alone, _nbytes(found.weights))
+    memory = Memory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 
 

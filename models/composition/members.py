@@ -63,8 +63,7 @@ def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
 
 def note_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
     """Writes into the metadata which models are in the model."""
-    content = [asdict(member) for member in members]
-    write_metadata(proto, {MEMBERS_KEY: json.dumps(content, sort_keys=True)})
+    write_metadata(proto, {MEMBERS_KEY: json.dumps([*map(asdict, members)], sort_keys=True)})
 
 
 def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:

@@ -8,6 +8,7 @@ first layer that differs: that is what Retiarii's engine in NNI does across grap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from iosched.models.batching.ensemble import Ensemble, Group
 from iosched.scheduler.baselines import ready_sets
@@ -90,11 +91,9 @@ def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan,
 
 def _floors(ensemble: Ensemble, fresh: Sequence[str], place: dict[str, int]) -> list[int]:
     """For each operator the last place in the line of what it, or one before it, reads; -1 where there is none."""
-    found: list[int] = []
-    for name in fresh:
-        before = [place[other] for other in ensemble.graph.predecessors[name] if other in place]
-        found.append(max([*before, found[-1] if found else -1]))
-    return found
+    before = ensemble.graph.predecessors
+    lasts = (max((place[other] for other in before[name] if other in place), default=-1) for name in fresh)
+    return [*accumulate(lasts, max)]
 
 
 def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched: dict[str, int]) -> list[str]:

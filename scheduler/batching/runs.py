@@ -106,9 +106,8 @@ class Pairing:
 def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
     """The value of the run that ends with the match (i, j), for each length that it may have, from 1 on."""
     total, length = 0.0, 0
-    waiting: dict[
-        int, float
-    ] = {}  # by how many places before (i, j) a match stands: what is saved where it is in the run
+    # By the number of places before (i, j) at which a match stands: what is saved where it is in the run.
+    waiting: dict[int, float] = {}
     while (match := matches.get((i - length, j - length))) is not None:
         total += match.gain - match.end_price(length) + waiting.pop(length, 0.0)
         for back, price in match.starts:

@@ -59,7 +59,7 @@ def rivals(tmp_path: Path, stack: ExitStack, shares: bool = False) -> list[Rival
     cluster = composed(chains(2))
     device = resolve("v100", cluster.model)
     model = stack.enter_context(opened(device, cluster.model, OpenSettings(), tmp_path / "db"))
-    site = Site(cluster.model, cluster.members, model)
+    site = Site(cluster.model, cluster.composition.members, model)
     if shares:
         without = replace(site, fed={spec.name: "x" for spec in cluster.model.graph.inputs})
         return [*serial_rivals(without), *packed_rivals(without), *mixed_rivals(site)]
@@ -101,7 +101,7 @@ def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
 def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
     cluster = composed(chains(2))
     fed: list[dict[str, int]] = []
-    site = Site(cluster.model, cluster.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
+    site = Site(cluster.model, cluster.composition.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
     Rival("serial", site, None, "", fed.append).ready({"x": 3})  # type: ignore[arg-type]
     assert fed == [{"a/x": 3, "b/x": 3}]
 
@@ -187,7 +187,7 @@ def here(profile_db: Path) -> Iterator[list[Rival]]:
     batched = cluster.batched(cluster.plan("greedy", EqualGains()))
     with ExitStack() as stack:
         apart, one = (
-            Site(model, cluster.members, stack.enter_context(opened(device, model, settings, profile_db)))
+            Site(model, cluster.composition.members, stack.enter_context(opened(device, model, settings, profile_db)))
             for model in (cluster.model, batched)
         )
         yield [*serial_rivals(apart), *packed_rivals(apart), *mixed_rivals(apart), *batched_rivals(one)]

@@ -63,9 +63,9 @@ def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:
 def test_models_compute_the_same_by_every_policy(policy: PolicyName) -> None:
     models = {name: squeezenet(seed) for seed, name in enumerate("abc")}
     cluster = composed(models)
-    assert [member.name for member in cluster.members] == ["a", "b", "c"]
+    assert [member.name for member in cluster.composition.members] == ["a", "b", "c"]
     found = cluster.batched(cluster.plan(policy, Flat()))
-    assert_as_alone(found, cluster.members, models)
+    assert_as_alone(found, cluster.composition.members, models)
     batches = policy not in ("serial", "packed")
     assert (len(found.graph.operators) < len(cluster.model.graph.operators)) == batches
 
@@ -81,7 +81,7 @@ def test_inputs_are_shared_in_the_clusters_that_have_them() -> None:
     cluster = composed(models, shared_inputs=["x", "elsewhere"])
     found = cluster.batched(cluster.plan("dpbat", Flat()))
     assert [spec.name for spec in found.graph.inputs] == ["x"]
-    assert_as_alone(found, cluster.members, models)
+    assert_as_alone(found, cluster.composition.members, models)
 
 
 def test_a_policy_that_is_none_is_refused() -> None:
