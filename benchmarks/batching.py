@@ -39,8 +39,7 @@ import onnx
 from onnx import numpy_helper
 from testbed import RESULTS, print_table, write_results
 
-from iosched.jobs.batch import BatchResult, BatchSettings, batch
-from iosched.jobs.batching.cluster import CUT_SHORT
+from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.batching.rivals import Site, packed_schedule

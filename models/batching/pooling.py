@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from iosched.models.batching.layer import Axes, Layer, same
 
-TYPES = frozenset({
-    "AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
-})  # fmt: skip
+TYPES = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"})
 
 
 def axes(layer: Layer) -> Axes:

@@ -235,9 +235,10 @@ class _Replacement:
         """The constants of batched operators, with the member's part in them changed."""
         if not self.record.groups:
             return {}
+        filled = ({name: np.full_like(array, value) for name, array in changed.items()} for value in (1, 2))
         new, ones, twos = (
             batched(self._changed(self.record.composed, each, {}), self.record.groups).weights
-            for each in (changed, _filled(changed, 1), _filled(changed, 2))
+            for each in (changed, *filled)
         )
         found: dict[str, np.ndarray] = {}
         for name in new.keys() - self.record.composed.weights.keys():
@@ -271,7 +272,3 @@ def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]
             for name, there in zip(slots(node), slots(counterpart), strict=True):
                 if name in one.weights and there in other.weights:
                     yield name, other.weights[there]
-
-
-def _filled(weights: Weights, value: int) -> dict[str, np.ndarray]:
-    return {name: np.full_like(array, value) for name, array in weights.items()}

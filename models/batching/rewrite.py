@@ -25,10 +25,8 @@ from iosched.models.load import edited_model
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import MIN_IR_VERSION
 
-Groups = Sequence[Sequence[str]]
 
-
-def batched(model: Model, groups: Groups) -> Model:
+def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
     """The model in which each of `groups` is one operator; it computes the same.
 
     What the operators of a group read is taken as it is where it is what another group computes, of the same members in
@@ -68,7 +66,7 @@ def batched(model: Model, groups: Groups) -> Model:
     return edited_model(model.name, graph)
 
 
-def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:
+def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """The groups, each after those that it reads from."""
     own = {name: tuple(group) for group in groups for name in group}
     if len(own) < sum(map(len, groups)) or any(len(group) < 2 for group in groups):

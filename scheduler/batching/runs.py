@@ -23,7 +23,6 @@ from iosched.models.batching.ensemble import Group
 from iosched.scheduler.batching.plan import Plan
 
 Pair = tuple[int, int]
-Allowed = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Pairing:
     plan: Plan
     new: Sequence[str]
     old: Sequence[str]
-    allowed: Allowed = lambda i, j: True
+    allowed: Callable[[int, int], bool] = lambda i, j: True
 
     def best(self) -> tuple[float, tuple[Pair, ...]]:
         """The value of the best set of runs, and its matches; (0, ()) where no run is worth its price.

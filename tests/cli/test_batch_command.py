@@ -17,7 +17,7 @@ from members import chain, headed
 from onnx import helper
 
 from iosched.cli.batch import parse_memory
-from iosched.jobs.batching import cluster
+from iosched.jobs import batch as batch_job
 from iosched.models.composition.members import members_of
 from iosched.models.errors import MismatchError
 from iosched.models.load import load_model
@@ -130,7 +130,7 @@ def test_files_of_a_cluster_that_was_taken_apart_overwrite_no_input(
         if len(models) > 1:
             raise MismatchError("the models compute something else together")
 
-    monkeypatch.setattr(cluster, "check_members", fails)
+    monkeypatch.setattr(batch_job, "check_members", fails)
     data = (workdir / "a.onnx").read_bytes()
     (workdir / "super.1.onnx").write_bytes(data)
     found = invoke("batch", "first=super.1.onnx", *files[1:], *PAPER, "-o", "super.onnx")

@@ -16,9 +16,7 @@ from onnx import helper
 from scripted import script_stages
 
 from iosched.jobs import batch as batch_job
-from iosched.jobs.batch import BatchSettings, batch
-from iosched.jobs.batching import cluster
-from iosched.jobs.batching.cluster import CUT_SHORT
+from iosched.jobs.batch import CUT_SHORT, BatchSettings, batch
 from iosched.jobs.run import open_executor
 from iosched.models.composition.members import members_of
 from iosched.models.errors import ExecutionError, InvalidModelError, MismatchError, UsageError
@@ -205,7 +203,7 @@ def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.Monke
         if len(models) > 1:
             raise MismatchError("model 'a' computes something else than alone\nfar too long a text")
 
-    monkeypatch.setattr(cluster, "check_members", fails)
+    monkeypatch.setattr(batch_job, "check_members", fails)
     found = batch(chains(2), PAPER)
     assert [[member.name for member in each.members] for each in found.clusters] == [["a"], ["b"]]
     assert found.notes[-1] == (
@@ -218,7 +216,7 @@ def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pyt
         if "b" in models:
             raise ExecutionError("onnxruntime failed")
 
-    monkeypatch.setattr(cluster, "check_members", fails)
+    monkeypatch.setattr(batch_job, "check_members", fails)
     with pytest.raises(ExecutionError):
         batch(chains(3), PAPER)
     found = batch(chains(3), replace(PAPER, skip_broken=True))
