@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from iosched.scheduler.schedule import Strategy as Strategy
     from iosched.scheduler.search import SearchResult as SearchResult
     from iosched.scheduler.search import search as search
+    from iosched.scheduler.unit_graph import UnitGraph as UnitGraph
+    from iosched.scheduler.unit_graph import join_units as join_units
 
     __version__: str
 
@@ -148,6 +150,7 @@ _HOME = {
     "Strategy": "iosched.scheduler.schedule",
     "Targets": "iosched.models.mutation.mutator",
     "TensorSpec": "iosched.models.graph",
+    "UnitGraph": "iosched.scheduler.unit_graph",
     "UsageError": "iosched.models.errors",
     "Variant": "iosched.models.mutation.variant",
     "annotated": "iosched.jobs.annotate",
@@ -159,6 +162,7 @@ _HOME = {
     "count_blocks": "iosched.scheduler.counts",
     "explore": "iosched.jobs.explore",
     "find_space": "iosched.models.spaces.lookup",
+    "join_units": "iosched.scheduler.unit_graph",
     "layer_of": "iosched.models.mutation.layers",
     "load": "iosched.jobs.loaded",
     "load_any": "iosched.jobs.loaded_batches",

@@ -330,7 +330,7 @@ def _operators_by_node(backend: CpuBackend) -> Coarse:
     """For the name of each optimized node, the operators of its unit."""
     nodes = backend.kernels.nodes
     return {
-        nodes[index].name or nodes[index].output[0]: backend.coarse.members[unit]
+        nodes[index].name or nodes[index].output[0]: backend.coarse.units.members[unit]
         for unit, indices in backend.coarse.nodes.items()
         for index in indices
     }

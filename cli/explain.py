@@ -135,7 +135,7 @@ def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, objec
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
     return {
-        **stage_object(stage, found.idle.get(stage)),
+        **stage_object(found.units.expanded_stage(stage), found.idle.get(stage)),
         "predicted_us": stage.predicted_us,
         **throughput_object(found.throughputs.of([stage])),
     }
@@ -180,7 +180,7 @@ def _print_placements(found: Explained) -> None:
 
 def _company(found: Explained, stage: Stage) -> str:
     """How a stage that has the operator runs, and what else is in it."""
-    others = [name for name in stage.operators if name not in (found.operator.name, *found.together)]
+    others = [name for name in found.units.expanded_stage(stage).operators if name not in found.together]
     return f"{stage.strategy.value}, {f'with {_names(others)}' if others else 'alone'}"
 
 
@@ -227,17 +227,17 @@ def _best_elsewhere(found: Explained) -> list[str]:
     place = _place(best, found.explanation)
     if best.kind == "by_stages":
         own = next(stage for stage in best.stages if found.explanation.operator in stage.operators)
-        return [f"Its stage in the best schedule known {place}:", _stage_line(own)]
+        return [f"Its stage in the best schedule known {place}:", _stage_line(found, own)]
     now = {(stage.strategy, stage.groups) for stage in found.explanation.stages}
     lines = [f"The best schedule known with it {place}, where it differs:"]
     for number, stage in enumerate(best.stages, found.explanation.first_stage + 1):
         if (stage.strategy, stage.groups) not in now:
-            lines.append(_stage_line(stage, f"stage {number}  "))
+            lines.append(_stage_line(found, stage, f"stage {number}  "))
     return lines
 
 
-def _stage_line(stage: Stage, number: str = "") -> str:
-    groups = " | ".join(" ".join(group) for group in stage.groups)
+def _stage_line(found: Explained, stage: Stage, number: str = "") -> str:
+    groups = " | ".join(" ".join(group) for group in found.units.expanded_stage(stage).groups)
     return f"  {number}{stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}"
 
 

@@ -9,6 +9,7 @@ import click
 
 from iosched.cli.batch_choice import for_model
 from iosched.cli.cluster import check_known, cluster_object, refuse_cluster
+from iosched.cli.complete import complete_file
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
 from iosched.cli.optimize_report import as_object, table_rows
@@ -36,7 +37,7 @@ from iosched.cli.options import (
 )
 from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
 from iosched.cli.schedule_from import refuse_searching, schedule_from_option, schedules_from
-from iosched.cli.source import input_file, read_model, stem
+from iosched.cli.source import input_file, read_model, read_units, stem
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
@@ -116,6 +117,14 @@ def _settings(
     "part of them. If there are too few to tell what is faster, plain onnxruntime is shipped.",
 )
 @click.option(
+    "--units",
+    cls=AdvancedOption,
+    shell_complete=complete_file,
+    metavar="FILE",
+    help="Schedule the operators of each unit in FILE as one operator. FILE is a JSON list of lists of operators, each "
+    "by its output tensor. '-' is stdin.",
+)
+@click.option(
     "--exhaustive",
     cls=AdvancedOption,
     is_flag=True,
@@ -182,6 +191,7 @@ def command(
     binding: Binding,
     batch_sizes: tuple[int, ...],
     settings: OptimizeSettings,
+    units: str | None,
     cluster: str | None,
     speculate: int | None,
     dry_run: bool,
@@ -217,7 +227,7 @@ def command(
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
     """
-    inputs = [input_file(text) for text in (model, source) if text is not None]
+    inputs = [input_file(text) for text in (model, source, units) if text is not None]
     if not dry_run:  # default names are known only when the model is read
         check_destinations([output, schedule], inputs=inputs, as_json=as_json)
         refuse_terminal(output)
@@ -227,6 +237,7 @@ def command(
         raise UsageError("--speculate is for the workers of a cluster: name one with --cluster")
     if dry_run:
         refuse_cluster(cluster, "--dry-run tells of a search on this machine")
+    settings = replace(settings, units=read_units(units, model))
     batch_sizes = tuple(sorted(batch_sizes))
     binding, taken = one_size(binding, batch_sizes), schedules_from(source, model)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
 
-_SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "dry_run")
+_SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "units", "dry_run")
 """The parameters of `optimize` that say how to search."""
 
 schedule_from_option = click.option(

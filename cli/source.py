@@ -17,6 +17,7 @@ from iosched.cli.words import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
@@ -152,6 +153,30 @@ def read_schedule_or_result(
     data = _first_bytes(text)
     is_text = data.lstrip()[:1] == b"{"
     return parse_bench(data, text) if is_text and is_bench(data) else _schedule_in(data, text, None, batch_size)
+
+
+def read_units(text: str | None, model: str) -> tuple[Unit, ...]:
+    """Reads the file of units that `--units` names; none where the option is not given.
+
+    Args:
+        model: MODEL of the same command line, to refuse that both are standard input.
+
+    Raises:
+        UsageError: the file cannot be read, or has no units.
+    """
+    if text is None:
+        return ()
+    if text == STDIN == model:
+        raise UsageError("MODEL and the units cannot both be '-': save one of them to a file")
+    try:
+        if text == STDIN:
+            return parse_units(_stdin_bytes())
+        with Path(text).open("rb") as file:
+            return parse_units(file.read(MOST_NBYTES + 1))
+    except OSError as error:
+        raise UsageError(f"{text}: {error.strerror}: give a file of units") from None
+    except UsageError as error:
+        raise UsageError(f"{text}: {error}") from None
 
 
 def _first_bytes(text: str) -> bytes:

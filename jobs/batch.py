@@ -369,7 +369,7 @@ def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -
         plan: of which the groups count as they run apart, side by side; all other operators one after another.
         best_us: the latency of the best schedule without batching.
     """
-    grouped = {opened.units.unit_of(name) for name in plan.groups}
+    grouped = {opened.units.unit_of[name] for name in plan.groups}
     others = (name for name in opened.graph.by_name if name not in grouped)
     total_us = sum(opened.cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in others)
     operators = ([plan.ensemble.graph.by_name[name] for name in group] for group in plan.all_groups())

@@ -22,6 +22,7 @@ from iosched.runtime.faults import NOT_THE_MODEL, Faults, named, plan_error, sum
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import sequential
+from iosched.scheduler.unit_graph import join_units
 
 _LOCATING_S, _LEAST_S = 20.0, 2.0
 """How many seconds operators are tried alone at most, and even if the budget is over."""
@@ -58,7 +59,8 @@ def shipped_plain(
     reason = f"{fails}: please report it"
     runtime = {"lanes": plain.threads, "reason": reason}
     running = Running(None, runtime, (f"Plain onnxruntime ships: {fails}. {NOT_THE_MODEL}",))
-    found = unsearched(sequential(model.graph))
+    units = join_units(model.graph, settings.opening.units)
+    found = unsearched(units.expanded(sequential(units.graph)))
     verdict = Verdict(
         shipped="reference",
         reason=reason,

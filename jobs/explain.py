@@ -29,6 +29,7 @@ from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategy_names import is_searched
 from iosched.scheduler.teams import Teams
 from iosched.scheduler.transfer import fitted
+from iosched.scheduler.unit_graph import UnitGraph
 
 MEASUREMENTS = 50
 """How many stages are measured by default if the database does not have them; this takes some seconds."""
@@ -61,8 +62,8 @@ class Explained:
     Attributes:
         document: the schedule, as one of the model that was given.
         operator: the operator that was asked for.
-        together: the operators that the device runs as one unit, which contains `operator`.
-        explanation: the other places of that unit, and their latencies.
+        units: the units that stages of the explanation name.
+        explanation: the other places of the operator's unit, and their latencies.
         device_name: the device that the latencies are for.
         cost: "measured" or "analytic".
         tolerance: the part of a latency below which a difference means nothing.
@@ -85,7 +86,7 @@ class Explained:
 
     document: ScheduleDocument
     operator: Operator
-    together: tuple[str, ...]
+    units: UnitGraph
     explanation: Places
     device_name: str
     cost: str
@@ -99,6 +100,11 @@ class Explained:
     equal: frozenset[Elsewhere] | None = None
     teams: Teams | None = None
     side_by_side: tuple[str, ...] = ()
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """The operators that the device runs as one unit, which contains `operator`."""
+        return self.units.members[self.units.unit_of[self.operator.name]]
 
     @property
     def better(self) -> Elsewhere | None:
@@ -135,7 +141,7 @@ def explain_operator(
 
 
 def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[Considered]:
-    units, unit = open_model.units, open_model.units.unit_of(operator)
+    units, unit = open_model.units, open_model.units.unit_of[operator]
     for alternative in document.alternatives:
         own = next((stage for stage in alternative.schedule.stages if operator in stage.operators), None)
         if own is not None:
@@ -156,7 +162,7 @@ def _weighed(
     with opened(device, model, settings, profile_db) as whole_model:
         open_model, teams = of_a_team(whole_model, document)
         known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
-        unit, strategy = open_model.units.unit_of(operator.name), document.search.strategy
+        unit, strategy = open_model.units.unit_of[operator.name], document.search.strategy
         known_stage_us = open_model.cost.stage_latency_us if known is None else known.known_us
         pruning = Pruning(document.search.pruning.r, document.search.pruning.s)
         schedule = open_model.units.scheduled(document.schedule)
@@ -175,7 +181,7 @@ def _weighed(
         return Explained(
             document,
             operator,
-            open_model.units.members(unit),
+            open_model.units,
             found,
             device.info.name,
             device.info.cost_kind,

@@ -15,11 +15,11 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import recorded, runner_design, runner_name
-from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.unit_graph import UnitGraph
 
 _COMPUTED = "latencies of this schedule are computed: nothing was measured on this device"
 _ELSEWHERE = "the schedule was made on another machine, and what was measured there is not in this profile database"
@@ -86,9 +86,9 @@ def _is_here(document: ScheduleDocument) -> bool:
     return all(document.device.get(key, value) == value for key, value in design.items())
 
 
-def _separates_units(units: Units, schedule: Schedule) -> bool:
+def _separates_units(units: UnitGraph, schedule: Schedule) -> bool:
     groups = (group for stage in schedule.stages for group in stage.groups)
-    found = [unit for group in groups for unit in {units.unit_of(name) for name in group}]
+    found = [unit for group in groups for unit in {units.unit_of[name] for name in group}]
     return len(found) > len(set(found))
 
 
@@ -109,7 +109,7 @@ def _singles(
         (unit,) = stage.operators
         found = latency_us(stage)
         if found is not None:
-            yield open_model.units.members(unit), found
+            yield open_model.units.members[unit], found
 
 
 def in_a_row(known: KnownStages, order: Schedule) -> Schedule:

@@ -228,6 +228,7 @@ def result_of(
         alternatives=verdict.alternatives,
         objective=settings.objective,
         teams=verdict.teams,
+        units=settings.opening.units,
     )
     wholes = {name: each for name, each in verdict.latencies.items() if each.samples_us}
     is_searched = found.states > 0

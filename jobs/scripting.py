@@ -48,6 +48,7 @@ class OptimizeWords(TypedDict, total=False):
     strict: bool
     gap: float | None
     schedule_from: ScheduleDocument | None
+    units: Sequence[Sequence[str]]
 
 
 def optimize(
@@ -142,4 +143,6 @@ def _settings(settings: OptimizeSettings | None, words: OptimizeWords) -> Optimi
     named = {fields.get(name, name): value for name, value in words.items()}
     if (database := words.get("profile_db")) is not None:
         named["profile_db"] = Path(database)
+    if (units := words.get("units")) is not None:
+        named["units"] = tuple(map(tuple, units))
     return settings or replace(OptimizeSettings(), **named)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.strategy_names import StrategyName, pruning_of, refuse_limits
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
+from iosched.scheduler.unit_graph import Unit
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class OptimizeSettings:
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
         strict: whether a plan that fails or computes wrong outputs is an error. By default a stage that fails is left
             out of the search, and plain onnxruntime ships instead of a whole plan that fails.
+        units: the operators of each unit that is scheduled as one operator; with `schedule_from` those of that schedule
+            count.
     """
 
     device: str = "auto"
@@ -63,6 +66,7 @@ class OptimizeSettings:
     objective: Objective = DEFAULT_OBJECTIVE
     strict: bool = False
     gap_percent: float | None = None
+    units: tuple[Unit, ...] = ()
 
     @property
     def words(self) -> str:
@@ -93,4 +97,5 @@ class OptimizeSettings:
             objective=self.objective,
             strict=self.strict,
             gap_percent=self.gap_percent,
+            units=self.units if self.schedule_from is None else self.schedule_from.units,
         )

@@ -253,7 +253,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
     predicted = {
         name: priced(opened, schedule)
         for name, schedule in (
-            ("iosched", found.schedule), ("sequential", sequential(model.graph)), ("greedy", greedy(model.graph))
+            ("iosched", found.schedule), ("sequential", sequential(opened.graph)), ("greedy", greedy(opened.graph))
         )
     }  # fmt: skip
     latency_us = {name: sum(stage.predicted_us or 0.0 for stage in each.stages) for name, each in predicted.items()}
@@ -269,16 +269,18 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
     share, of_sequential = (
         details.elsewhere.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
     )
-    measured = {} if share is None else {"measured_share": share}
+    measured, in_file = {} if share is None else {"measured_share": share}, opened.units.expanded(chosen)
     return Verdict(
         shipped=shipped,
         reason=_reason(shipped, latency_us, intervals, share),
-        schedule=chosen,
+        schedule=in_file,
         proven=proven,
-        alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
+        alternatives=tuple(
+            Alternative(name, opened.units.expanded(each)) for name, each in predicted.items() if name != shipped
+        ),
         latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, details.elsewhere.notes),
+        running=Running(sum(map(_kernel_count, in_file.stages)), {**runtime, **measured}, details.elsewhere.notes),
         sequential_measured_share=of_sequential,
         intervals=intervals,
     )

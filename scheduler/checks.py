@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from iosched.models.errors import InvalidScheduleError
+from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.unit_graph import Unit, join_units
 
 
 def model_dtype(graph: ComputationGraph) -> str:
@@ -36,6 +37,18 @@ def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
+
+
+def check_units(units: Sequence[Unit], graph: ComputationGraph) -> None:
+    """Checks that the units of a schedule are units of its graph.
+
+    Raises:
+        InvalidScheduleError: says which is not, and why.
+    """
+    try:
+        join_units(graph, units)
+    except UsageError as error:
+        raise InvalidScheduleError(f"of the schedule's units, {error}") from None
 
 
 def _check_strategy(stage: Stage, graph: ComputationGraph) -> None:

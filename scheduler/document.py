@@ -15,12 +15,13 @@ from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, form_value
 from iosched.scheduler import document_format as file
-from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
+from iosched.scheduler.checks import check_dtype, check_operators, check_shapes, check_units
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
 from iosched.scheduler.document_text import broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, total_us
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
+from iosched.scheduler.unit_graph import Unit
 
 __all__ = ["OPENVINO", "PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
 
@@ -75,6 +76,7 @@ class ScheduleDocument:
         teams: how the cores share the work, if not all of them run the schedule together for the whole batch.
         provenance: where it was measured: the machine, versions and seeds; empty where nothing was, and in files of
             versions that did not keep it.
+        units: the operators of each unit that the user wanted scheduled as one operator.
     """
 
     model: str
@@ -95,6 +97,7 @@ class ScheduleDocument:
     objective: Objective = DEFAULT_OBJECTIVE
     teams: Teams | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    units: tuple[Unit, ...] = ()
 
     @property
     def device_kind(self) -> str:
@@ -194,6 +197,7 @@ class ScheduleDocument:
             objective=UNSET if self.objective == DEFAULT_OBJECTIVE else self.objective,
             teams=UNSET if self.teams is None else self.teams,
             provenance=dict(self.provenance) or UNSET,
+            units=self.units or UNSET,
         )
 
     @classmethod
@@ -233,6 +237,7 @@ class ScheduleDocument:
             objective=DEFAULT_OBJECTIVE if entry.objective is UNSET else entry.objective,
             teams=None if entry.teams is UNSET else entry.teams,
             provenance={} if entry.provenance is UNSET else entry.provenance,
+            units=() if entry.units is UNSET else entry.units,
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
@@ -244,6 +249,7 @@ class ScheduleDocument:
         check_shapes(self.inputs, bindings)
         check_dtype(self.dtype, graph)
         check_operators(self.schedule, graph)
+        check_units(self.units, graph)
         if self.sha256 != digest:
             raise InvalidScheduleError(
                 f"the schedule was made for {self.model!r} with other weights or attributes "

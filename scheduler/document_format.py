@@ -205,6 +205,7 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     objective: Objective | UnsetType = UNSET
     teams: Teams | UnsetType = UNSET
     provenance: dict[str, Any] | UnsetType = UNSET
+    units: tuple[Group, ...] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for key in ("kind", "name"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.structure import Structure, first_difference
-from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
+from iosched.scheduler.checks import check_dtype, check_operators, check_shapes, check_units
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage
 
@@ -45,7 +45,7 @@ def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
         )
     names = _names(document.structure, model.structure)
     alternatives = tuple(replace(each, schedule=_renamed(each.schedule, names)) for each in document.alternatives)
-    return replace(_of_model(document, _renamed(document.schedule, names), model), alternatives=alternatives)
+    return replace(_of_model(document, _renamed(document.schedule, names), model, names), alternatives=alternatives)
 
 
 def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
@@ -63,15 +63,20 @@ def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     check_dtype(document.dtype, model.graph)
     if not _differ_in_batch(document.inputs, model.bindings):
         check_shapes(document.inputs, model.bindings)
-    schedule = _unmeasured(document.schedule)
+    schedule, names = _unmeasured(document.schedule), dict[str, str]()
     if document.structure is not None:
-        schedule = _renamed(schedule, _names_beyond_sizes(document.model, document.structure, model.structure))
-    return replace(_of_model(document, schedule, model), proven=None, latency_us={}, alternatives=())
+        names = _names_beyond_sizes(document.model, document.structure, model.structure)
+        schedule = _renamed(schedule, names)
+    return replace(_of_model(document, schedule, model, names), proven=None, latency_us={}, alternatives=())
 
 
-def _of_model(document: ScheduleDocument, schedule: Schedule, model: Model) -> ScheduleDocument:
-    """The document with a schedule of `model` in it."""
+def _of_model(
+    document: ScheduleDocument, schedule: Schedule, model: Model, names: Mapping[str, str]
+) -> ScheduleDocument:
+    """The document with a schedule of `model` in it, and with units of the operators that have these names there."""
     check_operators(schedule, model.graph)
+    units = tuple(tuple(names.get(name, name) for name in unit) for unit in document.units)
+    check_units(units, model.graph)
     return replace(
         document,
         model=model.name,
@@ -79,6 +84,7 @@ def _of_model(document: ScheduleDocument, schedule: Schedule, model: Model) -> S
         inputs=dict(model.bindings),
         schedule=schedule,
         structure=model.structure,
+        units=units,
     )
 
 

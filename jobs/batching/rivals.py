@@ -67,7 +67,7 @@ class Site:
         """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
         found: dict[str, int] = {}
         for name, bits in owners(self.model, self.members).items():
-            unit = self.opened.units.unit_of(name)
+            unit = self.opened.units.unit_of[name]
             found[unit] = found.get(unit, 0) | bits
         return found
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.devices.uncertainty import Uncertainty
-    from iosched.profiler.devices.units import Units
     from iosched.profiler.devices.ways import Prices, Running, Way, Wording
     from iosched.profiler.measuring.in_turn import Budget, TakeRound
     from iosched.profiler.measuring.statistics import Measurement
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.effort import Effort
     from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.teams import Teams
+    from iosched.scheduler.unit_graph import UnitGraph
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def units(self) -> Units:
+    def units(self) -> UnitGraph:
         """Translates schedules between the model's operators and the device's units."""
         ...
 
@@ -278,7 +278,7 @@ class ProfiledDevice(Device, Protocol):
         Raises:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: the device cannot place the model, or a library is missing.
-            UsageError: there is no such precision.
+            UsageError: there is no such precision, or `settings.units` cannot be.
         """
         ...
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iosched.models.model import Model
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Stage
+from iosched.scheduler.unit_graph import UnitGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,18 @@ class FoundElsewhere:
             f"Measured stages are those of {self.measured.device}; all else is computed, and multiplied by"
             f" {self.factor:.2f} where nothing like it was measured.",
         )
+
+    def of_units(self, units: UnitGraph) -> FoundElsewhere:
+        """The same for stages of units."""
+        if self.measured is None:
+            return self
+        signature, key = self.measured.signature, self.measured.operator_key
+        measured = replace(
+            self.measured,
+            signature=lambda stage: signature(units.expanded_stage(stage)),
+            operator_key=lambda unit: units.key(unit, key, signature),
+        )
+        return replace(self, measured=measured)
 
     def in_graphs_alone(self) -> FoundElsewhere:
         """The same for a plan in which no CUDA graph launches kernels: what was measured in one is passed over."""

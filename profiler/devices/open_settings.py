@@ -9,6 +9,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
+from iosched.scheduler.unit_graph import Unit
 
 Barriers = Literal["auto", "stage", "none"]
 LayoutName = Literal["auto", "nhwc", "nchw"]
@@ -35,9 +36,10 @@ class OpenSettings:
         gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
             Where latencies are measured, that is by predictions; None is 2 there, and 0 predicts nothing. On a GPU that
             is not attached, None is 0, and 1 in a long search.
+        units: the operators of each unit that the user wants scheduled as one operator, see `join_units`.
 
     Raises:
-        UsageError: the gap is negative, 100 or more, or no number.
+        UsageError: the gap is negative, 100 or more, or no number; or there are units and the objective is throughput.
     """
 
     threads: int | None = None
@@ -50,10 +52,13 @@ class OpenSettings:
     objective: Objective = DEFAULT_OBJECTIVE
     strict: bool = False
     gap_percent: float | None = None
+    units: tuple[Unit, ...] = ()
 
     def __post_init__(self) -> None:
         if self.gap_percent is not None and not 0 <= self.gap_percent < 100:
             raise UsageError(f"a gap is at least 0 and below 100 percent, not {self.gap_percent}")
+        if self.units and self.objective != DEFAULT_OBJECTIVE:
+            raise UsageError(f"units are for the objective {DEFAULT_OBJECTIVE}: leave --units or --objective out")
 
 
 def refuse_for_attached_gpus(settings: OpenSettings) -> None:

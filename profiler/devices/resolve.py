@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.precision import PrecisionName
     from iosched.scheduler.schedule import Stage
+    from iosched.scheduler.unit_graph import Unit
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
 KINDS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
@@ -135,6 +136,11 @@ def recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]:
         DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have; or this is
             not Linux.
     """
+    device, settings = _recorded(document)
+    return device, replace(settings, units=document.units)
+
+
+def _recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]:
     made = (kind.made(document) for kind in _kinds_called(document.device_kind))
     found = next((each for each in made if each is not None), None)
     device, settings = found or (_kind(_CPU).device("cpu"), OpenSettings())
@@ -153,7 +159,7 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
     if document.cost != "analytic":
         return Throughputs(model.graph)
     try:
-        device, settings = recorded(document)
+        device, settings = _recorded(document)  # stages in the file name operators
         if device.info.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
             return Throughputs(model.graph)
         found = device.open(model, settings, None).details.throughputs
@@ -212,7 +218,7 @@ def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, preci
     return measured_elsewhere(database, model, gpu, precision)
 
 
-def _simulated_stages(model: Model, gpu: str, precision: str) -> tuple[Stage, ...]:
+def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit, ...]) -> tuple[Stage, ...]:
     """The stages of the best schedule by the analytic model; none where the GPU's specification is not known."""
     from iosched.profiler.devices.gpus import spec_of
 
@@ -222,7 +228,7 @@ def _simulated_stages(model: Model, gpu: str, precision: str) -> tuple[Stage, ..
     from iosched.profiler.devices.analytic.device import PaperGpu
     from iosched.scheduler.search import search
 
-    opened = PaperGpu(spec).open(model, OpenSettings(precision=precision))
+    opened = PaperGpu(spec).open(model, OpenSettings(precision=precision, units=units))
     return tuple(search(opened.graph, opened.cost, effort=opened.effort).schedule.stages)
 
 

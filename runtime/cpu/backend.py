@@ -28,12 +28,13 @@ from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.rewrite import kernel_rewrites
 from iosched.runtime.cpu.shared_rows import share_rows
-from iosched.runtime.cpu.units import numbered_unit_stages
 from iosched.runtime.memory import give_back
 from iosched.runtime.placement import Placement
 from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.unit_graph import join_units
+from iosched.scheduler.unit_stages import numbered_unit_stages
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -167,6 +168,7 @@ class CpuBackend:
         native: bool | None = None,
         invokes: bool = True,
         beside: CpuBackend | None = None,
+        units: Sequence[Sequence[str]] = (),
     ) -> None:
         """Prepares `model`.
 
@@ -176,17 +178,20 @@ class CpuBackend:
             invokes: operators that need no session run without one in the compiled executor.
             beside: uses the worker threads and the processors of this other backend, which must outlive it, so that the
                 threads of the one do not spin while the other runs.
+            units: operators to schedule as one, see `join_units`; onnxruntime's fusions may make them larger.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed.
+            UsageError: `units` cannot be.
         """
+        join_units(model.graph, units)  # before onnxruntime reads the model
         self.lanes = lanes or cpu_count()
         self.is_native = available() if native is None else native
         if beside is not None:
             self.lanes, self.is_native = beside.lanes, beside.is_native
         self.kernels: KernelGraph = _prepared(model, self.lanes)
-        self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
+        self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model), units)
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache(invokes=self.is_native and invokes)
         self.cpus: LaneCpus = LaneCpus(self.lanes) if beside is None else beside.cpus
@@ -198,7 +203,7 @@ class CpuBackend:
     @property
     def graph(self) -> ComputationGraph:
         """The graph to schedule."""
-        return self.coarse.graph
+        return self.coarse.units.graph
 
     @property
     def weights_nbytes(self) -> int:
@@ -230,7 +235,7 @@ class CpuBackend:
         return lowered.lowering.plan.nbytes + sum(kernels.weights[name].nbytes for name in constants)
 
     def _lower(self, schedule: Schedule, barriers: bool) -> _Lowered:
-        stages = numbered_unit_stages(self.coarse, schedule)
+        stages = numbered_unit_stages(self.coarse.units, schedule)
         kernels, placement, nodes = self._with_stages_as_one(stage for _, stage in stages)
         numbered = [_numbered(stage, nodes) for _, stage in stages]
         lowering = lower(

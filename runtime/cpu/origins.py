@@ -27,7 +27,7 @@ def task_origins(
         nodes: for each unit its nodes. Where several run as one, the first has the nodes of all, and the others none.
     """
     operators = {
-        node: tuple(name for unit in units for name in coarse.members[unit])
+        node: tuple(name for unit in units for name in coarse.units.members[unit])
         for _, stage in stages
         for units in _together(coarse, stage, nodes)
         for node in nodes[units[0]]

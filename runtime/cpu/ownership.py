@@ -7,14 +7,14 @@ of units that respects the coarse graph can be lowered.
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from iosched.models.graph import ComputationGraph, Operator
+from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.scheduler.unit_graph import UnitGraph, components, contracted, with_rings
 
 # How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/";
 # and how `keep_blocked` and `share_rows` do.
@@ -26,32 +26,32 @@ class CoarseGraph:
     """The computation graph as this CPU can schedule it.
 
     Attributes:
-        graph: one operator for each unit; edges are those of both the operators and the optimized nodes.
-        members: for each unit, the operators of the original graph in it, in topological order.
+        units: the units; edges of their graph are those of both the operators and the optimized nodes.
         nodes: for each unit, its optimized nodes in topological order; empty for a unit that costs nothing.
     """
 
-    graph: ComputationGraph
-    members: Mapping[str, tuple[str, ...]]
+    units: UnitGraph
     nodes: Mapping[str, tuple[int, ...]]
 
-    def unit_of(self) -> dict[str, str]:
-        """For each operator of the original graph, the unit it is in."""
-        return {name: unit for unit, names in self.members.items() for name in names}
 
-
-def coarsen(graph: ComputationGraph, kernels: KernelGraph, tensor_owner: Mapping[str, str]) -> CoarseGraph:
+def coarsen(
+    graph: ComputationGraph,
+    kernels: KernelGraph,
+    tensor_owner: Mapping[str, str],
+    asked: Iterable[Sequence[str]] = (),
+) -> CoarseGraph:
     """Assigns every optimized node to an operator, and makes one unit of operators that depend on each other.
 
     Args:
         graph: the computation graph.
         kernels: what onnxruntime made of it.
         tensor_owner: for every tensor of the model, also those inside operators, the operator that computes it.
+        asked: units of the user's, which `join_units` accepts. One that a fused kernel reaches into becomes larger.
     """
     owners = _owners(graph, kernels, tensor_owner)
-    after = _dependencies(graph, kernels, owners)
-    units = _absorb_empty(_components([o.name for o in graph.operators], after), after, set(owners))
-    return _contract(graph, units, after, owners)
+    after = with_rings(_dependencies(graph, kernels, owners), asked)
+    units = _absorb_empty(components([o.name for o in graph.operators], after), after, set(owners))
+    return _with_nodes(contracted(graph, units, after), owners)
 
 
 def _owners(graph: ComputationGraph, kernels: KernelGraph, tensor_owner: Mapping[str, str]) -> list[str]:
@@ -99,48 +99,6 @@ def _dependencies(graph: ComputationGraph, kernels: KernelGraph, owners: list[st
     return after
 
 
-def _components(names: list[str], after: Mapping[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components in topological order (Tarjan 1972, iterative); O(operators + edges)."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    done: set[str] = set()
-    stack: list[str] = []
-    found: list[list[str]] = []
-    place = {name: index for index, name in enumerate(names)}
-    for root in names:
-        if root in order:
-            continue
-        work = [(root, iter(sorted(after[root], key=place.__getitem__)))]
-        order[root] = low[root] = len(order)
-        stack.append(root)
-        while work:
-            name, successors = work[-1]
-            following = next((s for s in successors if s not in done), None)
-            if following is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
-                if low[name] == order[name]:
-                    found.append(_pop_component(stack, name, done, place))
-            elif following in order:
-                low[name] = min(low[name], order[following])
-            else:
-                order[following] = low[following] = len(order)
-                stack.append(following)
-                work.append((following, iter(sorted(after[following], key=place.__getitem__))))
-    return found[::-1]
-
-
-def _pop_component(stack: list[str], root: str, done: set[str], place: Mapping[str, int]) -> list[str]:
-    component = []
-    while True:
-        name = stack.pop()
-        done.add(name)
-        component.append(name)
-        if name == root:
-            return sorted(component, key=place.__getitem__)
-
-
 def _absorb_empty(components: list[list[str]], after: Mapping[str, set[str]], with_nodes: set[str]) -> list[list[str]]:
     """Joins each component that no node belongs to with the last component it depends on.
 
@@ -164,79 +122,11 @@ def _absorb_empty(components: list[list[str]], after: Mapping[str, set[str]], wi
     return kept
 
 
-def _contract(
-    graph: ComputationGraph, units: list[list[str]], after: Mapping[str, set[str]], owners: list[str]
-) -> CoarseGraph:
-    place = {operator.name: index for index, operator in enumerate(graph.operators)}
-    units = sorted(units, key=lambda unit: min(place[name] for name in unit))  # siblings stay in the model's order
-    home = {name: index for index, unit in enumerate(units) for name in unit}
-    nodes: list[list[int]] = [[] for _ in units]
+def _with_nodes(units: UnitGraph, owners: Sequence[str]) -> CoarseGraph:
+    nodes: dict[str, list[int]] = {unit: [] for unit in units.members}
     for index, owner in enumerate(owners):
-        nodes[home[owner]].append(index)
-    before: list[set[int]] = [set() for _ in units]
-    for name, successors in after.items():
-        for successor in successors:
-            if home[name] != home[successor]:
-                before[home[successor]].add(home[name])
-    operators = [_unit_operator(graph, unit) for unit in units]
-    linked = [_with_edges(o, [operators[p] for p in sorted(before[i])]) for i, o in enumerate(operators)]
-    linked = [linked[i] for i in _topological(before)]
-    return CoarseGraph(
-        graph=replace(graph, operators=tuple(linked)),
-        members={operator.name: tuple(unit) for operator, unit in zip(operators, units, strict=True)},
-        nodes={operator.name: tuple(found) for operator, found in zip(operators, nodes, strict=True)},
-    )
-
-
-def _topological(before: list[set[int]]) -> list[int]:
-    """Kahn's algorithm, smallest index first, so that the order stays close to the model's own."""
-    missing = [len(names) for names in before]
-    after: list[list[int]] = [[] for _ in before]
-    for index, names in enumerate(before):
-        for name in names:
-            after[name].append(index)
-    ready = [index for index, count in enumerate(missing) if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for successor in after[index]:
-            missing[successor] -= 1
-            if missing[successor] == 0:
-                heapq.heappush(ready, successor)
-    return order
-
-
-def _unit_operator(graph: ComputationGraph, names: list[str]) -> Operator:
-    """One operator that stands for several."""
-    if len(names) == 1:
-        return graph.by_name[names[0]]
-    members = [graph.by_name[name] for name in names]
-    made = [tensor for member in members for tensor in member.outputs]
-    inside = set(names)
-    used_outside = {t for o in graph.operators if o.name not in inside for t in o.inputs} | set(graph.outputs)
-    outputs = [tensor for tensor in made if tensor in used_outside] or [members[-1].name]
-    inputs = dict.fromkeys(t for member in members for t in member.inputs if t not in made)
-    return Operator(
-        name=outputs[0],
-        type="+".join(member.type for member in members),
-        nodes=tuple(node for member in members for node in member.nodes),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        attributes=tuple(
-            (f"{index}.{key}", value) for index, member in enumerate(members) for key, value in member.attributes
-        ),
-        weights=tuple(weight for member in members for weight in member.weights),
-        flops=sum(member.flops for member in members),
-        nbytes=sum(member.nbytes for member in members),
-    )
-
-
-def _with_edges(operator: Operator, before: list[Operator]) -> Operator:
-    """Adds the dependencies that only the optimized nodes have, as inputs."""
-    extra = [p.outputs[0] for p in before if not set(p.outputs).intersection(operator.inputs)]
-    return replace(operator, inputs=(*operator.inputs, *extra)) if extra else operator
+        nodes[units.unit_of[owner]].append(index)
+    return CoarseGraph(units, {unit: tuple(found) for unit, found in nodes.items()})
 
 
 def tensor_owners(model: Model) -> dict[str, str]:

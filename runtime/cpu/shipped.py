@@ -91,7 +91,7 @@ def _as_shipped(
         return _plain(model, _reference_settings(document, lanes), notes)
     from iosched.runtime.cpu.backend import CpuBackend
 
-    backend = CpuBackend(model, lanes=lanes)
+    backend = CpuBackend(model, lanes=lanes, units=document.units)
     if not backend.is_supported():
         backend.close()
         return _plain(model, ReferenceSettings("sequential", lanes), notes)

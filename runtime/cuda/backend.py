@@ -33,6 +33,7 @@ from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
 from iosched.runtime.cuda.trials import Trials
 from iosched.runtime.plan import Task
 from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.unit_graph import Unit, join_units
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -120,7 +121,7 @@ class CudaBackend:
 
     Attributes:
         precision: of floats.
-        graph: what to schedule: the model's own operators.
+        units: what to schedule: the model's own operators, or units of them.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class CudaBackend:
         sessions: Sessions | None = None,
         exchange: Exchange | None = None,
         choices: Choices | None = None,
+        units: Sequence[Unit] = (),
     ) -> None:
         """Lowers the operators of `model`.
 
@@ -145,11 +147,14 @@ class CudaBackend:
             exchange: reads and hands out arrays that lie on the GPU.
             choices: says in which layout the model is faster, and for which operators one kernel is faster than two,
                 or lets that be timed; without it, every operator has two.
+            units: operators to schedule as one, see `join_units`.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
+            UsageError: `units` cannot be.
             DeviceLostError: the GPU is lost while kernels are timed.
         """
+        self.units = join_units(model.graph, units)
         self.precision = precision
         self.driver = driver
         self._choose = choose
@@ -191,15 +196,15 @@ class CudaBackend:
     @property
     def graph(self) -> ComputationGraph:
         """The graph to schedule."""
-        return self._network.model.graph
+        return self.units.graph
 
     def lower(self, schedule: Schedule, *, barriers: bool = True) -> Lowering:
         """The plan of the model under `schedule`."""
-        return lower(self._network, schedule, barriers=barriers)
+        return lower(self._network, self.units.expanded(schedule), barriers=barriers)
 
     def lower_fused(self, schedule: Schedule) -> Lowering:
         """The plan in which one kernel does a depthwise and a pointwise convolution wherever one can."""
-        return lower(fused_everywhere(self._network), schedule)
+        return lower(fused_everywhere(self._network), self.units.expanded(schedule))
 
     def compile(self, schedule: Schedule, *, barriers: bool = True) -> CudaModel:
         """The model under `schedule`, captured and ready.
@@ -227,7 +232,7 @@ class CudaBackend:
             DeviceError: the GPU has not enough memory, or cuDNN no engine.
             ExecutionError: a kernel fails.
         """
-        return self._trials.stage(self._network, stage, names)
+        return self._trials.stage(self._network, self.units.expanded_stage(stage), names)
 
     def compare_alone(self, lowering: Lowering, task: Task, *, rtol: float) -> Check:
         """Runs one task of a plan of this model, and compares what it writes with its meaning in numpy.
@@ -238,11 +243,11 @@ class CudaBackend:
 
     def operator_key(self, name: str) -> str:
         """What the operator's kernels are, and types, shapes and strides of their tensors in the network."""
-        return self._network.operator_key(name)
+        return self.units.key(name, self._network.operator_key, self._network.signature)
 
     def signature(self, stage: Stage) -> str:
         """A name for all stages that have the latency of this one."""
-        return self._network.signature(stage)
+        return self._network.signature(self.units.expanded_stage(stage))
 
     def cudnn_plans_in(self, stage: Stage) -> CudnnPlanNames | None:
         """The cuDNN plans that are better than the fastest alone in stages like this; None where none were tried."""

@@ -97,7 +97,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[HostDriver], None]:
     """Makes a driver that of the GPU that is attached."""
 
     class HostGpu(AttachedGpu):
-        def backend(self, model: Model, precision: str, memory: object = None, layout: object = None) -> CudaBackend:
+        def backend(self, model: Model, precision: str, *_: object) -> CudaBackend:
             assert isinstance(self.driver, HostDriver)
             return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
 

@@ -30,9 +30,14 @@ def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
     gpu = gpu_named("v100")
     assert gpu is not None
     paper = PaperGpu(gpu).open(model, OpenSettings())
-    groups = tuple((operator.name,) for operator in model.graph.operators[:2])
-    merge, concurrent = Stage(Strategy.MERGE, groups), Stage(Strategy.CONCURRENT, groups)
-    assert schedule_latency_us(paper, _one(merge)) == paper.cost.stage_latency_us(concurrent)
+    names = ("fire2/expand1x1", "fire2/bypass")  # of unlike inputs
+    before, after = list(sequential(model.graph).stages)[:4], list(sequential(model.graph).stages)[4:]
+    after = [stage for stage in after if not {*stage.operators}.intersection(names)]
+    merge, concurrent = (
+        Stage(strategy, tuple((name,) for name in names)) for strategy in (Strategy.MERGE, Strategy.CONCURRENT)
+    )
+    expected = sum(map(paper.cost.stage_latency_us, [*before, concurrent, *after]))
+    assert schedule_latency_us(paper, _one(*before, merge, *after)) == expected
 
 
 def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(

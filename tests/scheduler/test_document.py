@@ -55,6 +55,20 @@ def test_what_is_written_is_read_back_and_fits_the_schema(graph: ComputationGrap
     again.validate_for(graph, "ab" * 32, {"x": (1,)})
 
 
+def test_units_are_kept_and_those_that_the_graph_does_not_allow_refused() -> None:
+    found = replace(document(), units=(("1", "0"), ("3",)))
+    content = json.loads(found.to_json())
+    jsonschema.validate(content, SCHEMA)
+    assert "units" not in json.loads(document().to_json())
+    assert ScheduleDocument.from_json(found.to_json()).units == found.units
+    found.validate_for(GRAPH, "ab" * 32, {"x": (1,)})
+    with pytest.raises(InvalidScheduleError, match="of the schedule's units, unit 1 is not connected"):
+        replace(found, units=(("1", "2"),)).validate_for(GRAPH, "ab" * 32, {"x": (1,)})
+    for units in (7, ["0"], [[]], [[0]]):
+        with pytest.raises(InvalidScheduleError, match=r"broken schedule: .*\$\.units"):
+            ScheduleDocument.from_json(json.dumps({**content, "units": units}))
+
+
 def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believed() -> None:
     for proven, optimal in (("whole", True), ("blocks", False), (None, False)):
         found = replace(document(), proven=proven)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.unit_graph import Unit
 
 HOST = Provider("CPUExecutionProvider", "cpu", takes_stream=False)
 
@@ -31,13 +33,20 @@ class HostGpu(AttachedGpu):
     given: ClassVar[list[object]] = []
 
     def backend(
-        self, model: Model, precision: str, plans: CudnnPlanStore | None = None, layout: Layout | None = None
+        self,
+        model: Model,
+        precision: str,
+        plans: CudnnPlanStore | None = None,
+        layout: Layout | None = None,
+        units: Sequence[Unit] = (),
     ) -> CudaBackend:
         assert isinstance(self.driver, HostDriver)
         self.given.append(plans)
         choose, exchange = chooser(self.driver, plans), HostExchange(self.driver)
         computed = Precision(precision)
-        return CudaBackend(model, self.driver, choose, computed, layout=layout, exchange=exchange, choices=plans)
+        return CudaBackend(
+            model, self.driver, choose, computed, layout=layout, exchange=exchange, choices=plans, units=units
+        )
 
 
 def attach_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:

@@ -61,6 +61,24 @@ def _is_typed(what: tuple[object, ...]) -> bool:
     return len(what) == 2 and isinstance(what[1], (list, tuple))
 
 
+def fused_chain() -> onnx.ModelProto:
+    """Gelu written out: one node for five operators."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Div", ["m", "root2"], ["d"]),
+        helper.make_node("Erf", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["p"]),
+        helper.make_node("Mul", ["m", "p"], ["q"]),
+        helper.make_node("Mul", ["q", "half"], ["g"]),
+        helper.make_node("Sigmoid", ["x"], ["s"]),
+        helper.make_node("MatMul", ["g", "v"], ["y"]),
+        helper.make_node("Add", ["y", "s"], ["z"]),
+    ]
+    scalars = {"root2": 2**0.5, "one": 1.0, "half": 0.5}
+    weights = {name: weight(1) * 0 + value for name, value in scalars.items()}
+    return proto_of(nodes, {"x": (1, 6, 16)}, ["z"], {**weights, "w": weight(16, 32), "v": weight(32, 16)})
+
+
 def loaded(proto: onnx.ModelProto, batch_size: int | None = None) -> Model:
     return load_model(proto.SerializeToString(), name="test", batch_size=batch_size)
 

@@ -19,6 +19,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
+from iosched.scheduler.unit_graph import UnitGraph, join_units
 
 _AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[Kernel, ...]]] = {
     Strategy.MERGE: merged_kernels
@@ -45,9 +46,12 @@ class AnalyticCost:
         precision: with "tf32" and "fp16", matrix products run on tensor cores where the GPU has them; with "fp16",
             float32 values are stored in half as many bytes.
         calibration: constants of the model, which depend on how kernels are launched.
+        units: the units of `graph` that stages name; by default its operators. A unit takes what its operators take.
 
     Attributes:
         modelled: the GPU as kernels are priced on it.
+        units: the units that stages name.
+        graph: of these units.
     """
 
     def __init__(
@@ -57,15 +61,20 @@ class AnalyticCost:
         precision: PrecisionName = DEFAULT_PRECISION,
         *,
         calibration: Calibration = CALIBRATIONS[DEFAULT_LAUNCH],
+        units: UnitGraph | None = None,
     ) -> None:
-        self.graph = graph
+        self.units = units or join_units(graph, ())
+        self.graph = self.units.graph
+        self._operators = graph
         self.gpu = gpu
         self.precision = precision
         wide = any(spec.dtype == "float32" for spec in (*graph.inputs, *graph.tensors))
         self.modelled = ModelledGpu(gpu, precision, calibration, halved=precision == "fp16" and wide)
         label = default_label(graph)
-        self._labels = {operator.name: label(operator) for operator in graph.operators}
-        self._work = _work(graph, self.modelled, self._labels)
+        self._labels = {
+            unit: "+".join(label(graph.by_name[name]) for name in names) for unit, names in self.units.members.items()
+        }
+        self._work = self._work_of_each()
         self._groups: dict[tuple[str, ...], Work] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -124,7 +133,7 @@ class AnalyticCost:
 
     def operator_kind(self, name: str) -> Kind | None:
         """The kind of the operator's longest kernel; None where it runs none."""
-        kernels = kernels_of(self.graph, self.graph.by_name[name])
+        kernels = self._kernels(name)
         longest = max(kernels, key=lambda kernel: self.modelled.work([kernel]).path_us, default=None)
         return None if longest is None else kind_of(longest)
 
@@ -159,10 +168,19 @@ class AnalyticCost:
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
             return [list(_AS_ONE[stage.strategy](self.graph, operators))]
-        return [
-            [kernel for name in group for kernel in kernels_of(self.graph, self.graph.by_name[name])]
-            for group in groups_side_by_side(stage)
-        ]
+        return [[kernel for name in group for kernel in self._kernels(name)] for group in groups_side_by_side(stage)]
+
+    def _kernels(self, unit: str) -> list[Kernel]:
+        members = (self._operators.by_name[name] for name in self.units.members[unit])
+        return [kernel for operator in members for kernel in kernels_of(self._operators, operator)]
+
+    def _work_of_each(self) -> dict[str, Work]:
+        """Each unit's work by name, computed once for units with equal labels."""
+        known: dict[str, Work] = {}
+        for name, label in self._labels.items():
+            if label not in known:
+                known[label] = self.modelled.work(self._kernels(name))
+        return {name: known[label] for name, label in self._labels.items()}
 
     def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
         """When the work would end if it filled the GPU, the issue of all kernels, and each group; the last counts."""
@@ -177,16 +195,6 @@ class AnalyticCost:
         """The part of all that the groups read and write that does not fit into the L2 cache."""
         footprint = sum(group.footprint_nbytes for group in groups)
         return max(1 - self.gpu.l2_nbytes / footprint, 0.0) if footprint else 0.0
-
-
-def _work(graph: ComputationGraph, gpu: ModelledGpu, labels: dict[str, str]) -> dict[str, Work]:
-    """Each operator's work by name, computed once for operators with equal labels."""
-    known: dict[str, Work] = {}
-    for operator in graph.operators:
-        label = labels[operator.name]
-        if label not in known:
-            known[label] = gpu.work(kernels_of(graph, operator))
-    return {name: known[label] for name, label in labels.items()}
 
 
 def _added(latencies_us: Iterable[float]) -> float:

@@ -23,7 +23,6 @@ from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
 from iosched.profiler.devices.precision import precision_on
-from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor
@@ -32,6 +31,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Stage
+from iosched.scheduler.unit_graph import UnitGraph, join_units
 
 _LONG_SEARCH = 2_000  # stages computed of a block
 
@@ -84,17 +84,18 @@ class PaperGpu:
         """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
 
         Raises:
-            UsageError: the GPU has no such precision, there is no such way to launch, the database is damaged, or the
-                model is in whole numbers.
+            UsageError: the GPU has no such precision, there is no such way to launch, the database is damaged, the
+                model is in whole numbers, or its units cannot be.
         """
         del beside
         _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
-        cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch])
+        units = join_units(model.graph, settings.units)
+        cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch], units=units)
         opened = OpenOnPaper(self, cost, launch, effort=_effort(settings.gap_percent))
         if database is None or not settings.resume:
             return opened
-        found = self.find_elsewhere(database, model, self.gpu.key, precision)
+        found = self.find_elsewhere(database, model, self.gpu.key, precision).of_units(units)
         if launch != DEFAULT_LAUNCH:
             return replace(opened, elsewhere=found.in_graphs_alone())
         if found.measured is None:
@@ -148,13 +149,17 @@ class OpenOnPaper:
     is_schedulable: ClassVar[bool] = True
     baselines: ClassVar[Baselines] = Baselines()
     teams: ClassVar[None] = None
-    units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None
 
     @property
     def graph(self) -> ComputationGraph:
-        """The model's own operators."""
-        return self.cost.graph
+        """The model's own operators, or the units that the user asked for."""
+        return self.units.graph
+
+    @property
+    def units(self) -> UnitGraph:
+        """Translates schedules between operators and units."""
+        return self.cost.units
 
     @cached_property
     def details(self) -> CostDetails:

@@ -12,6 +12,7 @@ from iosched.profiler.devices.analytic.scaling import Ratio, Scaling, scaling
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.unit_graph import UnitGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,11 @@ class ScaledCost:
     def graph(self) -> ComputationGraph:
         """The graph that is scheduled."""
         return self.analytic.graph
+
+    @property
+    def units(self) -> UnitGraph:
+        """The operators of each node of that graph."""
+        return self.analytic.units
 
     @property
     def throughputs(self) -> Throughputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -10,7 +10,6 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.teams import CpuTeams
-from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
     Baselines,
     CostDetails,
@@ -21,7 +20,6 @@ from iosched.profiler.devices.device import (
 )
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.profiler.devices.units import Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
@@ -44,6 +42,7 @@ from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.unit_graph import Unit, UnitGraph, shown, units_text
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.015, max_measurements=80)
 """Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
@@ -68,13 +67,18 @@ _WORDING = Wording(
 
 @dataclass(frozen=True, eq=False)
 class OpenOnCpu:
-    """A model that is open on the CPU of this machine; see `OpenModelHere`."""
+    """A model that is open on the CPU of this machine; see `OpenModelHere`.
+
+    Attributes:
+        asked: the units that the user asked for, which onnxruntime's fusions may have made larger.
+    """
 
     device: ProfiledDevice
     model: Model
     cost: CpuStageCost
     precision: str = DEFAULT_PRECISION
     effort: Effort = CPU_EFFORT
+    asked: tuple[Unit, ...] = ()
 
     @property
     def _backend(self) -> CpuBackend:
@@ -85,10 +89,10 @@ class OpenOnCpu:
         """The graph of units: operators that onnxruntime fuses are one unit."""
         return self._backend.graph
 
-    @cached_property
-    def units(self) -> Units:
+    @property
+    def units(self) -> UnitGraph:
         """Translates schedules between operators and units."""
-        return CpuUnits(self._backend.coarse)
+        return self._backend.coarse.units
 
     @property
     def details(self) -> CostDetails:
@@ -111,7 +115,8 @@ class OpenOnCpu:
         compared, second = self.baselines.openvino, self.baselines.openvino or self.baselines.only_way
         prices = CPU_PRICES if compared is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
         more = {} if second is None else {"openvino": second.version}
-        return MeasuringFacts(prices, BUDGET, _WORDING, {"onnxruntime": load_onnxruntime().__version__, **more})
+        versions = {"onnxruntime": load_onnxruntime().__version__, **more}
+        return MeasuringFacts(prices, BUDGET, _WORDING, versions, units_text(self.asked))
 
     @cached_property
     def baselines(self) -> Baselines:
@@ -166,11 +171,20 @@ class OpenOnCpu:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
         del measured
         runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
-        notes = (*core_remarks(self._backend.cpus), *self.cost.remarks, *self.cost.faults.notes)
+        notes = (*core_remarks(self._backend.cpus), *self.cost.remarks, *self.cost.faults.notes, *self._enlarged)
         if way is None:
             return Running(len(self._backend.kernels.nodes), runtime, notes)
         n_kernels = sum(map(len, self._backend.lower(way.schedule).plan.lanes))
         return Running(n_kernels, runtime, notes, self._backend.plan_nbytes(way.schedule))
+
+    @property
+    def _enlarged(self) -> Iterator[str]:
+        """For each unit with more operators than the user asked for, a sentence that names them."""
+        for unit in self.asked:
+            members = self.units.members[self.units.unit_of[unit[0]]]
+            if more := [name for name in members if name not in unit]:
+                what = f"The unit {shown(unit)} also has {shown(more)}"
+                yield f"{what}: onnxruntime does not compute them apart on this CPU."
 
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""
@@ -185,6 +199,7 @@ def open_on_cpu(
     """See `CpuDevice.open`."""
     check_fits(model.graph)
     other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
-    backend = CpuBackend(model, lanes=settings.threads, beside=other)
+    backend = CpuBackend(model, lanes=settings.threads, beside=other, units=settings.units)
     cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
-    return OpenOnCpu(device, model, cost, settings.precision, CPU_EFFORT.with_gap(settings.gap_percent))
+    effort = CPU_EFFORT.with_gap(settings.gap_percent)
+    return OpenOnCpu(device, model, cost, settings.precision, effort, settings.units)

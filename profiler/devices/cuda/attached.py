@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +27,7 @@ from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.unit_graph import Unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,12 @@ class AttachedGpu:
     memory_nbytes: int | None = None
 
     def backend(
-        self, model: Model, precision: str, plans: CudnnPlanStore | None = None, layout: Layout | None = None
+        self,
+        model: Model,
+        precision: str,
+        plans: CudnnPlanStore | None = None,
+        layout: Layout | None = None,
+        units: Sequence[Unit] = (),
     ) -> CudaBackend:
         """Makes a backend that runs `model` on this GPU.
 
@@ -57,9 +63,10 @@ class AttachedGpu:
             plans: the cuDNN plans that are known, which also keeps those that are chosen; by default plans are chosen
                 by timing, and are forgotten with the backend.
             layout: how images lie in memory; by default as is best for the precision and the GPU.
+            units: operators to schedule as one, see `join_units`.
 
         Raises:
-            UsageError: the GPU has no such precision.
+            UsageError: the GPU has no such precision, or `units` cannot be.
             DeviceError: the model has tensors whose sizes are known only when it runs, or cuDNN is missing.
         """
         computed = self.precision(precision)
@@ -71,7 +78,7 @@ class AttachedGpu:
         exchange = CupyExchange(self.index)
         return CudaBackend(
             model, self.driver, choose, computed, self._lanes,
-            layout=layout, sessions=sessions, exchange=exchange, choices=known,
+            layout=layout, sessions=sessions, exchange=exchange, choices=known, units=units,
         )  # fmt: skip
 
     def precision(self, name: str) -> Precision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -23,6 +23,7 @@ from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.layout import Layout
 from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.unit_graph import Unit
 
 SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_width=0.02, max_seconds=0.2)
 
@@ -207,6 +208,7 @@ def open_cost(
     resume: bool = True,
     times: bool = True,
     suggest: Callable[[], Iterable[Stage]] = tuple,
+    units: Sequence[Unit] = (),
 ) -> CudaStageCost:
     """Opens the cost model of `model` on `gpu`, with a backend that it measures on.
 
@@ -215,11 +217,13 @@ def open_cost(
         resume: whether the latencies in the database are used; if not, everything is measured anew and replaced.
         times: whether plans and kernels that the database does not have may be chosen by timing.
         suggest: see `CudaStageCost`.
+        units: operators to schedule as one, see `join_units`.
 
     Raises:
         DeviceError: the GPU cannot place the model, or cuDNN is missing.
+        UsageError: `units` cannot be.
     """
     device = gpu.key(precision)
     plans = StoredCudnnPlans(database, device, times=times)
-    backend = gpu.backend(model, precision, plans, layout)
+    backend = gpu.backend(model, precision, plans, layout, units)
     return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume, suggest=suggest)

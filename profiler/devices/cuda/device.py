@@ -35,7 +35,6 @@ from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
 from iosched.profiler.devices.throughput import gpu_throughputs
-from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring.in_turn import Budget, TakeRound, measure_in_turn, rounds_of
 from iosched.profiler.measuring.interleave import compare, speedup_text
@@ -57,6 +56,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.unit_graph import Unit, UnitGraph, units_text
 
 GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
 """Latencies are steadier than on a CPU, but their bounds are weak, since it is not known how much of the GPU an
@@ -81,11 +81,11 @@ class CudaDevice:
     """A GPU of this machine; see `ProfiledDevice`.
 
     Attributes:
-        suggest: stages of a model that are likely good on a GPU of this name in a precision.
+        suggest: stages of these units of a model that are likely good on a GPU of this name in a precision.
     """
 
     gpu: AttachedGpu
-    suggest: Callable[[Model, str, str], Iterable[Stage]] = lambda *_: ()
+    suggest: Callable[[Model, str, str, tuple[Unit, ...]], Iterable[Stage]] = lambda *_: ()
 
     @cached_property
     def info(self) -> DeviceInfo:
@@ -126,7 +126,8 @@ class CudaDevice:
             self.gpu, model, settings.precision, database,
             layout=None if settings.layout == "auto" else Layout(settings.layout),
             resume=settings.resume, times=settings.may_time,
-            suggest=partial(self.suggest, model, self.gpu.name, settings.precision),
+            suggest=partial(self.suggest, model, self.gpu.name, settings.precision, settings.units),
+            units=settings.units,
         )  # fmt: skip
         return OpenOnGpu(self, model, settings, cost)
 
@@ -163,7 +164,6 @@ class OpenOnGpu:
     model: Model
     settings: OpenSettings
     cost: CudaStageCost
-    units: ClassVar[Units] = OperatorUnits()
     is_schedulable: ClassVar[bool] = True
     teams: ClassVar[None] = None
 
@@ -178,8 +178,13 @@ class OpenOnGpu:
 
     @property
     def graph(self) -> ComputationGraph:
-        """The model's own operators."""
+        """The model's own operators, or the units that the user asked for."""
         return self._backend.graph
+
+    @property
+    def units(self) -> UnitGraph:
+        """Translates schedules between operators and units."""
+        return self._backend.units
 
     @cached_property
     def details(self) -> CostDetails:
@@ -195,7 +200,7 @@ class OpenOnGpu:
         choice.
         """
         layout = self._backend.layout
-        opened_with = "" if layout is Layout.NHWC else f" in {layout.value}"
+        opened_with = ("" if layout is Layout.NHWC else f" in {layout.value}") + units_text(self.settings.units)
         budget = Budget(ROUNDS, max_seconds=math.inf)
         return MeasuringFacts(GPU_PRICES, budget, _WORDING, self.device.gpu.versions, opened_with)
 

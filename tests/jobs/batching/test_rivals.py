@@ -71,6 +71,7 @@ def test_models_that_share_operators_run_side_by_side_wherever_they_are_apart(tm
     model = batched(whole.model, [("m0/t0", "m1/t0")])
     with on_paper(model, tmp_path) as device:
         found = mixed_schedules(Site(model, members_of(model.proto), device))
+    with on_paper(whole.model, tmp_path) as device:
         apart = mixed_schedules(Site(whole.model, whole.members, device))
     longest = [max(len(group) for stage in each.schedule.stages for group in stage.groups) for each in found]
     assert LENGTH - 1 in longest

@@ -313,7 +313,7 @@ def test_two_names_of_the_same_bytes_stay_two_inputs_of_one_kernel() -> None:
 
 def test_a_size_known_late_keeps_its_producer_and_readers_together() -> None:
     with CpuBackend(loaded(size_known_late()), lanes=2) as backend:
-        unit_of = backend.coarse.unit_of()
+        unit_of = backend.coarse.units.unit_of
         assert unit_of["places"] == unit_of["rows"] == unit_of["kept"] == unit_of["e"] == unit_of["total"]
         assert unit_of["s"] != unit_of["total"]
 
@@ -321,9 +321,9 @@ def test_a_size_known_late_keeps_its_producer_and_readers_together() -> None:
 def test_operators_that_a_fusion_swallowed_cost_nothing_beside_what_feeds_it() -> None:
     with CpuBackend(loaded(gelu()), lanes=2) as backend:
         assert any(kernel.op_type == "Gelu" and kernel.domain == "com.microsoft" for kernel in backend.kernels.nodes)
-        unit_of = backend.coarse.unit_of()
+        unit_of = backend.coarse.units.unit_of
         assert unit_of["d"] == unit_of["e"] == unit_of["p"] == unit_of["q"] == unit_of["m"] != unit_of["g"]
-        assert [len(backend.coarse.nodes[unit]) for unit in backend.coarse.members] == [1, 1, 1]
+        assert [len(backend.coarse.nodes[unit]) for unit in backend.coarse.units.members] == [1, 1, 1]
 
 
 CELLS = [

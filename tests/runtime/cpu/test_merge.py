@@ -133,7 +133,7 @@ def test_a_sum_that_was_fused_in_is_not_merged() -> None:
     proto.graph.node.extend([node("Add", ["bc", "h"], ["s"]), node("Relu", ["s"], ["b"]), nodes[-1]])
     model = loaded(proto, 1)
     with CpuBackend(model, lanes=2) as backend:
-        unit_of = backend.coarse.unit_of()
+        unit_of = backend.coarse.units.unit_of
         owner = next(o.name for o in model.graph.operators if "bc" in (*o.nodes, *o.outputs))
         stage = Stage(Strategy.MERGE, ((unit_of["a"],), (unit_of[owner],)))
         assert backend.compile_stage(stage) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lowering import check_schedules, loaded, proto_of, random_schedule, weight
+from lowering import check_schedules, fused_chain, loaded, random_schedule
 from networks import zoo_model
 from onnx import helper
 
@@ -15,8 +15,9 @@ from iosched.models.load import load_model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
-from iosched.runtime.cpu.units import unit_stages
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
+from iosched.scheduler.unit_graph import Unit
+from iosched.scheduler.unit_stages import unit_stages
 
 node = helper.make_node
 
@@ -39,20 +40,24 @@ def kernels_of(nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = ()) -> Ke
     return KernelGraph(graph, graph.nodes, 16)
 
 
-def coarse_of(graph: ComputationGraph, nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = ()) -> CoarseGraph:
+def coarse_of(
+    graph: ComputationGraph, nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = (), asked: tuple[Unit, ...] = ()
+) -> CoarseGraph:
     owners = {name: operator.name for operator in graph.operators for name in operator.outputs}
-    coarse = coarsen(graph, kernels_of(nodes, dynamic), owners)
+    coarse = coarsen(graph, kernels_of(nodes, dynamic), owners, asked)
     check_coarse(graph, kernels_of(nodes, dynamic), coarse)
     return coarse
 
 
 def check_coarse(graph: ComputationGraph, kernels: KernelGraph, coarse: CoarseGraph) -> None:
     """Units partition operators and nodes; their order is topological for the edges of both graphs."""
-    place = {operator.name: index for index, operator in enumerate(coarse.graph.operators)}
-    assert set(place) == set(coarse.members) == set(coarse.nodes)
-    assert sorted(n for names in coarse.members.values() for n in names) == sorted(o.name for o in graph.operators)
+    place = {operator.name: index for index, operator in enumerate(coarse.units.graph.operators)}
+    assert set(place) == set(coarse.units.members) == set(coarse.nodes)
+    assert sorted(n for names in coarse.units.members.values() for n in names) == sorted(
+        o.name for o in graph.operators
+    )
     assert sorted(i for nodes in coarse.nodes.values() for i in nodes) == list(range(len(kernels.nodes)))
-    unit_of = coarse.unit_of()
+    unit_of = coarse.units.unit_of
     for operator in graph.operators:
         for before in graph.predecessors[operator.name]:
             assert place[unit_of[before]] <= place[unit_of[operator.name]]
@@ -61,7 +66,7 @@ def check_coarse(graph: ComputationGraph, kernels: KernelGraph, coarse: CoarseGr
         for name in reads:
             if name in kernels.producer and home[kernels.producer[name]] != home[index]:
                 assert place[home[kernels.producer[name]]] < place[home[index]]
-                assert home[kernels.producer[name]] in coarse.graph.predecessors[home[index]]
+                assert home[kernels.producer[name]] in coarse.units.graph.predecessors[home[index]]
     for nodes in coarse.nodes.values():
         assert list(nodes) == sorted(nodes)
 
@@ -72,7 +77,7 @@ DIAMOND = graph_of({"a": ("x",), "b": ("a",), "c": ("a",), "d": ("b", "c")}, ("d
 def test_without_fusion_units_are_operators() -> None:
     nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)
-    assert [operator.name for operator in coarse.graph.operators] == ["a", "b", "c", "d"]
+    assert [operator.name for operator in coarse.units.graph.operators] == ["a", "b", "c", "d"]
     assert coarse.nodes == {"a": (0,), "b": (1,), "c": (2,), "d": (3,)}
 
 
@@ -80,16 +85,16 @@ def test_operators_fused_into_one_node_cost_nothing_beside_it() -> None:
     """b disappears into d; its unit is joined to what it reads."""
     nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("BD", ["a", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)
-    assert coarse.unit_of()["b"] == coarse.unit_of()["a"]
-    assert len(coarse.graph.operators) == 3
+    assert coarse.units.unit_of["b"] == coarse.units.unit_of["a"]
+    assert len(coarse.units.graph.operators) == 3
 
 
 def test_an_operator_without_a_node_joins_the_last_that_it_depends_on() -> None:
     """Joined with a, e would make a unit that comes both before and after b."""
     graph = graph_of({"a": ("x",), "b": ("a",), "e": ("a", "b"), "d": ("e",)}, ("d",))
     coarse = coarse_of(graph, [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("D", ["a", "b"], ["d"])])
-    assert coarse.unit_of()["e"] == coarse.unit_of()["b"] != coarse.unit_of()["a"]
-    assert len(coarse.graph.operators) == 3
+    assert coarse.units.unit_of["e"] == coarse.units.unit_of["b"] != coarse.units.unit_of["a"]
+    assert len(coarse.units.graph.operators) == 3
 
 
 def test_a_node_between_two_of_another_operator_makes_one_unit() -> None:
@@ -102,20 +107,27 @@ def test_a_node_between_two_of_another_operator_makes_one_unit() -> None:
         node("D", ["b", "c"], ["d"]),
     ]
     coarse = coarse_of(DIAMOND, nodes)
-    assert coarse.members["b"] == ("b", "c")
+    assert coarse.units.members["b"] == ("b", "c")
     assert coarse.nodes["b"] == (1, 2, 3)
 
 
 def test_an_edge_that_only_the_optimized_nodes_have_is_kept() -> None:
     """onnxruntime lets c read b's node: c comes after b, though the model has no such edge."""
     nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["b"], ["c"]), node("D", ["b", "c"], ["d"])]
-    assert "b" in coarse_of(DIAMOND, nodes).graph.predecessors["c"]
+    assert "b" in coarse_of(DIAMOND, nodes).units.graph.predecessors["c"]
 
 
 def test_a_tensor_of_unknown_size_joins_its_writer_and_reader() -> None:
     nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes, dynamic=("b",))
-    assert set(coarse.members[coarse.unit_of()["b"]]) == {"b", "d"}
+    assert set(coarse.units.members[coarse.units.unit_of["b"]]) == {"b", "d"}
+
+
+def test_a_unit_of_the_users_grows_until_no_circle_is_left() -> None:
+    """b and d are one unit here, so one of a and b has d as well, and c, which lies between a and d."""
+    nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
+    coarse = coarse_of(DIAMOND, nodes, dynamic=("b",), asked=(("b", "a"),))
+    assert list(coarse.units.members.values()) == [("a", "b", "c", "d")]
 
 
 @pytest.mark.parametrize("name", ["b_nchwc", "b_token_12", "b_nchwc_token_3", "b/MatmulTransposeFusion/", "b_fused"])
@@ -149,24 +161,6 @@ def test_networks(name: str) -> None:
         assert len(backend.graph.operators) > len(model.graph.operators) / 2
 
 
-def fused_chain() -> onnx.ModelProto:
-    """Gelu written out: one node for five operators."""
-    nodes = [
-        node("MatMul", ["x", "w"], ["m"]),
-        node("Div", ["m", "root2"], ["d"]),
-        node("Erf", ["d"], ["e"]),
-        node("Add", ["e", "one"], ["p"]),
-        node("Mul", ["m", "p"], ["q"]),
-        node("Mul", ["q", "half"], ["g"]),
-        node("Sigmoid", ["x"], ["s"]),
-        node("MatMul", ["g", "v"], ["y"]),
-        node("Add", ["y", "s"], ["z"]),
-    ]
-    scalars = {"root2": 2**0.5, "one": 1.0, "half": 0.5}
-    weights = {name: weight(1) * 0 + value for name, value in scalars.items()}
-    return proto_of(nodes, {"x": (1, 6, 16)}, ["z"], {**weights, "w": weight(16, 32), "v": weight(32, 16)})
-
-
 def test_schedules_that_take_units_apart_are_repaired() -> None:
     """Stages over the model's own operators, as another device may have chosen them."""
     model = loaded(fused_chain())
@@ -174,9 +168,9 @@ def test_schedules_that_take_units_apart_are_repaired() -> None:
         assert len(backend.graph.operators) < len(model.graph.operators)
         for seed in range(12):
             schedule = random_schedule(model.graph, seed)
-            stages = unit_stages(backend.coarse, schedule)
+            stages = unit_stages(backend.coarse.units, schedule)
             units = [unit for stage in stages for unit in stage.operators]
-            assert sorted(units) == sorted(backend.coarse.members)
+            assert sorted(units) == sorted(backend.coarse.units.members)
             position = {unit: number for number, stage in enumerate(stages) for unit in stage.operators}
             group_of = {unit: group for stage in stages for group in stage.groups for unit in group}
             for unit in units:
@@ -195,7 +189,7 @@ def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:
         Stage(Strategy.CONCURRENT, (("b",), ("c",))),
         Stage(Strategy.CONCURRENT, (("d",),)),
     )
-    found = unit_stages(coarse, Schedule((Block(0, stages),)))
+    found = unit_stages(coarse.units, Schedule((Block(0, stages),)))
     assert found == list(stages)
 
 
@@ -205,12 +199,12 @@ def test_lanes_go_with_their_groups_and_are_forgotten_where_groups_are_others() 
     swapped = Stage(Strategy.CONCURRENT, (("c",), ("b",)), division=Division(3, ((0,), (1, 2))))
     around = Stage(Strategy.CONCURRENT, (("a",),)), Stage(Strategy.CONCURRENT, (("d",),))
     schedule = Schedule((Block(0, (around[0], swapped, around[1])),))
-    found = unit_stages(coarse_of(DIAMOND, nodes), schedule)[1]
+    found = unit_stages(coarse_of(DIAMOND, nodes).units, schedule)[1]
     assert found.groups == (("b",), ("c",))
     assert found.division == Division(3, ((1, 2), (0,)))
 
     fewer = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("D", ["a", "c"], ["d"])]
-    assert {stage.division for stage in unit_stages(coarse_of(DIAMOND, fewer), schedule)} == {None}
+    assert {stage.division for stage in unit_stages(coarse_of(DIAMOND, fewer).units, schedule)} == {None}
 
 
 def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
@@ -218,8 +212,8 @@ def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
     nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("D", ["a", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)
     stages = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in ("a", "c", "b", "d"))
-    found = unit_stages(coarse, Schedule((Block(0, stages),)))
-    assert [stage.groups for stage in found] == [((coarse.unit_of()["a"], "c"),), (("d",),)]
+    found = unit_stages(coarse.units, Schedule((Block(0, stages),)))
+    assert [stage.groups for stage in found] == [((coarse.units.unit_of["a"], "c"),), (("d",),)]
 
 
 def test_readers_of_a_graph_input_do_not_wait_for_each_other() -> None:

@@ -257,7 +257,9 @@ def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: p
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         for stage in result.schedule.stages:
-            units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
+            units = tuple(
+                tuple(dict.fromkeys(backend.coarse.units.unit_of[n] for n in group)) for group in stage.groups
+            )
             assert known_us(cost, Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
         for unit in backend.graph.operators:
             assert cost.known_work_us(unit.name) == cost.operator_work_us(unit.name)

@@ -41,6 +41,7 @@ from iosched.runtime.cuda.target import Gpu
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.unit_graph import Unit
 
 pytestmark = needs_compiler
 
@@ -54,12 +55,15 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return measured_there(tmp_path / "there.db", monkeypatch)
 
 
-def measured_there(path: Path, monkeypatch: pytest.MonkeyPatch, precision: str = "fp32") -> list[str]:
+def measured_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, precision: str = "fp32", units: tuple[Unit, ...] = ()
+) -> list[str]:
     with monkeypatch.context() as there:
         time_by_size(there)
         gpu = HostGpu(0, NAME, {"cuda": "12090", "cudnn": "91002"}, HostDriver(gpu=V100))
         there.setattr(cuda_device, "attach", lambda index: gpu)
-        optimize(fire(), OptimizeSettings(device="cuda", profile_db=path, precision=precision, exhaustive=True))
+        settings = OptimizeSettings(device="cuda", profile_db=path, precision=precision, exhaustive=True, units=units)
+        optimize(fire(), settings)
     with ProfileDatabase(path) as database:
         return list(export_lines(database))
 
@@ -89,6 +93,17 @@ def test_a_schedule_of_stages_measured_elsewhere_takes_what_they_took_there(tmp_
         assert result.predicted_us == sum(found.known_us(stage) or 0.0 for stage in result.schedule.stages)
     assert NAME in note_of(result)
     assert "cudnn 91002" in note_of(result)
+
+
+def test_units_take_what_their_operators_took_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = (("fs", "f3"), ("gs", "g1"))
+    lines = measured_there(tmp_path / "there.db", monkeypatch, units=units)
+    result = optimize(fire(), replace(imported(tmp_path / "here.db", lines), units=units))
+    assert result.measured_share == pytest.approx(1)
+    with ProfileDatabase(tmp_path / "here.db") as database:
+        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        assert found is not None
+        assert result.predicted_us == sum(found.known_us(stage) or 0.0 for stage in result.schedule.stages)
 
 
 def test_what_was_not_measured_is_scaled_by_the_operators_that_were(tmp_path: Path, profile: list[str]) -> None:

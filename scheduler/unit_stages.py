@@ -1,20 +1,23 @@
-"""A schedule in terms of the units that this CPU schedules: operators that onnxruntime's fusions keep apart."""
+"""A schedule of operators in terms of units, which it may take apart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from iosched.runtime.cpu.ownership import CoarseGraph
 from iosched.scheduler.schedule import Division, Schedule, Stage
 
+if TYPE_CHECKING:
+    from iosched.scheduler.unit_graph import UnitGraph
 
-def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[Stage]:
+
+def unit_stages(units: UnitGraph, schedule: Schedule) -> list[Stage]:
     """The schedule in terms of units, without latencies, empty stages left out; see `numbered_unit_stages`."""
-    return [stage for _, stage in numbered_unit_stages(coarse, schedule)]
+    return [stage for _, stage in numbered_unit_stages(units, schedule)]
 
 
-def numbered_unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[int, Stage]]:
+def numbered_unit_stages(units: UnitGraph, schedule: Schedule) -> list[tuple[int, Stage]]:
     """The schedule in terms of units, without latencies, each stage with its number in the schedule.
 
     Empty stages are left out.
@@ -23,7 +26,7 @@ def numbered_unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[
     made on another device may take operators apart that this one cannot. A stage keeps its division where its groups
     of units are its groups of operators.
     """
-    unit_of = {**{unit: unit for unit in coarse.members}, **coarse.unit_of()}
+    unit_of = units.unit_of
     position: dict[str, int] = {}
     label: dict[str, tuple[int, int]] = {}
     stages = tuple(schedule.stages)
@@ -32,14 +35,14 @@ def numbered_unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[
             for name in group:
                 position[unit_of[name]] = number
                 label[unit_of[name]] = (number, place)
-    for operator in coarse.graph.operators:
-        before = [position[name] for name in coarse.graph.predecessors[operator.name]]
+    for operator in units.graph.operators:
+        before = [position[name] for name in units.graph.predecessors[operator.name]]
         position[operator.name] = max([position[operator.name], *before])
-    return _group_units(coarse, position, label, stages)
+    return _group_units(units, position, label, stages)
 
 
 def _group_units(
-    coarse: CoarseGraph,
+    units: UnitGraph,
     position: Mapping[str, int],
     label: Mapping[str, tuple[int, int]],
     stages: Sequence[Stage],
@@ -47,10 +50,10 @@ def _group_units(
     """The stages by number, with groups of units: units of one original group, and units that depend on each other."""
     group_of: dict[str, list[str]] = {}
     first_of: dict[tuple[int, int], str] = {}
-    for operator in coarse.graph.operators:
+    for operator in units.graph.operators:
         name = operator.name
         group_of[name] = [name]
-        same = [p for p in coarse.graph.predecessors[name] if position[p] == position[name]]
+        same = [p for p in units.graph.predecessors[name] if position[p] == position[name]]
         if label[name][0] == position[name]:
             same.append(first_of.setdefault(label[name], name))
         for other in same:
@@ -59,7 +62,7 @@ def _group_units(
                 for member in group_of[name]:
                     group_of[member] = group_of[other]
     groups_of: list[list[tuple[str, ...]]] = [[] for _ in stages]
-    order = {operator.name: index for index, operator in enumerate(coarse.graph.operators)}
+    order = {operator.name: index for index, operator in enumerate(units.graph.operators)}
     for name in order:
         group = group_of[name]
         if min(group, key=order.__getitem__) == name:

@@ -1,0 +1,321 @@
+"""Schedule units: operators that are scheduled as one, for the user or because a device computes them together."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+
+import msgspec
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import ComputationGraph, Operator
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.unit_stages import unit_stages
+
+Unit = tuple[str, ...]
+"""The names of the operators that are scheduled as one."""
+
+MOST_NBYTES = 16 << 20
+"""The size of the largest list of units."""
+
+_EXAMPLE = 'Write a list of lists of operators, each by its output tensor, like [["a", "b"], ["c", "d"]]'
+_MOST_NAMES, _LONGEST_NAME = 6, 60
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGraph:
+    """A computation graph in which each unit is one operator.
+
+    Attributes:
+        graph: one operator for each unit; a unit of several operators has the name of its first output.
+        members: for each unit, the operators of the original graph in it, in topological order.
+    """
+
+    graph: ComputationGraph
+    members: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def unit_of(self) -> Mapping[str, str]:
+        """For each operator of the original graph, and for each unit, the name of the unit."""
+        inside = {name: unit for unit, names in self.members.items() for name in names}
+        return {**{unit: unit for unit in self.members}, **inside}
+
+    def scheduled(self, schedule: Schedule) -> Schedule:
+        """A schedule of operators as a schedule of units.
+
+        A schedule that separates operators of one unit becomes a single block.
+        """
+        blocks = tuple(
+            replace(block, stages=tuple(self._stage_of_units(stage) for stage in block.stages))
+            for block in schedule.blocks
+        )
+        named = [name for block in blocks for stage in block.stages for name in stage.operators]
+        if len(named) == len(set(named)):
+            return Schedule(blocks)
+        return Schedule((Block(0, tuple(self.stages(schedule)), optimal=False),))
+
+    def expanded(self, schedule: Schedule) -> Schedule:
+        """A schedule of units as a schedule of operators, each unit's in topological order."""
+        return Schedule(
+            tuple(
+                replace(block, stages=tuple(self.expanded_stage(stage) for stage in block.stages))
+                for block in schedule.blocks
+            )
+        )
+
+    def expanded_stage(self, stage: Stage) -> Stage:
+        """A stage of units as a stage of operators; one of whole units' operators stays as it is."""
+        groups = (
+            dict.fromkeys(one for name in group for one in self.members[self.unit_of[name]]) for group in stage.groups
+        )
+        return replace(stage, groups=tuple(map(tuple, groups)))
+
+    def stages(self, schedule: Schedule) -> Sequence[Stage]:
+        """The stages of units that run for a schedule of operators or of units, which may separate units' operators."""
+        return tuple(unit_stages(self, schedule))
+
+    def key(self, unit: str, of_operator: Callable[[str], str], of_stage: Callable[[Stage], str]) -> str:
+        """What makes units alike: the key of their only operators, or of stages of all of their operators in order."""
+        members = self.members[unit]
+        return of_operator(unit) if len(members) == 1 else of_stage(Stage(Strategy.CONCURRENT, (members,)))
+
+    def _stage_of_units(self, stage: Stage) -> Stage:
+        groups = (tuple(dict.fromkeys(self.unit_of[name] for name in group)) for group in stage.groups)
+        return replace(stage, groups=tuple(groups))
+
+
+def join_units(graph: ComputationGraph, units: Iterable[Sequence[str]]) -> UnitGraph:
+    """The graph with the operators of each unit as one; operators in no unit stay as they are.
+
+    Args:
+        units: the names of the operators of each unit, in any order.
+
+    Raises:
+        UsageError: a unit is empty, names what is no operator or is in another unit, is not connected, or makes a
+            circle; says which.
+
+    Complexity: O(operators + edges), up to sorting.
+    """
+    asked = [tuple(unit) for unit in units]
+    if not asked:
+        return UnitGraph(graph, {operator.name: (operator.name,) for operator in graph.operators})
+    _check_names(graph, asked)
+    for number, unit in enumerate(asked, 1):
+        _check_connected(graph, number, unit)
+    after = with_rings(graph.successors, asked)
+    found = components([operator.name for operator in graph.operators], after)
+    _check_circles(asked, found)
+    return contracted(graph, found, after)
+
+
+def parse_units(text: bytes) -> tuple[Unit, ...]:
+    """The units in a JSON list of lists of operators' names.
+
+    Raises:
+        UsageError: it is none, is too large, or has no unit; whether a model has the operators is not looked at.
+    """
+    if len(text) > MOST_NBYTES:
+        raise UsageError(f"larger than {MOST_NBYTES >> 20} MiB, which no list of units is")
+    try:
+        units = msgspec.json.decode(text, type=tuple[Unit, ...])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UsageError(f"not a list of units: {error}\n{_EXAMPLE}") from None
+    if not units:
+        raise UsageError(f"there is no unit in it\n{_EXAMPLE}")
+    return units
+
+
+def _check_names(graph: ComputationGraph, units: Sequence[Sequence[str]]) -> None:
+    """Every unit names operators of the graph, and no operator is named twice."""
+    number_of: dict[str, int] = {}
+    for number, unit in enumerate(units, 1):
+        if not unit:
+            raise UsageError(f"unit {number} is empty: name the operators of each unit by their output tensors")
+        for name in unit:
+            if name not in graph.by_name:
+                raise UsageError(f"unit {number} names {shown([name])}, which is no operator: {_hint(graph, name)}")
+            if name in number_of:
+                where = f"unit {number} twice" if number_of[name] == number else f"units {number_of[name]} and {number}"
+                raise UsageError(f"operator {shown([name])} is in {where}: name each operator once")
+            number_of[name] = number
+
+
+def _hint(graph: ComputationGraph, name: str) -> str:
+    inside = {part: operator.name for operator in graph.operators for part in (*operator.nodes, *operator.outputs)}
+    if name in inside:
+        return f"it is inside operator {shown([inside[name]])}"
+    close = get_close_matches(name[:_LONGEST_NAME], graph.by_name, n=2)
+    return f"did you mean {' or '.join(close)}?" if close else "'iosched show' lists those of a schedule"
+
+
+def _check_connected(graph: ComputationGraph, number: int, unit: Sequence[str]) -> None:
+    """The operators of the unit hang together by the tensors between them."""
+    inside, reached, todo = set(unit), {unit[0]}, [unit[0]]
+    while todo:
+        name = todo.pop()
+        beside = inside.intersection((*graph.predecessors[name], *graph.successors[name])) - reached
+        reached |= beside
+        todo.extend(beside)
+    if apart := [name for name in unit if name not in reached]:
+        raise UsageError(
+            f"unit {number} is not connected: no tensors lead from {shown([unit[0]])} to {shown(apart)} inside it\n"
+            "Add the operators between them, or make them units of their own"
+        )
+
+
+def _check_circles(units: Sequence[Sequence[str]], found: Iterable[Sequence[str]]) -> None:
+    """Every component of several operators is a unit."""
+    number_of = {name: number for number, unit in enumerate(units) for name in unit}
+    for component in found:
+        numbers = sorted({number_of[name] for name in component if name in number_of})
+        if len(component) == 1 or [len(units[number]) for number in numbers] == [len(component)]:
+            continue
+        first, *others = (f"unit {number + 1} ({shown(units[number])})" for number in numbers)
+        outside = [name for name in component if name not in number_of]
+        through = " and ".join([*others, *([shown(outside)] if outside else [])])
+        raise UsageError(
+            f"{first} makes a circle with {through}: each reads what the other makes\n"
+            "Make them one unit, or take operators out of it"
+        )
+
+
+def units_text(units: Sequence[Unit]) -> str:
+    """A text that is equal for the same units; empty for none."""
+    return f" with units {sorted(map(sorted, units))}" if units else ""
+
+
+def shown(names: Sequence[str]) -> str:
+    """Names for people, of strangers' files too: the first ones of many, the beginning of long ones."""
+    shown = ", ".join(repr(name[:_LONGEST_NAME]) for name in names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
+def with_rings(after: Mapping[str, Iterable[str]], units: Iterable[Sequence[str]]) -> dict[str, set[str]]:
+    """The dependencies with those of each unit's operators on each other, so that they form one component."""
+    found = {name: set(names) for name, names in after.items()}
+    for unit in units:
+        for name, following in zip(unit, (*unit[1:], unit[0]), strict=True):
+            found[name].add(following)
+    return found
+
+
+def components(names: Sequence[str], after: Mapping[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components in topological order (Tarjan 1972, iterative); O(operators + edges)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    done: set[str] = set()
+    stack: list[str] = []
+    found: list[list[str]] = []
+    place = {name: index for index, name in enumerate(names)}
+    for root in names:
+        if root in order:
+            continue
+        work = [(root, iter(sorted(after[root], key=place.__getitem__)))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        while work:
+            name, successors = work[-1]
+            following = next((s for s in successors if s not in done), None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == order[name]:
+                    found.append(_pop_component(stack, name, done, place))
+            elif following in order:
+                low[name] = min(low[name], order[following])
+            else:
+                order[following] = low[following] = len(order)
+                stack.append(following)
+                work.append((following, iter(sorted(after[following], key=place.__getitem__))))
+    return found[::-1]
+
+
+def _pop_component(stack: list[str], root: str, done: set[str], place: Mapping[str, int]) -> list[str]:
+    component = []
+    while True:
+        name = stack.pop()
+        done.add(name)
+        component.append(name)
+        if name == root:
+            return sorted(component, key=place.__getitem__)
+
+
+def contracted(
+    graph: ComputationGraph, units: Iterable[Sequence[str]], after: Mapping[str, Collection[str]]
+) -> UnitGraph:
+    """The graph of these units, which have all of its operators.
+
+    Args:
+        units: the operators of each, in topological order; no two units depend on each other.
+        after: for each operator those that depend on it, maybe more than by the tensors that they read.
+    """
+    place = {operator.name: index for index, operator in enumerate(graph.operators)}
+    units = sorted(units, key=lambda unit: min(place[name] for name in unit))  # siblings stay in the model's order
+    home = {name: index for index, unit in enumerate(units) for name in unit}
+    before: list[set[int]] = [set() for _ in units]
+    for name, successors in after.items():
+        for successor in successors:
+            if home[name] != home[successor]:
+                before[home[successor]].add(home[name])
+    operators = [_unit_operator(graph, unit) for unit in units]
+    linked = [_with_edges(o, [operators[p] for p in sorted(before[i])]) for i, o in enumerate(operators)]
+    return UnitGraph(
+        graph=replace(graph, operators=tuple(linked[i] for i in _topological(before))),
+        members={operator.name: tuple(unit) for operator, unit in zip(operators, units, strict=True)},
+    )
+
+
+def _topological(before: list[set[int]]) -> list[int]:
+    """Kahn's algorithm, smallest index first, so that the order stays close to the model's own."""
+    missing = [len(names) for names in before]
+    after: list[list[int]] = [[] for _ in before]
+    for index, names in enumerate(before):
+        for name in names:
+            after[name].append(index)
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for successor in after[index]:
+            missing[successor] -= 1
+            if missing[successor] == 0:
+                heapq.heappush(ready, successor)
+    return order
+
+
+def _unit_operator(graph: ComputationGraph, names: Sequence[str]) -> Operator:
+    """One operator that stands for several."""
+    if len(names) == 1:
+        return graph.by_name[names[0]]
+    members = [graph.by_name[name] for name in names]
+    made = dict.fromkeys(tensor for member in members for tensor in member.outputs)
+    readers = {reader for name in names for reader in graph.successors[name]}.difference(names)
+    used_outside = {t for reader in readers for t in graph.by_name[reader].inputs}.union(graph.outputs)
+    outputs = [tensor for tensor in made if tensor in used_outside] or [members[-1].name]
+    inputs = dict.fromkeys(t for member in members for t in member.inputs if t not in made)
+    return Operator(
+        name=outputs[0],
+        type="+".join(member.type for member in members),
+        nodes=tuple(node for member in members for node in member.nodes),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        attributes=tuple(
+            (f"{index}.{key}", value) for index, member in enumerate(members) for key, value in member.attributes
+        ),
+        weights=tuple(weight for member in members for weight in member.weights),
+        flops=sum(member.flops for member in members),
+        nbytes=sum(member.nbytes for member in members),
+        merges=False,
+    )
+
+
+def _with_edges(operator: Operator, before: list[Operator]) -> Operator:
+    """Adds the dependencies that only the optimized nodes have, as inputs."""
+    extra = [p.outputs[0] for p in before if not set(p.outputs).intersection(operator.inputs)]
+    return replace(operator, inputs=(*operator.inputs, *extra)) if extra else operator
