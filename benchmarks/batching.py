@@ -39,24 +39,24 @@ import onnx
 from onnx import numpy_helper
 from testbed import RESULTS, print_table, write_results
 
-from iosched.jobs.batch import BatchResult, BatchSettings, batch
-from iosched.jobs.batching.candidates import CUT_SHORT, Desk
+from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.plan import Cluster, composed
-from iosched.jobs.batching.schedules import packed_schedule
+from iosched.jobs.batching.rivals import Site, packed_schedule
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
-from iosched.models.batching.sample import weightless
+from iosched.models.batching.rewrite import weightless
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
 from iosched.profiler.devices.analytic.kernels import kernels_of
+from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import summarize
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.batching.costs import Even
+from iosched.scheduler.batching.costs import interpolated
 
 Result = TypeVar("Result")
 LEAST_CASE_S = 60.0
@@ -349,38 +349,37 @@ def network(seed: int, options: Namespace) -> Model:
 
 def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     """Microseconds of all operators by type, launched one after another, with the kernels and the plan's own prices."""
-    desk = launching(device)
-    best_us = partial(in_turn_us, desk)
+    best_us = partial(in_turn_us, device)
     costs = SampledCosts(cluster.model, cluster.ensemble, best_us, in_turn=True)
-    prices = Even(costs, len(cluster.members))
+    prices = interpolated(costs, len(cluster.composition.members))
     plan, seconds = timed(lambda: cluster.plan(policy, prices))
     model = cluster.batched(plan)
     kernels = sum(len(kernels_of(model.graph, operator)) for operator in model.graph.operators)
-    found = {"latency_us": types_us(desk, model), "kernels": kernels, "worth_us": plan.value_us(), "seconds": seconds}
+    found = {"latency_us": types_us(device, model), "kernels": kernels, "worth_us": plan.value_us(), "seconds": seconds}
     return {**found, "batched": len(plan.groups), "groups": len(plan.all_groups())}
 
 
 def packed(cluster: Cluster, device: str) -> PolicyResult:
     """Microseconds of all networks side by side, each one operator after another on a stream of its own."""
-    with closing(launching(device).open(cluster.model)) as opened:
-        found = packed_schedule(opened, cluster.model, cluster.members)
+    with closing(launching(device, cluster.model)) as opened:
+        found = packed_schedule(Site(cluster.model, cluster.composition.members, opened))
     return {"latency_us": found.schedule.predicted_us}
 
 
-def launching(device: str) -> Desk:
-    """A GPU that is not here, whose kernels are launched one by one."""
-    return Desk(resolve(device), OpenSettings(launch="streams"), None)
+def launching(device: str, model: Model) -> OpenModel:
+    """A model on a GPU that is not here, whose kernels are launched one by one."""
+    return resolve(device).open(model, OpenSettings(launch="streams"), None)
 
 
-def in_turn_us(desk: Desk, model: Model) -> float:
+def in_turn_us(device: str, model: Model) -> float:
     """Microseconds of all operators, one after another."""
-    return types_us(desk, model).total()
+    return types_us(device, model).total()
 
 
-def types_us(desk: Desk, model: Model) -> Counter[str]:
+def types_us(device: str, model: Model) -> Counter[str]:
     """Microseconds of all operators by type, one after another."""
     found: Counter[str] = Counter()
-    with closing(desk.open(model)) as opened:
+    with closing(launching(device, model)) as opened:
         for stage in priced(opened, sequential(opened.graph)).stages:
             found[opened.graph.by_name[stage.operators[0]].type] += stage.predicted_us or 0.0
     return found

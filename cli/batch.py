@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_report import as_object, estimate_object, print_estimate, print_result
 from iosched.cli.complete import complete_model
 from iosched.cli.interrupt import AskOnce
+from iosched.cli.intervals import COMPARED
 from iosched.cli.members import files_of, parse_named, read_models
+from iosched.cli.objects import json_object
 from iosched.cli.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
 from iosched.cli.options import (
     Binding,
@@ -41,17 +42,43 @@ from iosched.cli.output import (
 )
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_alike, read_schedule_and_model
+from iosched.cli.tables import print_items, print_pairs
+from iosched.cli.words import count_text, latency_text
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
 
 if TYPE_CHECKING:
-    from iosched.jobs.batch import BatchResult
-    from iosched.jobs.batching.replace import Replacement
-    from iosched.jobs.batching.settings import BatchSettings
+    from iosched.jobs.batch import BatchResult, ClusterResult
+    from iosched.jobs.batching.comparison import MemberResult
+    from iosched.jobs.batching.plan import BatchSettings, ClusterEstimate
+    from iosched.jobs.row import Row
+    from iosched.models.model import Model
     from iosched.scheduler.batching.policy_names import PolicyName
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _DEFAULT = Path("batch.iosched.onnx")
+
+_DEVICE = "device.kind=device_kind device.name=device_name cost"
+_MEMORY = "memory_nbytes.alone=memory.alone_nbytes memory_nbytes.together=memory.together_nbytes"
+_OBJECT = f"outputs models {_DEVICE} clusters batched shared rows shipped {_MEMORY} left_out notes seconds"
+_CLUSTER = (
+    f"models output schedule batched shared rows shipped reason ratio {_MEMORY} estimated_nbytes plan_nbytes notes"
+)
+_ROW = "name latency_us per_second low=low_us high=high_us after_rest_us=rested_us how"
+_ESTIMATED = f"models=names operators alike shared {_MEMORY}"
+_MODEL_COLUMNS: list[tuple[str, Callable[[MemberResult], str]]] = [
+    ("model", lambda member: member.name),
+    ("nodes", lambda member: f"{member.n_nodes:,}"),
+    ("alone, by its own schedule", lambda member: latency_text(member.latency_us, unknown="")),
+]
+_ESTIMATE_COLUMNS: list[tuple[str, Callable[[ClusterEstimate], str]]] = [
+    ("models", lambda each: ", ".join(each.names)),
+    ("operators", lambda each: f"{each.operators:,}"),
+    ("alike at most", lambda each: f"{each.alike:,}"),
+    ("shared nodes", lambda each: f"{each.shared:,}"),
+    ("memory alone", lambda each: _mb(each.memory.alone_nbytes)),
+    ("together", lambda each: _mb(each.memory.together_nbytes)),
+]
 
 
 def _numbered(output: Destination, place: int, count: int) -> Destination:
@@ -87,7 +114,7 @@ def _settings(
     searched: Searched,
 ) -> BatchSettings:
     """The settings that the options ask for."""
-    from iosched.jobs.batching.settings import BatchSettings
+    from iosched.jobs.batching.plan import BatchSettings
     from iosched.profiler.devices.resolve import check_name
 
     check_name(device)
@@ -204,11 +231,9 @@ def command(
         refuse_terminal(files.model)
     loaded = read_models(named, binding, skips_broken=settings.skip_broken)
     if dry_run:
-        from iosched.jobs.batching.clusters import estimate
-
-        found = estimate(loaded, settings)
-        emit_json(estimate_object(found)) if as_json else print_estimate(found)
+        _estimate(loaded, settings, as_json)
         return
+    from iosched.jobs.annotate import annotated
     from iosched.jobs.batch import batch, planned_clusters
 
     count = len(planned_clusters(loaded, settings))
@@ -220,10 +245,23 @@ def command(
     outputs = _each(files, len(result.clusters))
     if len(outputs) != count:
         check_destinations(_outputs(outputs), inputs=files_of(named), as_json=as_json)
-    _write(result, outputs)
+    for cluster, each in zip(result.clusters, outputs, strict=True):
+        each.write(annotated(cluster.model, cluster.document), cluster.model.weights, cluster.document.to_json())
     if as_json:
         emit_result(as_object(result, outputs), INPUTS_SEED)
     _report(result, outputs, to_stderr=as_json or any(file.path is None for file in written))
+
+
+def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: bool) -> None:
+    """Prints which models come together, and what they have in common."""
+    from iosched.jobs.batching.plan import estimate
+
+    found = estimate(models, settings)
+    if as_json:
+        clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
+        emit_json(json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters))
+        return
+    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"on {found.device_name}: what 'batch' would put together")
 
 
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
@@ -249,42 +287,29 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
         inputs = members[each.name].inputs.items() if each.name in members else ()
         shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
         new[each.name] = read_alike(each.source, shapes)
-    found = replace_members(whole, document, new)
-    files.write(annotated(found.model, found.document), found.model.weights, found.document.to_json())
+    model, document, unshared = replace_members(whole, document, new)
+    files.write(annotated(model, document), model.weights, document.to_json())
     if as_json:
-        emit_json({"output": str(files.model), "replaced": list(new), "unshared": found.unshared})
-    _report_replaced(found, list(new), files, to_stderr=as_json or files.model.path is None)
-
-
-def _report_replaced(found: Replacement, names: Sequence[str], files: OptimizedFiles, *, to_stderr: bool) -> None:
+        emit_json({"output": str(files.model), "replaced": list(new), "unshared": unshared})
     lines = [
         f"{name}: {len(weights)} weights that it had together with other models are its own now."
-        for name, weights in found.unshared.items()
+        for name, weights in unshared.items()
         if weights
     ]
-    print_lines([*lines, f"Replaced {', '.join(names)}.", *wrote(files.outputs)], to_stderr=to_stderr)
+    lines += [f"Replaced {', '.join(new)}.", *wrote(files.outputs)]
+    print_lines(lines, to_stderr=as_json or files.model.path is None)
 
 
 def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
     """The files of each of so many clusters: behind the stem stands a number where there are several."""
     return [
-        OptimizedFiles(
-            _numbered(files.model, place, count),
-            None if files.schedule is None else _numbered(files.schedule, place, count),
-        )
+        OptimizedFiles(_numbered(files.model, place, count), files.schedule and _numbered(files.schedule, place, count))
         for place in range(count)
     ]
 
 
 def _outputs(each: list[OptimizedFiles]) -> list[Destination]:
     return [output for files in each for output in files.outputs]
-
-
-def _write(result: BatchResult, each: list[OptimizedFiles]) -> None:
-    from iosched.jobs.annotate import annotated
-
-    for cluster, files in zip(result.clusters, each, strict=True):
-        files.write(annotated(cluster.model, cluster.document), cluster.model.weights, cluster.document.to_json())
 
 
 def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool) -> None:
@@ -294,3 +319,76 @@ def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool)
     lines = [*result.left_out.values(), *result.notes, *(line for one in result.clusters for line in one.notes)]
     lines += [*wrote(_outputs(each)), *each[0].next_lines()]
     print_lines(notes_after(dict.fromkeys(lines)), to_stderr=to_stderr)
+
+
+def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:
+    """The object that `batch --json` prints."""
+    members = [member for cluster in result.clusters for member in cluster.members]
+    return json_object(
+        result,
+        _OBJECT,
+        outputs=[str(each.model) for each in outputs],
+        models=[json_object(member, "name nodes=n_nodes latency_us") for member in members],
+        clusters=[_cluster_object(*pair) for pair in zip(result.clusters, outputs, strict=True)],
+        batched=sum(cluster.batched for cluster in result.clusters),
+        shared=sum(cluster.shared for cluster in result.clusters),
+        rows=_row_objects(result.rows, result.n_models),
+    )
+
+
+def _cluster_object(cluster: ClusterResult, files: OptimizedFiles) -> dict[str, object]:
+    names = [member.name for member in cluster.members]
+    rows, ratio = _row_objects(cluster.rows, len(names)), cluster.ratio and json_object(cluster.ratio, COMPARED)
+    return json_object(cluster, _CLUSTER, models=names, rows=rows, ratio=ratio, **files.as_object())
+
+
+def _row_objects(rows: Sequence[Row], n_models: int) -> list[dict[str, object]]:
+    return [json_object(row, _ROW, per_second=row.per_second(n_models)) for row in rows]
+
+
+def print_result(result: BatchResult, *, to_stderr: bool) -> None:
+    """Prints the tables of all clusters."""
+    for cluster in result.clusters:
+        title = f"{', '.join(member.name for member in cluster.members)} on {result.device_name}"
+        if result.cost == "analytic":
+            title += " (analytic: computed from the GPU's specification, not measured)"
+        _print_rows(cluster, title, to_stderr)
+        print_items(cluster.members, _MODEL_COLUMNS, to_stderr=to_stderr)
+        pairs = [
+            ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
+            ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
+            ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
+            ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
+            ("memory", _memory_text(cluster)),
+            ("time spent", f"{result.seconds:.1f} s"),
+        ]
+        print_pairs("in all", pairs, to_stderr=to_stderr)
+
+
+def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
+    count = len(cluster.members)
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("", lambda row: f"{row.name}{' *' if row.name == cluster.shipped else ''}"),
+        ("all models", lambda row: latency_text(row.latency_us)),
+        ("expected in" if cluster.document.cost == "analytic" else "95 % interval", _interval_text),
+        ("after a rest", lambda row: latency_text(row.rested_us, unknown="")),
+        ("per model", lambda row: latency_text(row.latency_us / count)),
+        ("models a second", lambda row: f"{row.per_second(count) or 0:,.0f}"),
+        ("by", lambda row: row.how),
+    ]
+    print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
+
+
+def _interval_text(row: Row) -> str:
+    found = row.latency.interval
+    return "" if found is None else f"{latency_text(found.low)} to {latency_text(found.high)}"
+
+
+def _memory_text(cluster: ClusterResult) -> str:
+    if cluster.plan_nbytes is None:
+        return f"about {_mb(cluster.estimated_nbytes)} with tensors, an estimate"
+    return f"{_mb(cluster.plan_nbytes)} with tensors, by the plan"
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"

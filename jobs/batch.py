@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 
-from iosched.jobs.batching.candidates import Candidates, Desk
-from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
-from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
-from iosched.jobs.batching.plan import Cluster, composed
-from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResult, document_of
-from iosched.jobs.batching.rivals import Rival, Site
-from iosched.jobs.batching.schedules import alone_us
-from iosched.jobs.batching.settings import BatchSettings
+from iosched.jobs.batching.comparison import (
+    BatchResult,
+    ClusterResult,
+    Compared,
+    MemberResult,
+    compare_rivals,
+    document_of,
+    predict_rivals,
+)
+from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
+from iosched.jobs.batching.rivals import (
+    Rival,
+    Site,
+    alone_us,
+    batched_rivals,
+    mixed_rivals,
+    packed_rivals,
+    predicted_us,
+    serial_rivals,
+)
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import profile_database
-from iosched.jobs.pace import Pace, share_s
+from iosched.jobs.pace import PRICED, SEARCHED, Pace, share_s
 from iosched.jobs.progress import Observer, Silence
-from iosched.models.batching.record import note_record
-from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.jobs.schedules import schedule_by
+from iosched.models.batching.replacement import note_record
+from iosched.models.batching.rewrite import weightless
+from iosched.models.composition.compose import compose, footprint_of, together_nbytes
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.resolve import remarks
 from iosched.profiler.devices.ways import Running
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import rtol_of
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
+from iosched.scheduler.batching.costs import interpolated
+from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.schedule import Stage, Strategy
+
+CUT_SHORT = "For lack of time not everything was searched: a larger --budget goes on with what was measured."
 
 __all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
 
@@ -72,17 +93,17 @@ def batch(
     device = device_for(models, settings)
     held = interrupt or Uninterrupted()
     with profile_database(device, settings.opening, settings.profile_db) as database, held.holding():
-        desk = Desk(device, settings.opening, database)
-        return _Job(models, settings, desk, observer or Silence(), held, started).run(clusters)
+        return _Job(models, settings, device, database, observer or Silence(), held, started).run(clusters)
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One call of `batch`, with all that its steps need."""
+    """One call of `batch`, with all that its steps need; `database` is None where no latency is kept or known."""
 
     models: Mapping[str, Model]
     settings: BatchSettings
-    desk: Desk
+    device: ProfiledDevice
+    database: ProfileDatabase | None
     observer: Observer
     interrupt: Interrupt
     started: float
@@ -96,27 +117,29 @@ class _Job:
         while left:
             names = left.popleft()
             try:
-                cluster = self._cluster(names, self._pace(1 + len(left)))
+                cluster = self._cluster(names, 1 + len(left))
             except (IoschedError, ValueError) as error:
-                if len(names) == 1:
-                    self._leave_out(names[0], error, left_out)
+                text = _first_line(error)
+                if len(names) > 1:
+                    notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {text}")
+                    left.extendleft((name,) for name in reversed(names))
                     continue
-                notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {_first_line(error)}")
-                left.extendleft((name,) for name in reversed(names))
+                if not self.settings.skip_broken or isinstance(error, UsageError):
+                    raise
+                left_out[names[0]] = f"{names[0]}: {text}"
                 continue
             parts = self._parts(names, cluster.plan_nbytes, notes)
             left.extendleft(reversed(parts))
             found += [] if parts else [cluster]
         if not found:
             raise InvalidModelError(f"no model is left: {'; '.join(left_out.values())}")
-        device = self.desk.device.info
+        device, seconds = self.device.info, time.monotonic() - self.started
         notes = [*remarks(self.settings.device), *notes]
-        seconds = time.monotonic() - self.started
         return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
 
     def _parts(self, names: Sequence[str], plan_nbytes: int | None, notes: list[str]) -> Sequence[Sequence[str]]:
         """The parts of a cluster whose plan takes more memory than is allowed, which a note says; else none."""
-        limit = memory_limit_nbytes(self.desk.device, self.settings)
+        limit = self.settings.limit_nbytes(self.device)
         if plan_nbytes is None or limit is None or plan_nbytes <= limit:
             return ()
         text = f"{plan_nbytes / 1e6:,.3f} MB by the plan found, and {limit / 1e6:,.3f} MB are allowed"
@@ -127,112 +150,231 @@ class _Job:
         notes.append(f"{', '.join(names)} take {text}: they go into {len(parts)} files")
         return parts
 
-    def _leave_out(self, name: str, error: Exception, left_out: dict[str, str]) -> None:
-        if not self.settings.skip_broken or isinstance(error, UsageError):
-            raise error
-        left_out[name] = f"{name}: {_first_line(error)}"
-
-    def _pace(self, n_left: int) -> Pace:
-        """The time of the next of so many clusters that are left: they share what is left of the budget evenly."""
-        left_s = share_s(self.settings.budget_s, self.started, n_left)
-        return Pace(left_s, time.monotonic(), self.interrupt)
-
-    def _cluster(self, names: Sequence[str], pace: Pace) -> ClusterResult:
+    def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
+        """The file of a cluster; so many that are left share what is left of the budget evenly."""
+        pace = Pace(share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt)
         models = {name: self.models[name] for name in names}
-        name = names[0] if len(names) == 1 else "batch"
-        cluster = composed(models, self.settings.shared_inputs, name)
+        cluster = composed(models, self.settings.shared_inputs, names[0] if len(names) == 1 else "batch")
         with ExitStack() as kept:
-            candidates = Candidates(models, cluster, self.desk, self.settings, pace, self.observer, kept)
-            apart = candidates.site()
-            here = apart.opened.here
-            if apart.opened.baselines.only_way is not None:
-                raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
-            pace = pace.reserving(apart.opened)
-            rivals = replace(candidates, pace=pace).rivals(apart)
-            compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
-            compared = replace(compared, notes=(*candidates.notes, *compared.notes))
-            return self._result(models, cluster, apart, rivals, compared)
+            return _ClusterJob(self, models, cluster, pace, kept).result()
 
-    def _measured(self, here: OpenModelHere, rivals: Sequence[Rival], cluster: Cluster, pace: Pace) -> Compared:
-        inputs = random_inputs(cluster.model.graph.inputs)
-        return compare_rivals(here, rivals, inputs, pace, partial(_say_round, self.observer))
 
-    def _result(
-        self, models: Mapping[str, Model], cluster: Cluster, apart: Site, rivals: Sequence[Rival], compared: Compared
-    ) -> ClusterResult:
-        shipped = compared.rivals[compared.shipped]
+@dataclass(frozen=True, eq=False)
+class _ClusterJob:
+    """Finds the fastest way to run the models of one file, and keeps what it opens until `kept` is closed.
+
+    Attributes:
+        job: the call that it is for.
+        models: by name, each alone.
+        cluster: the same in one graph.
+        pace: how much time there is.
+        kept: closes the models that are opened here.
+        notes: keys are sentences that a user should read; they grow.
+    """
+
+    job: _Job
+    models: Mapping[str, Model]
+    cluster: Cluster
+    pace: Pace
+    kept: ExitStack
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def result(self) -> ClusterResult:
+        """The file of the fastest way, checked; see `batch` for what it raises."""
+        whole = self.cluster.composition
+        opened = self._opened(whole.model)
+        if opened.baselines.only_way is not None:
+            raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: leave --precision out")
+        apart = Site(whole.model, whole.members, opened, shares=whole.shared > 0)
+        return replace(self, pace=self.pace.reserving(opened))._fastest(apart)
+
+    def _opened(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
+        return self.kept.enter_context(closing(self._open(model, beside)))
+
+    def _open(self, model: Model, beside: OpenModel | None) -> OpenModel:
+        return self.job.device.open(model, self.job.settings.opening, self.job.database, beside=beside)
+
+    def _fastest(self, apart: Site) -> ClusterResult:
+        rivals, here = self._rivals(apart), apart.opened.here
+        if here is None:
+            return self._result(apart, rivals, predict_rivals(rivals))
+        inputs = random_inputs(self.cluster.model.graph.inputs)
+        return self._result(apart, rivals, compare_rivals(here, rivals, inputs, self.pace, self._say_round))
+
+    def _say_round(self, done: int, total: int) -> None:
+        self.job.observer.progress(done, total, "comparing the ways to run the models")
+
+    def _result(self, apart: Site, rivals: Sequence[Rival], compared: Compared) -> ClusterResult:
+        shipped, whole = compared.rivals[compared.shipped], self.cluster.composition
         if shipped.site.groups:
-            whole = cluster.model
-            note_record(shipped.site.model.proto, whole.proto, shipped.site.groups, whole.weight_digests)
-        here = apart.opened.here
-        running = _on_paper(self.settings) if here is None else shipped.running()
-        others = [rival for row, rival in compared.rivals.items() if row != compared.shipped]
-        document = document_of(self.desk.device, shipped, others, compared.rows, running)
-        notes = self._check(models, cluster, shipped.site.model, document)
-        serial = next((rival for rival in rivals if rival.row == "serial"), None)
+            note_record(shipped.site.model.proto, whole.model.proto, shipped.site.groups, whole.model.weight_digests)
+        on_paper = Running(0, {"precision": self.job.settings.precision, "launch": self.job.settings.launch})
+        running = on_paper if apart.opened.here is None else shipped.running()
+        document = document_of(self.job.device, compared, running)
+        notes = self._check(shipped.site.model, document)
         return ClusterResult(
             model=shipped.site.model,
             document=document,
-            members=tuple(_members(models, apart, serial)),
+            members=tuple(self._members(apart, rivals)),
             rows=compared.rows,
             shipped=compared.shipped,
             reason=compared.reason,
             ratio=compared.ratio,
-            batched=shipped.site.n_batched,
-            shared=cluster.composition.shared,
-            memory=cluster.composition.weights,
-            estimated_nbytes=together_nbytes(map(footprint_of, models.values())),
+            batched=sum(map(len, shipped.site.groups)),
+            shared=whole.shared,
+            memory=whole.weights,
+            estimated_nbytes=together_nbytes(map(footprint_of, self.models.values())),
             plan_nbytes=running.plan_nbytes,
-            notes=(*compared.notes, *running.notes, *notes),
+            notes=(*self.notes, *compared.notes, *running.notes, *notes),
         )
 
-    def _check(
-        self, models: Mapping[str, Model], cluster: Cluster, model: Model, document: ScheduleDocument
-    ) -> tuple[str, ...]:
+    def _members(self, apart: Site, rivals: Sequence[Rival]) -> Iterator[MemberResult]:
+        alone: Sequence[float | None] = [None] * len(self.models)
+        serial = next((rival for rival in rivals if rival.row == "serial"), None)
+        if serial is not None and apart.opened.is_schedulable:
+            alone = alone_us(serial.site, serial.found.schedule)
+        for (name, model), latency_us in zip(self.models.items(), alone, strict=True):
+            yield MemberResult(name, len(model.proto.graph.node), latency_us)
+
+    def _check(self, model: Model, document: ScheduleDocument) -> tuple[str, ...]:
         """Holds what ships to onnxruntime; a note says where that cannot be done.
 
         On a device that is not at hand, the rewritten model is run by onnxruntime.
         """
-        self.observer.progress(0, None, "comparing outputs with onnxruntime's")
+        is_measured = self.job.device.info.cost_kind == "measured"
+        self.job.observer.progress(0, None, "comparing outputs with onnxruntime's")
         try:
-            inputs = random_inputs(cluster.model.graph.inputs)
-        except UsageError as error:
-            return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
-        computed_in = DEFAULT_PRECISION if self.desk.device.info.cost_kind == "analytic" else document.precision
-        try:
+            inputs = random_inputs(self.cluster.model.graph.inputs)
             outputs = self._outputs(model, document, inputs)
-            check_members(outputs, inputs, models, cluster.members, rtol=rtol_of(computed_in))
-        except DeviceError as error:
-            if self.desk.device.info.cost_kind == "measured":
+            rtol = rtol_of(document.precision if is_measured else DEFAULT_PRECISION)
+            check_members(outputs, inputs, self.models, self.cluster.composition.members, rtol=rtol)
+        except (UsageError, DeviceError) as error:  # inputs cannot be made up, or onnxruntime is not installed
+            if is_measured:
                 raise
             return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
         return ()
 
     def _outputs(self, model: Model, document: ScheduleDocument, inputs: Arrays) -> Mapping[str, object]:
-        if self.desk.device.info.cost_kind == "analytic":
+        if self.job.device.info.cost_kind == "analytic":
             with Reference(model) as session:
                 return session.run(inputs)
-        with closing(self.desk.device.executor(model, document, self.settings.threads)) as executor:
+        with closing(self.job.device.executor(model, document, self.job.settings.threads)) as executor:
             return executor.run(inputs)
 
+    def _rivals(self, apart: Site) -> list[Rival]:
+        """All ways to run the models, as far as the policy allows them; `apart` has them apart."""
+        until, policy = self.pace.is_over(SEARCHED), self.job.settings.policy
+        self._say("schedules of models in turn and side by side")
+        without = self._without(apart)
+        found = [] if policy == "packed" else list(serial_rivals(without, until))
+        if policy != "serial":
+            found += packed_rivals(without, until, with_ours=policy == "packed")
+        if policy == "packed" and not found:  # one model has nobody beside it
+            found += serial_rivals(without, until)
+        if self.job.settings.batches:
+            found += self._batching(apart, list(mixed_rivals(apart, until)))
+        self._note_if_over(SEARCHED)
+        return found
 
-def _members(models: Mapping[str, Model], apart: Site, serial: Rival | None) -> list[MemberResult]:
-    alone: Sequence[float | None] = [None] * len(models)
-    if serial is not None and apart.is_schedulable:
-        site = serial.site
-        alone = alone_us(site.opened, site.model, site.members, serial.found.schedule)
-    return [
-        MemberResult(name, len(model.proto.graph.node), latency_us)
-        for (name, model), latency_us in zip(models.items(), alone, strict=True)
-    ]
+    def _without(self, apart: Site) -> Site:
+        """The models as they run without this program, each with inputs of its own and sharing no operator.
+
+        Where plain onnxruntime is a rival, its sessions are that. A schedule for a GPU needs a model of its own.
+        """
+        if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
+            return apart
+        # Where nothing is batched, nothing else could ship.
+        if not self.job.settings.batches or not self.job.settings.shared_inputs:
+            return replace(apart, shares=False)
+        without = compose(self.models)
+        opened = self._opened(without.model, apart.opened)
+        pairs = zip(without.members, apart.members, strict=True)
+        fed = {called: whole.inputs[name] for own, whole in pairs for name, called in own.inputs.items()}
+        return Site(without.model, without.members, opened, fed=fed)
+
+    def _batching(self, apart: Site, unbatched: list[Rival]) -> Iterator[Rival]:
+        """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""
+        yield from unbatched
+        if apart.shares:
+            yield from batched_rivals(apart)
+        if len(apart.members) < 2 or not apart.opened.is_schedulable:
+            return
+        for plan in self._plans(apart, unbatched):
+            self._say("scheduling the batched models")
+            model = self.cluster.batched(plan)
+            site = Site(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
+            yield from batched_rivals(site)
+            yield from mixed_rivals(site, self.pace.is_over(SEARCHED))
+
+    def _plans(self, apart: Site, unbatched: list[Rival]) -> Iterator[Plan]:
+        """Plans that differ and batch something.
+
+        Operators apart are priced one by one, though whole models beside each other wait less for each other. With
+        "auto", plans are also made for the share of these prices that the best schedule without batching takes of them
+        (`_share`), and for the middle.
+        """
+        self._say("prices of operators of several models as one")
+        sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
+        costs = SampledCosts(sampled, self.cluster.ensemble, lambda model: self._best_us(model, apart.opened))
+        plan = self._plan(costs)
+        self._note_if_over(PRICED)
+        if not plan.groups:
+            return
+        yield plan
+        if self.job.settings.policy != "auto":
+            return
+        share = _share(apart.opened, costs, plan, min(predicted_us(each.found.schedule) for each in unbatched))
+        known = {plan.all_groups()}
+        for each in ((1 + share) / 2, share):
+            less = self._plan(replace(costs, share=each))
+            if less.groups and less.all_groups() not in known:
+                known.add(less.all_groups())
+                yield less
+
+    def _plan(self, costs: SampledCosts) -> Plan:
+        """A plan; only the prices for two and for all models are asked for."""
+        return self.cluster.plan(self.job.settings.policy, interpolated(costs, len(self.models)))
+
+    def _best_us(self, model: Model, beside: OpenModel) -> float:
+        """The latency of the best schedule that a search finds, in microseconds.
+
+        It is infinite where the device cannot run the model by a schedule, and once the time for prices is over.
+        """
+        is_over = self.pace.is_over(PRICED)
+        if is_over():
+            return math.inf
+        try:
+            with closing(self._open(model, beside)) as opened:
+                if not opened.is_schedulable:
+                    return math.inf
+                return predicted_us(schedule_by(opened, "both", deadline=is_over).schedule)
+        except IoschedError:
+            return math.inf
+
+    def _note_if_over(self, part: float) -> None:
+        if self.pace.is_over(part)() and not self.pace.interrupt.accepted:
+            self.notes[CUT_SHORT] = None
+
+    def _say(self, text: str) -> None:
+        self.pace.ask()
+        self.job.observer.progress(0, None, f"{', '.join(self.models)}: {text}")
 
 
-def _on_paper(settings: BatchSettings) -> Running:
-    return Running(0, {"precision": settings.precision, "launch": settings.launch})
+def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -> float:
+    """What the best schedule without batching takes of what all operators take apart, sample by sample: at most 1.
 
-
-def _say_round(observer: Observer, done: int, total: int) -> None:
-    observer.progress(done, total, "comparing the ways to run the models")
+    Args:
+        opened: the models apart.
+        costs: knows the samples of the groups of `plan`, at whose prices it was made.
+        plan: of which the groups count as they run apart, side by side; all other operators one after another.
+        best_us: the latency of the best schedule without batching.
+    """
+    grouped = {opened.units.unit_of[name] for name in plan.groups}
+    others = (name for name in opened.graph.by_name if name not in grouped)
+    total_us = sum(opened.cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in others)
+    operators = ([plan.ensemble.graph.by_name[name] for name in group] for group in plan.all_groups())
+    total_us += sum(costs.apart_us(each, len(each)) for each in operators)
+    return min(best_us / total_us, 1.0) if 0 < total_us < math.inf and best_us < math.inf else 1.0
 
 
 def _first_line(error: Exception) -> str:

@@ -19,17 +19,21 @@ from iosched.models.node_attributes import integer, integers, text
 from iosched.models.shapes import tensor_specs
 from iosched.models.wiring import captures, is_standard, standard_opset, writes
 
-_UNARY = frozenset((
+UNARY = frozenset((
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos",
     "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
     "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
     "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 ))  # fmt: skip
-_BROADCAST = frozenset((
+BROADCAST = frozenset((
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Div", "Equal", "Greater",
     "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub",
     "Sum", "Where", "Xor",
 ))  # fmt: skip
+SOFTMAXES = frozenset(("Hardmax", "LogSoftmax", "Softmax"))
+REDUCTIONS = frozenset(
+    f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
 _WINDOWS = frozenset((
     "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN",
@@ -246,16 +250,13 @@ def _normalized(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_UNARY, _first_alone),
-    **dict.fromkeys(_BROADCAST, _broadcast),
+    **dict.fromkeys(UNARY, _first_alone),
+    **dict.fromkeys(BROADCAST, _broadcast),
     **dict.fromkeys(_WINDOWS, _windowed),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(SOFTMAXES, _softmax),
     **dict.fromkeys(("ArgMax", "ArgMin", "Split"), _axis(0)),
     **dict.fromkeys(("LpNormalization", "TopK"), _axis(-1)),
-    **{
-        f"Reduce{kind}": _reduce
-        for kind in ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
-    },
+    **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _scaled),
     "Concat": _concat,

@@ -45,7 +45,7 @@ def structure_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], grap
     returned = [producer[name] for name in graph.outputs if name in producer]
     order = dependencies_first(returned, lambda name: (producer[each] for each in found[name][1] if each in producer))
     number = {name: index for index, name in enumerate(_tensors(graph, order, found))}
-    specs = {spec.name: _text(spec.dtype, spec.shape) for spec in graph.inputs}
+    specs = {spec.name: tensor_text(spec.dtype, spec.shape) for spec in graph.inputs}
     return Structure(
         inputs=tuple((name, specs[name]) for name in number if name in specs),
         operators=tuple(
@@ -95,7 +95,7 @@ def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tupl
 
     described = []
     for node in nodes:
-        reads = tuple(text(node, position, name) for position, name in enumerate(_slots(node)))
+        reads = tuple(text(node, position, name) for position, name in enumerate(slots(node)))
         described.append(NodeForm(_type(node), since(node, forms.opsets), _attributes(node), reads))
     outputs = tuple(_output_text(last, name, graph) for name in operator.outputs)
     return OperatorForm(operator.type, tuple(described), outputs), tuple(ports)
@@ -105,13 +105,11 @@ def walked(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """The nodes of an operator in the order in which its form has them: operand by operand, from the last one back."""
     inner = {name: node for node in nodes for name in writes(node)}
     named = {node.name: node for node in nodes}
-    order = dependencies_first(
-        [nodes[-1].name], lambda name: (inner[n].name for n in _slots(named[name]) if n in inner)
-    )
+    order = dependencies_first([nodes[-1].name], lambda name: (inner[n].name for n in slots(named[name]) if n in inner))
     return [named[name] for name in order]
 
 
-def _slots(node: onnx.NodeProto) -> tuple[str, ...]:
+def slots(node: onnx.NodeProto) -> tuple[str, ...]:
     """The tensors that a node reads: its inputs by position, "" where left out, then what its inner graphs capture."""
     return (*node.input, *captures(node))
 
@@ -135,7 +133,7 @@ def _inner_text(node: onnx.NodeProto, name: str, place: Mapping[str, int]) -> st
 
 def _weight_text(node: onnx.NodeProto, position: int, array: np.ndarray) -> str:
     dtype = "string" if array.dtype == object else array.dtype.name
-    spec = _text(dtype, array.shape)
+    spec = tensor_text(dtype, array.shape)
     if not counts_in_form(node, position, dtype):
         return spec
     if array.size > _MAX_SHOWN:
@@ -153,9 +151,10 @@ def counts_in_form(node: onnx.NodeProto, position: int, dtype: str) -> bool:
 def _output_text(node: onnx.NodeProto, name: str, graph: ComputationGraph) -> str:
     output = list(node.output).index(name)
     spec = graph.tensor[name]
-    return _text(spec.dtype, spec.shape) + (f" (output {output})" if output else "")
+    return tensor_text(spec.dtype, spec.shape) + (f" (output {output})" if output else "")
 
 
-def _text(dtype: str, shape: tuple[int, ...] | None) -> str:
+def tensor_text(dtype: str, shape: tuple[int, ...] | None) -> str:
+    """A tensor in a few words, like "float32 1x3x224x224"."""
     sizes = "of unknown shape" if shape is None else "x".join(map(str, shape)) or "scalar"
     return f"{dtype or 'unknown'} {sizes}"

@@ -1,44 +1,36 @@
-"""Compares ways to run several models, and decides which one ships."""
+"""The result of `batch`: ways to run several models are compared, and for each file it is decided which one ships."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from typing import cast
 
-from iosched.jobs.batching.rivals import Rival, fastest_by_prediction
+from iosched.jobs.batching.rivals import Rival, predicted_us
 from iosched.jobs.decision import decide
 from iosched.jobs.interrupt import compared_in_turn
 from iosched.jobs.pace import OPENED, Pace
 from iosched.jobs.row import Row
+from iosched.jobs.schedule_file import document_from, search_record
+from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
+from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.in_turn import closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
-from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
-from iosched.scheduler.document import OPENVINO
+from iosched.scheduler.batching.policy_names import ROW_NAMES, UNBATCHED, RowName
+from iosched.scheduler.document import OPENVINO, Alternative, ScheduleDocument
+from iosched.scheduler.pruning import DEFAULT_PRUNING
+from iosched.scheduler.strategy_names import RecordedStrategy
 
-WORDS: Mapping[str, str] = {
-    "serial": "one model after another",
-    "packed": "running models side by side",
-    "batched": "computing once what is equal, and as one operator what is alike,",
-    "mixed": "one schedule for all of them",
-}
-"""What the rows are called in sentences."""
-
-UNBATCHED: tuple[RowName, ...] = ("serial", "packed")
-"""What people do who do not batch."""
-
-_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
-
-
-_LEAST_GAIN = 1.005
-"""How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
-
-_Choice = tuple[RowName, str, Interval | None]
-"""The row to ship, the reason, and its ratio to what it was compared with."""
+_STRATEGIES: Mapping[RowName, RecordedStrategy] = {
+    "serial": "both", "packed": "packed", "batched": "sequential", "mixed": "mixed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,6 +53,164 @@ class Compared:
     reason: str
     ratio: Interval | None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """One model: its name, its nodes, and what it takes alone by its own schedule, where that is known."""
+
+    name: str
+    n_nodes: int
+    latency_us: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterResult:
+    """Several models in one file.
+
+    Attributes:
+        model: what is to be written.
+        document: its schedule.
+        members: the models in it, in the order in which they were given.
+        rows: the ways that were compared, in the order of `ROW_NAMES`.
+        shipped: which of them runs the file.
+        reason: a text that says why.
+        ratio: compares what ships, or else the first other way, with the faster of serial and packed; None where that
+            is not known.
+        batched: how many operators of the models are one with others in the file.
+        shared: how many nodes the file has not, since another one computes the same.
+        memory: bytes of weights, of the models alone and together.
+        estimated_nbytes: memory of weights and tensors together, as clusters are made by.
+        plan_nbytes: the same by the plan of what ships, see `Running`; None where that has no plan of ours, or the
+            device is not at hand.
+        notes: sentences that a user should read.
+    """
+
+    model: Model
+    document: ScheduleDocument
+    members: tuple[MemberResult, ...]
+    rows: tuple[Row, ...]
+    shipped: RowName
+    reason: str
+    ratio: Interval | None
+    batched: int
+    shared: int
+    memory: Memory
+    estimated_nbytes: int
+    plan_nbytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def latency_us(self, name: str) -> float | None:
+        """The latency of a row; None where it was not compared."""
+        return next((row.latency_us for row in self.rows if row.name == name), None)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchResult:
+    """What became of all models.
+
+    Attributes:
+        clusters: the files to write.
+        device_kind: "cpu" or "cuda".
+        device_name: the product's name of the device.
+        cost: "measured" or "analytic".
+        seconds: how long all took.
+        left_out: the models that are in no file, since they cannot be run, and why.
+        notes: sentences that a user should read.
+    """
+
+    clusters: tuple[ClusterResult, ...]
+    device_kind: str
+    device_name: str
+    cost: str
+    seconds: float
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def n_models(self) -> int:
+        """How many models the files have."""
+        return sum(len(cluster.members) for cluster in self.clusters)
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes of weights of all models, alone and in the files."""
+        each = [cluster.memory for cluster in self.clusters]
+        return Memory(sum(one.alone_nbytes for one in each), sum(one.together_nbytes for one in each))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The ways to run all models once, one cluster after another; a way that one of them has not is left out.
+
+        With several clusters there are no intervals, for sums of medians have none.
+        """
+        if len(self.clusters) == 1:
+            return self.clusters[0].rows
+        named = ([row for cluster in self.clusters for row in cluster.rows if row.name == name] for name in ROW_NAMES)
+        return tuple(_summed(rows) for rows in named if len(rows) == len(self.clusters))
+
+    @property
+    def shipped(self) -> RowName | None:
+        """What ships; None where clusters differ."""
+        found = {cluster.shipped for cluster in self.clusters}
+        return found.pop() if len(found) == 1 else None
+
+
+def _summed(rows: Sequence[Row]) -> Row:
+    """The same way to run several clusters, one after another."""
+    rested = [row.rested_us for row in rows if row.rested_us is not None]
+    rested_us = (sum(rested),) if len(rested) == len(rows) else ()
+    return Row(rows[0].name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
+
+
+def document_of(device: Device, compared: Compared, running: Running) -> ScheduleDocument:
+    """The schedule file of the rival that ships; others that run a schedule of the same model are its alternatives.
+
+    Args:
+        device: that it was found on.
+        compared: the rivals.
+        running: facts about running the one that ships.
+    """
+    rival = compared.rivals[compared.shipped]
+    model, here = rival.site.model, rival.site.opened.here
+    latency_us: dict[str, float | None] = {row.name: row.latency_us for row in compared.rows}
+    return replace(
+        document_from(model, device, here, rival.schedule),
+        shipped=rival.row,
+        search=search_record(_STRATEGIES[rival.row], DEFAULT_PRUNING, rival.found, here),
+        latency_us={
+            "predicted": rival.found.schedule.predicted_us,
+            "measured": None if here is None else latency_us[rival.row],
+            **latency_us,
+        },
+        runtime=dict(running.runtime),
+        alternatives=tuple(
+            Alternative(other.row, other.schedule, None if here is None else latency_us[other.row])
+            for other in compared.rivals.values()
+            if other.row != rival.row and other.site is rival.site and other.library is None
+        ),
+    )
+
+
+WORDS: Mapping[str, str] = {
+    "serial": "one model after another",
+    "packed": "running models side by side",
+    "batched": "computing once what is equal, and as one operator what is alike,",
+    "mixed": "one schedule for all of them",
+}
+"""What the rows are called in sentences."""
+
+_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
+
+
+_LEAST_GAIN = 1.005
+"""How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
+
+_Choice = tuple[RowName, str, Interval | None]
+"""The row to ship, the reason, and its ratio to what it was compared with."""
+
+_Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Choice]
+"""Chooses by latencies what ships: the plain row, or one of the others."""
 
 
 def compare_rivals(
@@ -91,7 +241,7 @@ def compare_rivals(
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
         budget = pace.comparison_of(here.measuring.budget, [usual_us[rival] for rival in best.values()])
         measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
-        return replace(_decided(best, measured), notes=(*interference_notes(measured), *notes))
+        return replace(_compared(best, measured, _choose_measured), notes=(*interference_notes(measured), *notes))
 
 
 def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival, Candidate]) -> tuple[str, ...]:
@@ -99,9 +249,9 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     refused: list[IoschedError] = []
     notes: dict[str, None] = {}
     is_late = pace.is_over(OPENED)
-    for rival in sorted(rivals, key=_opens_slowly):
+    for rival in sorted(rivals, key=lambda rival: rival.library == OPENVINO):
         pace.ask()
-        if _opens_slowly(rival) and is_late():
+        if rival.library == OPENVINO and is_late():
             notes |= {} if pace.interrupt.accepted else {_NO_TIME: None}
             continue
         try:
@@ -113,10 +263,6 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     if not ready:
         raise refused[0]
     return tuple(notes)
-
-
-def _opens_slowly(rival: Rival) -> bool:
-    return rival.library == OPENVINO
 
 
 def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:
@@ -139,60 +285,45 @@ def _best_of_rows(usual_us: Mapping[Rival, float]) -> dict[RowName, Rival]:
     return {row: min(ways, key=lambda way: usual_us[way]) for row, ways in rows.items() if ways}
 
 
-def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement]) -> Compared:
-    def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:
-        found = decide(measured, plain, others)
-        return next(name for name in rivals if name == found.chosen), found.reason(WORDS), found.ratio()
-
-    return _compared(rivals, measured, choose)
+def _choose_measured(measured: Mapping[str, Measurement], plain: RowName, others: Sequence[RowName]) -> _Choice:
+    found = decide(measured, plain, others)
+    return cast(RowName, found.chosen), found.reason(WORDS), found.ratio()
 
 
 def predict_rivals(rivals: Sequence[Rival]) -> Compared:
     """Compares rivals by computed latencies, on a device that is not at hand; of equals one without batching ships."""
-    ways = {row: [rival for rival in rivals if rival.row == row] for row in ROW_NAMES}
-    best = {row: fastest_by_prediction(each) for row, each in ways.items() if each}
-    predicted: dict[str, Measurement] = {name: _predicted(rival) for name, rival in best.items()}
-
-    def choose(plain: RowName, others: Sequence[RowName]) -> _Choice:
-        chosen = plain
-        for name in others:
-            chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
-        if chosen == plain:
-            return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
-        times = predicted[plain].median_us / predicted[chosen].median_us
-        return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
-
-    return _compared(best, predicted, choose)
+    best = _best_of_rows({rival: predicted_us(rival.found.schedule) for rival in rivals})
+    return _compared(best, {row: _predicted(rival) for row, rival in best.items()}, _choose_predicted)
 
 
-def _compared(
-    rivals: Mapping[RowName, Rival],
-    latencies: Mapping[str, Measurement],
-    choose: Callable[[RowName, Sequence[RowName]], _Choice],
-) -> Compared:
-    """The comparison of rivals; `choose` returns which of others or the plain one is to ship, and why."""
+def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, others: Sequence[RowName]) -> _Choice:
+    chosen, plain_us = plain, predicted[plain].median_us
+    for name in others:
+        chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
+    if chosen == plain:
+        return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
+    times = plain_us / predicted[chosen].median_us
+    return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
+
+
+def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measurement], choose: _Choose) -> Compared:
+    """The comparison of rivals.
+
+    Of one after another and side by side the one that took less is what batching has to beat, and ships if nothing is
+    faster. Where nothing is batched, it is compared with the other one.
+    """
     rows = tuple(Row(name, latencies[name], rival.text) for name, rival in rivals.items())
     if len(rows) == 1:
         (only,) = rivals
         return Compared(rivals, rows, only, f"{WORDS[only]} is all that was asked for", None)
     fastest_first = sorted(rivals, key=lambda name: latencies[name].median_us)
-    chosen, reason, ratio = choose(*_against(list(rivals), fastest_first))
-    if not rivals[chosen].may_ship:
-        chosen = next(name for name in fastest_first if rivals[name].may_ship)
+    plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*rivals][:1]
+    others = [name for name in rivals if name not in (*UNBATCHED, plain)] or slower
+    chosen, reason, ratio = choose(latencies, plain, others)
+    if rivals[chosen].site.fed is not None:  # it has other inputs than those that are asked for
+        chosen = next(name for name in fastest_first if rivals[name].site.fed is None)
         reason += f"; since models were to share inputs, {WORDS[chosen]} ships all the same"
     return Compared(rivals, rows, chosen, reason, ratio)
-
-
-def _against(names: Sequence[RowName], fastest_first: Sequence[RowName]) -> tuple[RowName, Sequence[RowName]]:
-    """What people do without batching, which ships if nothing is faster, and what has to be faster.
-
-    Of one after another and side by side the one that took less is what batching has to beat. Where nothing is batched,
-    it is compared with the other one.
-    """
-    unbatched = [name for name in fastest_first if name in UNBATCHED]
-    if not unbatched:
-        return names[0], names[1:]
-    return unbatched[0], [name for name in names if name not in UNBATCHED] or unbatched[1:]
 
 
 def _predicted(rival: Rival) -> Measurement:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 
-from iosched.models.batching.sample import apart, joining, parting, sample
-from iosched.models.batching.unit import Parts
+from iosched.models.batching.ensemble import Ensemble
+from iosched.models.batching.rewrite import joining, parting, sample
+from iosched.models.composition.compose import apart
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
-from iosched.scheduler.batching.ensemble import Ensemble
 
 TOO_DEAR_US = 1e12
 """More than anything saves; finite, since prices are added and subtracted."""
@@ -52,7 +53,7 @@ class SampledCosts:
         """The share of the best schedule of the operators apart that counts, less that of the batched one."""
         key = self._key(operators, count)
         apart_us = self._apart_us(key, operators)
-        one_us = self._once(("one", *key), lambda: self._one_us(key, operators))
+        one_us = self._once(("one", *key), lambda: self.best_us(sample(self._graph, _repeated(operators, key[1]))))
         return self.share * apart_us - one_us if isfinite(apart_us) and isfinite(one_us) else -TOO_DEAR_US
 
     def apart_us(self, operators: Sequence[Operator], count: int) -> float:
@@ -69,25 +70,22 @@ class SampledCosts:
 
     def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
         if self.in_turn:
-            alone_us = self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0].name)))
-            return key[1] * alone_us
-        return self._once(("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key))])))
-
-    def _one_us(self, key: Key, operators: Sequence[Operator]) -> float:
-        return self.best_us(sample(self._parts, _repeated(operators, key)))
+            return key[1] * self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
+        return self._once(
+            ("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key[1]))]))
+        )
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""
-        return self._moved("join", tensor, count, joining)
+        return self._moved(joining, tensor, count)
 
     def part_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Split."""
-        return self._moved("part", tensor, count, parting)
+        return self._moved(parting, tensor, count)
 
-    def _moved(self, what: str, tensor: TensorSpec, count: int, make: Callable[[TensorSpec, int, int], Model]) -> float:
-        opset = self._parts.opset
-        key = (what, tensor.dtype, tensor.shape, count)
-        return min(self._once(key, lambda: self.best_us(make(tensor, count, opset))), TOO_DEAR_US)
+    def _moved(self, make: Callable[[TensorSpec, int, int], Model], tensor: TensorSpec, count: int) -> float:
+        key = (make, tensor.dtype, tensor.shape, count)
+        return min(self._once(key, lambda: self.best_us(make(tensor, count, self._graph.opset))), TOO_DEAR_US)
 
     @cached_property
     def _weights(self) -> Mapping[str, tuple[str, ...]]:
@@ -95,13 +93,13 @@ class SampledCosts:
         return {each.name: tuple(spec.name for spec in each.weights) for each in self.model.graph.operators}
 
     @cached_property
-    def _parts(self) -> Parts:
-        return Parts(self.model)
+    def _graph(self) -> EditableGraph:
+        return EditableGraph.of(self.model.proto, self.model.weights, self.model.graph.tensor)
 
-    def _alone(self, name: str) -> Model:
-        if name not in self._samples:
-            self._samples[name] = sample(self._parts, [name])
-        return self._samples[name]
+    def _alone(self, operator: Operator) -> Model:
+        if operator.name not in self._samples:
+            self._samples[operator.name] = sample(self._graph, [operator])
+        return self._samples[operator.name]
 
     def _once(self, key: tuple[object, ...], find: Callable[[], float]) -> float:
         if key not in self._known:
@@ -109,7 +107,6 @@ class SampledCosts:
         return self._known[key]
 
 
-def _repeated(operators: Sequence[Operator], key: Key) -> list[str]:
+def _repeated(operators: Sequence[Operator], count: int) -> list[Operator]:
     """As many operators as a sample is to have."""
-    _, count, _, _ = key
-    return [operators[place % len(operators)].name for place in range(count)]
+    return [operators[place % len(operators)] for place in range(count)]

@@ -1,46 +1,133 @@
-"""Puts models into clusters, the models of each into one graph, and operators that are worth it into one."""
+"""Which models come together, on which device, and what operators of them become one; also `batch --dry-run`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from iosched.models.batching.keys import likeness_of
+from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.rewrite import batched
-from iosched.models.composition.compose import Composition, compose
-from iosched.models.composition.footprint import footprint_of, together_nbytes
-from iosched.models.composition.members import Member, owners
+from iosched.models.batching.unit import ensemble_of, likeness_of
+from iosched.models.composition.compose import Composition, Memory, compose, footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.scheduler.batching.clusters import arrival_clusters, similar_clusters
-from iosched.scheduler.batching.costs import BatchingCosts
-from iosched.scheduler.batching.ensemble import Ensemble
+from iosched.profiler.devices.device import ProfiledDevice
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.resolve import check_name, resolve
+from iosched.runtime.device import Device
+from iosched.scheduler.batching.clusters import arrival_clusters, similar_clusters, similarities
+from iosched.scheduler.batching.costs import BatchingCosts, EqualGains
 from iosched.scheduler.batching.plan import Plan
-from iosched.scheduler.batching.policies import POLICIES
-from iosched.scheduler.batching.similarity import similarities
+from iosched.scheduler.batching.planner import planned
+from iosched.scheduler.batching.policy_names import POLICY_NAMES, UNBATCHED, PolicyName
+from iosched.scheduler.precision import DEFAULT_PRECISION
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """For what several models are put together, and how hard to try.
+
+    Attributes:
+        device: the device, as `--device` takes it.
+        policy: how operators are chosen that become one: "dpbat", "greedy" and "fcfs" plan once; "auto" plans as
+            "dpbat" does, also for less and less batching. "serial" and "packed" batch nothing, and run models one after
+            another or side by side.
+        memory_nbytes: what the models of a cluster may take together; by default the memory of the device.
+        shared_inputs: names of inputs that are fed once, to all models that have them.
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        precision: what a GPU computes in: "fp32", "tf32" or "fp16".
+        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
+            by one into streams ("streams").
+        budget_s: the seconds for everything; None for no limit.
+        profile_db: the profile database; by default the user's own.
+        resume: whether the latencies in the database are used.
+        gap_percent: the gap that a search may leave, see `OptimizeSettings`.
+        skip_broken: whether a model that cannot be run is left out; else it ends the job.
+    """
+
+    device: str = "auto"
+    policy: PolicyName = "auto"
+    memory_nbytes: int | None = None
+    shared_inputs: tuple[str, ...] = ()
+    threads: int | None = None
+    precision: str = DEFAULT_PRECISION
+    launch: str = DEFAULT_LAUNCH
+    budget_s: float | None = None
+    profile_db: Path | None = None
+    resume: bool = True
+    skip_broken: bool = False
+    gap_percent: float | None = None
+
+    @property
+    def opening(self) -> OpenSettings:
+        """How models are to be opened on the device."""
+        return OpenSettings(
+            self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
+        )
+
+    @property
+    def batches(self) -> bool:
+        """Whether operators may become one."""
+        return self.policy not in UNBATCHED
+
+    def limit_nbytes(self, device: Device) -> int | None:
+        """What the models of a cluster may take together on this device; None where that is not known."""
+        return device.info.memory_nbytes if self.memory_nbytes is None else self.memory_nbytes
+
+
+def device_for(models: Mapping[str, Model], settings: BatchSettings) -> ProfiledDevice:
+    """The device that the settings ask for.
+
+    Raises:
+        UsageError: there is no such device, or a setting means nothing on it.
+        DeviceError: the device is not attached.
+    """
+    check_name(settings.device)
+    device = resolve(settings.device, next(iter(models.values())))
+    device.check(settings.opening)
+    return device
+
+
+def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tuple[tuple[str, ...], ...]:
+    """The names of the models that are put together, cluster by cluster; measures nothing.
+
+    Raises:
+        UsageError: there is no model, no such policy, a setting is wrong, a model takes more memory than is allowed, or
+            no model has an input that is to be shared.
+        DeviceError: the device is not attached.
+    """
+    if not models:
+        raise UsageError("there is no model to put together.")
+    if settings.policy not in POLICY_NAMES:
+        raise UsageError(f"there is no policy {settings.policy!r}; there are {', '.join(POLICY_NAMES)}")
+    own = {spec.name for model in models.values() for spec in model.graph.inputs}
+    if unknown := [name for name in settings.shared_inputs if name not in own]:
+        have = ", ".join(sorted(own))
+        raise UsageError(f"no model has an input {unknown[0]!r} that could be shared; they have {have}")
+    return clusters_of(models, settings.policy, settings.limit_nbytes(device_for(models, settings)))
 
 
 def clusters_of(
-    models: Mapping[str, Model], policy: str = "dpbat", memory_nbytes: int | None = None
+    models: Mapping[str, Model], policy: PolicyName = "auto", memory_nbytes: int | None = None
 ) -> tuple[tuple[str, ...], ...]:
     """Which models are put into one graph: similar ones, or with the policy "fcfs" those that came one after another.
 
     Args:
         models: by name, in the order in which they came.
-        policy: see `POLICIES`.
         memory_nbytes: what the models of a cluster may take together; None for any amount.
 
     Raises:
-        UsageError: a model takes more than that alone, or there is no policy of that name.
+        UsageError: a model takes more than that alone.
     """
     names = tuple(models)
-    _check_policy(policy)
     footprints = [footprint_of(model) for model in models.values()]
     limit = float("inf") if memory_nbytes is None else memory_nbytes
     for name, footprint in zip(names, footprints, strict=True):
-        if footprint.nbytes > limit:
+        if (alone := together_nbytes([footprint])) > limit:
             raise UsageError(
-                f"model {name!r} takes {footprint.nbytes / 1e6:.1f} MB alone, and {limit / 1e6:.1f} MB are allowed.\n"
+                f"model {name!r} takes {alone / 1e6:.1f} MB alone, and {limit / 1e6:.1f} MB are allowed.\n"
                 "Allow more with --memory, or leave the model out."
             )
 
@@ -50,8 +137,29 @@ def clusters_of(
     if policy == "fcfs":
         found = arrival_clusters(len(names), fits)
     else:
-        found = similar_clusters(similarities([_keys(model) for model in models.values()]), fits)
+        keys = [[each.key for each in likeness_of(model).values()] for model in models.values()]
+        found = similar_clusters(similarities(keys), fits)
     return tuple(tuple(names[place] for place in cluster) for cluster in found)
+
+
+def divided(
+    models: Mapping[str, Model], settings: BatchSettings, limit_nbytes: int, plan_nbytes: int
+) -> tuple[tuple[str, ...], ...]:
+    """The names of the models of a cluster, in at least two parts, since its plan takes more than is allowed.
+
+    Estimates are taken to fall as far below the plans of the parts as below the plan of the whole. A part may still
+    turn out to take too much, and is divided in its turn.
+
+    Args:
+        models: of the cluster, two or more.
+        limit_nbytes: what is allowed.
+        plan_nbytes: what the plan of the whole takes: more.
+    """
+    footprints = [footprint_of(model) for model in models.values()]
+    largest = max(together_nbytes([each]) for each in footprints)
+    allowed = max(limit_nbytes * together_nbytes(footprints) // plan_nbytes, largest)
+    parts = clusters_of(models, settings.policy, allowed)
+    return parts if len(parts) > 1 else tuple((name,) for name in models)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,19 +179,9 @@ class Cluster:
         """The composed model."""
         return self.composition.model
 
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The models in it, in the order in which they were given."""
-        return self.composition.members
-
-    def plan(self, policy: str, costs: BatchingCosts) -> Plan:
-        """The plan of a policy at these prices.
-
-        Raises:
-            UsageError: there is no policy of that name.
-        """
-        _check_policy(policy)
-        return POLICIES[policy](self.ensemble, costs)
+    def plan(self, policy: PolicyName, costs: BatchingCosts) -> Plan:
+        """The plan of a policy at these prices."""
+        return planned(self.ensemble, costs, policy)
 
     def batched(self, plan: Plan) -> Model:
         """The model in which the groups of a plan are one operator each; the composed model where it has none."""
@@ -102,19 +200,63 @@ def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), n
         UsageError: names or shared inputs are not possible.
         InvalidModelError: the models' opsets cannot be brought together.
     """
-    own = {spec.name for model in models.values() for spec in model.graph.inputs}
-    composition = compose(models, [shared for shared in shared_inputs if shared in own], name)
-    whole = composition.model
-    ensemble = Ensemble.of(whole.graph, whole.structure, owners(whole, composition.members), likeness_of(whole))
-    return Cluster(composition, ensemble)
+    composition = compose(models, shared_inputs, name)
+    return Cluster(composition, ensemble_of(composition))
 
 
-def _keys(model: Model) -> list[str]:
-    """The keys of a model's operators, in the order of its structure."""
-    likeness = likeness_of(model)
-    return [likeness[operator.name].key for operator in model.structure.operators]
+@dataclass(frozen=True)
+class ClusterEstimate:
+    """Models that come together.
+
+    Attributes:
+        names: of the models.
+        operators: how many they have together, with what is equal counted once.
+        alike: how many of them could be one with those of other models.
+        shared: nodes that are left out, since another model computes the same.
+        memory: bytes of weights, and the most that tensors take at once.
+    """
+
+    names: tuple[str, ...]
+    operators: int
+    alike: int
+    shared: int
+    memory: Memory
 
 
-def _check_policy(policy: str) -> None:
-    if policy not in POLICIES:
-        raise UsageError(f"there is no policy {policy!r}; there are {', '.join(POLICIES)}")
+@dataclass(frozen=True)
+class Estimate:
+    """What `batch` would put together on a device, and the limit of memory; None where it is not known."""
+
+    device_kind: str
+    device_name: str
+    cost: str
+    policy: str
+    memory_limit_nbytes: int | None
+    clusters: tuple[ClusterEstimate, ...]
+
+
+def estimate(models: Mapping[str, Model], settings: BatchSettings) -> Estimate:
+    """Puts models into clusters as `batch` does; measures and writes nothing.
+
+    Raises:
+        UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
+        InvalidModelError: opsets cannot be brought together.
+        DeviceError: the device is not attached.
+    """
+    clusters = planned_clusters(models, settings)
+    device = device_for(models, settings)
+    limit = settings.limit_nbytes(device)
+    found = tuple(_estimated({name: models[name] for name in names}, settings) for names in clusters)
+    return Estimate(device.info.kind, device.info.name, device.info.cost_kind, settings.policy, limit, found)
+
+
+def _estimated(models: Mapping[str, Model], settings: BatchSettings) -> ClusterEstimate:
+    cluster = composed(models, settings.shared_inputs)
+    footprints = [footprint_of(model) for model in models.values()]
+    return ClusterEstimate(
+        names=tuple(models),
+        operators=len(cluster.model.graph.operators),
+        alike=len(cluster.plan("greedy", EqualGains()).groups) if settings.batches else 0,
+        shared=cluster.composition.shared,
+        memory=Memory(sum(together_nbytes([each]) for each in footprints), together_nbytes(footprints)),
+    )

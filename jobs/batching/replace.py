@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from iosched.jobs.member_checks import check_members
 from iosched.models.batching.replacement import replaced
@@ -16,29 +15,15 @@ from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.transfer import fitted
 
-__all__ = ["Replacement", "replace_members"]
 
-
-@dataclass(frozen=True, eq=False)
-class Replacement:
-    """A file of several models, some of which have other weights.
-
-    Attributes:
-        model: the model.
-        document: its schedule, which is that of the file before.
-        unshared: by the names of models, the weights that each had together with others and has now for itself.
-    """
-
-    model: Model
-    document: ScheduleDocument
-    unshared: Mapping[str, tuple[str, ...]]
-
-
-def replace_members(whole: Model, document: ScheduleDocument, models: Mapping[str, Model]) -> Replacement:
-    """The file with the weights of `models` in the members of these names; nothing is searched.
+def replace_members(
+    whole: Model, document: ScheduleDocument, models: Mapping[str, Model]
+) -> tuple[Model, ScheduleDocument, Mapping[str, tuple[str, ...]]]:
+    """The file with the weights of `models` in the members of these names, and its schedule; nothing is searched.
 
     The new models' outputs are compared with what onnxruntime computes of each alone, those of all others with what
-    the file computed before.
+    the file computed before. Returns also, by the names of models, the weights that each had together with others and
+    has now for itself.
 
     Raises:
         UsageError: there is no such member, or its weights cannot be replaced; the text says why.
@@ -48,10 +33,9 @@ def replace_members(whole: Model, document: ScheduleDocument, models: Mapping[st
     """
     model, unshared = whole, {}
     for name, new in models.items():
-        found = replaced(model, name, new)
-        model, unshared[name] = found.model, found.unshared
+        model, unshared[name] = replaced(model, name, new)
     _check(whole, model, models)
-    return Replacement(model, fitted(document, model), unshared)
+    return model, fitted(document, model), unshared
 
 
 def _check(before: Model, after: Model, models: Mapping[str, Model]) -> None:

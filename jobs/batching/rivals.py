@@ -1,4 +1,4 @@
-"""Ways to run several models, that are measured in turn: one after another, side by side, and batched.
+"""Several models in one graph on a device, and the ways to run them that are measured in turn.
 
 Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest stands for the row: by a
 schedule of this program, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
@@ -6,38 +6,38 @@ schedule of this program, by a session of onnxruntime or OpenVINO for each model
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 
-from iosched.jobs.batching.schedules import (
-    mixed_schedules,
-    packed_schedule,
-    predicted_us,
-    serial_schedule,
-)
-from iosched.jobs.schedules import Deadline, never, priced, unsearched
-from iosched.models.composition.members import Member
+from iosched.jobs.schedules import Deadline, never, priced, schedule_by, unsearched
+from iosched.models.composition.members import Member, owners
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, attached
+from iosched.profiler.devices.device import OpenModel, attached
 from iosched.profiler.devices.ways import Running, Way
-from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
+from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES, PlainOnnxruntime
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide, at_a_time, one_after_another
+from iosched.runtime.side_by_side import SessionsSettings, SideBySide, at_a_time, one_after_another
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
+from iosched.scheduler.components import Find
 from iosched.scheduler.document import OPENVINO, PLAIN
+from iosched.scheduler.regions import packed_regions, search_regions, search_turns
 from iosched.scheduler.schedule import Schedule, Strategy
-from iosched.scheduler.search import SearchResult
+from iosched.scheduler.search import SearchResult, search
 
 _SESSIONS = 32
 """About how many copies of the weights all rivals have open at the same time, and half as much again."""
+
+_LEAST_LIKELY = 1.5
+"""How many times as long as the best one a schedule may be expected to take, and still be run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,8 @@ class Site:
         members: the models in it.
         opened: the model on the device.
         groups: the operators of the composed model that are one each in it.
-        shares: whether members have operators together that compute the same.
+        shares: whether members have operators together that compute the same; then it does not run them as they run
+            without this program, each computing all of its own.
         fed: for each input of the model the one of the file that it is fed with, where the model is none that may ship:
             its members share no input, so that it runs them as they run without this program.
     """
@@ -61,29 +62,24 @@ class Site:
     shares: bool = False
     fed: Mapping[str, str] | None = None
 
-    @property
-    def plain_threads(self) -> int | None:
-        """The cores of plain onnxruntime, where that is a rival: not on GPUs."""
-        plain = self.opened.baselines.onnxruntime
-        return None if plain is None else plain.threads
+    @cached_property
+    def owners(self) -> Mapping[str, int]:
+        """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
+        found: dict[str, int] = {}
+        for name, bits in owners(self.model, self.members).items():
+            unit = self.opened.units.unit_of[name]
+            found[unit] = found.get(unit, 0) | bits
+        return found
 
     @property
-    def is_schedulable(self) -> bool:
-        """Whether a schedule can run the model."""
-        return self.opened.is_schedulable
+    def common(self) -> set[str]:
+        """The units that several members have together."""
+        return {unit for unit, bits in self.owners.items() if bits & (bits - 1)}
 
     @property
-    def n_batched(self) -> int:
-        """How many operators of the members are one with others."""
-        return sum(map(len, self.groups))
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether it runs members as they run without this program, as far as that can be told of it.
-
-        What members share they compute each for itself there.
-        """
-        return not self.shares
+    def plain(self) -> PlainOnnxruntime | None:
+        """Plain onnxruntime, where that is a rival: not on GPUs."""
+        return self.opened.baselines.onnxruntime
 
     @property
     def openvino(self) -> PlainOpenvino | None:
@@ -110,14 +106,20 @@ class Rival:
     Attributes:
         row: the row of the table that it is a way of.
         site: what it runs.
-        found: its schedule, in the device's units; of plain onnxruntime that of one operator after another.
-        how: as the device runs the schedule, or what runs instead: sessions, one of onnxruntime, or OpenVINO.
+        found: its schedule, in the device's units; of a library that of one operator after another.
+        text: who runs it, for people.
+        open: makes it ready to be timed on inputs of the model.
+        way: as the device runs the schedule; None where a library runs the model instead.
+        runtime: the settings with which the runtime does the same again, where that is a library.
     """
 
     row: RowName
     site: Site
     found: SearchResult
-    how: Way | SessionsSettings | ReferenceSettings | PlainOpenvino
+    text: str
+    open: Callable[[Arrays], Candidate]
+    way: Way | None = None
+    runtime: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def schedule(self) -> Schedule:
@@ -125,35 +127,9 @@ class Rival:
         return self.site.opened.units.expanded(self.found.schedule)
 
     @property
-    def text(self) -> str:
-        """Who runs it, for people."""
-        if isinstance(self.how, Way):
-            has_sessions = any(stage.strategy is Strategy.SESSION for stage in self.how.schedule.stages)
-            return f"by a schedule{', partly in sessions' * has_sessions}{self.how.how}"
-        if isinstance(self.how, SessionsSettings):
-            return self.how.description
-        if isinstance(self.how, PlainOpenvino):
-            return f"OpenVINO, one session for all, {self.how.threads} threads"
-        return f"onnxruntime, one session for all, {self.how.description}"
-
-    @property
-    def library(self) -> Library | None:
-        """What runs it; None where that is the device itself, by the schedule."""
-        if isinstance(self.how, Way):
-            return None
-        if isinstance(self.how, SessionsSettings):
-            return self.how.library
-        return OPENVINO if isinstance(self.how, PlainOpenvino) else PLAIN
-
-    @property
-    def may_ship(self) -> bool:
-        """Whether it runs a model with the inputs that are asked for."""
-        return self.site.fed is None
-
-    @property
-    def here(self) -> OpenModelHere:
-        """What it runs, open on the device, where that is at hand."""
-        return attached(self.site.opened)
+    def library(self) -> str | None:
+        """The name of the library that runs it; None where that is the device itself, by the schedule."""
+        return None if self.way else str(self.runtime["by"])
 
     def ready(self, inputs: Arrays) -> Candidate:
         """Makes it ready to be timed on inputs of the file, where the device is at hand.
@@ -166,29 +142,12 @@ class Rival:
         """
         if self.site.fed is not None:
             inputs = {name: inputs[source] for name, source in self.site.fed.items()}
-        if isinstance(self.how, Way):
-            return self.here.ready(self.how, inputs)
-        if isinstance(self.how, PlainOpenvino):
-            return self.how.ready(inputs)
-        if isinstance(self.how, ReferenceSettings):
-            assert self.here.baselines.onnxruntime is not None
-            return self.here.baselines.onnxruntime.ready(self.how, inputs)
-        sessions = SideBySide(self.site.model, self.site.members, self.how)
-        if self.how.library == OPENVINO:
-            _check(sessions, self.site)
-        return Candidate(partial(sessions.time, inputs), sessions.close)
+        return self.open(inputs)
 
     def running(self) -> Running:
         """Facts about running it on a device at hand, and the settings with which the runtime does it again."""
-        if isinstance(self.how, Way):
-            return self.here.running(self.how, {})
-        found = self.here.running(None, {})
-        runtime: dict[str, object] = {**found.runtime, "by": self.library}
-        if isinstance(self.how, SessionsSettings):
-            runtime["sessions"] = {"lanes": self.how.lanes, "threads": self.how.threads}
-        if isinstance(self.how, ReferenceSettings):
-            runtime["reference"] = asdict(self.how)
-        return replace(found, runtime=runtime)
+        found = attached(self.site.opened).running(self.way, {})
+        return replace(found, runtime={**found.runtime, **self.runtime})
 
 
 def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
@@ -196,16 +155,15 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
 
     OpenVINO is a rival in its usual setting alone, which opens several times as slowly as onnxruntime.
     """
-    if site.is_schedulable and site.is_apart:
-        found = serial_schedule(site.opened, site.model, site.members, deadline)
-        yield from _scheduled("serial", site, found)
-    if site.plain_threads is not None:
-        for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
-            yield _plain("serial", site, settings)
-        if site.is_apart:
-            yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
+    if site.opened.is_schedulable and not site.shares:
+        yield from _scheduled("serial", site, serial_schedule(site, deadline))
+    if site.plain is not None:
+        for settings in one_after_another(site.plain.threads)[: 1 if site.is_large else None]:
+            yield _in_sessions("serial", site, settings)
+        if not site.shares:
+            yield _in_one_session("serial", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
     if site.openvino is not None:
-        yield _plain("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
+        yield _in_sessions("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
 
 
 def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = False) -> Iterator[Rival]:
@@ -220,60 +178,138 @@ def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = Fals
     """
     if len(site.members) < 2:
         return
-    if site.is_schedulable and site.is_apart and (with_ours or site.plain_threads is None):
-        yield from _scheduled("packed", site, packed_schedule(site.opened, site.model, site.members, deadline))
-    settings = None if site.plain_threads is None else at_a_time(len(site.members), site.plain_threads)
-    if settings is None or site.plain_threads is None:
+    if site.opened.is_schedulable and not site.shares and (with_ours or site.plain is None):
+        yield from _scheduled("packed", site, packed_schedule(site, deadline))
+    settings = None if site.plain is None else at_a_time(len(site.members), site.plain.threads)
+    if settings is None or site.plain is None:
         return
-    yield _plain("packed", site, settings)
-    if site.is_apart:
-        yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+    yield _in_sessions("packed", site, settings)
+    if not site.shares:
+        yield _in_one_session("packed", site, site.plain, ReferenceSettings("parallel", 1, site.plain.threads))
     if site.openvino is not None and not site.is_large:
-        yield _plain("packed", site, replace(settings, library=OPENVINO))
+        yield _in_sessions("packed", site, replace(settings, library=OPENVINO))
 
 
 def batched_rivals(site: Site) -> Iterator[Rival]:
     """A batched model, or one that computes once what members share, one operator after another."""
-    if site.is_schedulable:
+    if site.opened.is_schedulable:
         one_by_one = sequential(site.opened.graph)
         is_here = site.opened.here is not None
         yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
-    if site.plain_threads is not None:
-        yield _plain("batched", site, ReferenceSettings("sequential", site.plain_threads))
+    if site.plain is not None:
+        yield _in_one_session("batched", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
     if site.openvino is not None:
-        yield _plain("batched", site, site.openvino)
+        yield _in_openvino("batched", site, site.openvino)
 
 
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """A batched or composed model by the best schedules that are found, with models side by side in them."""
-    if site.is_schedulable:
-        has_sessions = site.plain_threads is not None
-        for found in mixed_schedules(site.opened, site.model, site.members, deadline, packs=has_sessions):
+    if site.opened.is_schedulable:
+        for found in mixed_schedules(site, deadline, packs=site.plain is not None):
             yield from _scheduled("mixed", site, found)
-
-
-def fastest_by_prediction(rivals: Sequence[Rival]) -> Rival:
-    """The rival whose stages take least together; the first of several."""
-    return min(rivals, key=lambda rival: predicted_us(rival.found.schedule))
 
 
 def _scheduled(row: RowName, site: Site, found: SearchResult) -> Iterator[Rival]:
     here = site.opened.here
-    ways = {"": Way(found.schedule)} if here is None else here.ways(found.schedule)
-    for way in ways.values():
-        yield Rival(row, site, found, way)
+    for way in [Way(found.schedule)] if here is None else here.ways(found.schedule).values():
+        has_sessions = any(stage.strategy is Strategy.SESSION for stage in way.schedule.stages)
+        text = f"by a schedule{', partly in sessions' * has_sessions}{way.how}"
+        yield Rival(row, site, found, text, partial(_open, site, way), way)
 
 
-def _check(sessions: SideBySide, site: Site) -> None:
-    """Accepts sessions that compute what onnxruntime does; closes all others."""
-    try:
-        found = compare(sessions.run(random_inputs(site.model.graph.inputs)), site.expected)
-        if not found.passed:
-            raise MismatchError(found.reasons[0])
-    except BaseException:
-        sessions.close()
-        raise
+def _open(site: Site, way: Way, inputs: Arrays) -> Candidate:
+    return attached(site.opened).ready(way, inputs)
 
 
-def _plain(row: RowName, site: Site, how: SessionsSettings | ReferenceSettings | PlainOpenvino) -> Rival:
-    return Rival(row, site, unsearched(sequential(site.opened.graph)), how)
+def _in_sessions(row: RowName, site: Site, settings: SessionsSettings) -> Rival:
+    """A session for each model."""
+    runtime = {"by": settings.library, "sessions": {"lanes": settings.lanes, "threads": settings.threads}}
+    return Rival(row, site, _unsearched(site), settings.description, partial(_sessions, site, settings), None, runtime)
+
+
+def _sessions(site: Site, settings: SessionsSettings, inputs: Arrays) -> Candidate:
+    """Sessions, which are accepted of OpenVINO if they compute what onnxruntime does; else they are closed."""
+    sessions = SideBySide(site.model, site.members, settings)
+    with ExitStack() as on_error:
+        on_error.callback(sessions.close)
+        if settings.library == OPENVINO:
+            found = compare(sessions.run(random_inputs(site.model.graph.inputs)), site.expected)
+            if not found.passed:
+                raise MismatchError(found.reasons[0])
+        on_error.pop_all()
+    return Candidate(partial(sessions.time, inputs), sessions.close)
+
+
+def _in_one_session(row: RowName, site: Site, plain: PlainOnnxruntime, settings: ReferenceSettings) -> Rival:
+    text, runtime = f"onnxruntime, one session for all, {settings.description}", asdict(settings)
+    opens = partial(plain.ready, settings)
+    return Rival(row, site, _unsearched(site), text, opens, None, {"by": PLAIN, "reference": runtime})
+
+
+def _in_openvino(row: RowName, site: Site, openvino: PlainOpenvino) -> Rival:
+    text = f"OpenVINO, one session for all, {openvino.threads} threads"
+    return Rival(row, site, _unsearched(site), text, openvino.ready, None, {"by": OPENVINO})
+
+
+def _unsearched(site: Site) -> SearchResult:
+    return unsearched(sequential(site.opened.graph))
+
+
+def serial_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
+    """One model after another, each by the best schedule of its own; what they share comes first.
+
+    Once the deadline is true, the searches end with what they know; see `search`.
+    """
+    opened = site.opened
+    return search_turns(opened.graph, opened.cost, site.owners, _find(site, deadline), is_over=deadline)
+
+
+def packed_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
+    """All models side by side, each one operator after another, wherever they share nothing; see `serial_schedule`."""
+    return packed_regions(site.opened.graph, site.opened.cost, site.common, _find(site, deadline))
+
+
+def mixed_schedules(site: Site, deadline: Deadline = never, packs: bool = False) -> tuple[SearchResult, ...]:
+    """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
+
+    One is of the graph as any other, which can run operators of several models beside those of one. In another whole
+    parts of models run beside each other between what they share, however many operators and models there are, where
+    that is faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in
+    a whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing
+    the third is `packed_schedule`, and left out unless `packs`.
+    """
+    opened, find, common = site.opened, _find(site, deadline), site.common
+    found = [
+        search_regions(opened.graph, opened.cost, common, find, is_over=deadline),
+        schedule_by(opened, "both", deadline=deadline),
+    ]
+    if common or packs:
+        found.append(packed_regions(opened.graph, opened.cost, common, find))
+    found.sort(key=lambda result: predicted_us(result.schedule))
+    likely_us = _LEAST_LIKELY * predicted_us(found[0].schedule)
+    differing: dict[str, SearchResult] = {}
+    for each in (found[0], *(each for each in found[1:] if predicted_us(each.schedule) <= likely_us)):
+        differing.setdefault(Way(each.schedule).text, each)
+    return tuple(differing.values())
+
+
+def predicted_us(schedule: Schedule) -> float:
+    """The sum of the stages' latencies; infinite where one is not known."""
+    predicted = schedule.predicted_us
+    return float("inf") if predicted is None else predicted
+
+
+def alone_us(site: Site, serial: Schedule) -> list[float | None]:
+    """What each model takes of a schedule of one after another: its own stages, and those that it shares.
+
+    None where the latency of a stage is not known.
+    """
+    found: list[float | None] = []
+    for bit in range(len(site.members)):
+        own = [stage.predicted_us for stage in serial.stages if site.owners[stage.operators[0]] >> bit & 1]
+        found.append(None if None in own else sum(each or 0.0 for each in own))
+    return found
+
+
+def _find(site: Site, deadline: Deadline) -> Find:
+    return partial(search, deadline=deadline, effort=site.opened.effort)

@@ -5,8 +5,7 @@ There the members get an axis of their own before, which costs nothing: only the
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, same
-from iosched.models.batching.writer import Writer, scaled, spread
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, Writer, same, scaled
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Concat", "Split"})
@@ -21,9 +20,9 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
     cut = integer(layer.node, "axis", 1 if layer.node.op_type == "Concat" else 0)
     cut += len(layer.shape) if cut < 0 else 0
-    names = [_operand(layer, operand, axis, cut, writer) for operand in layer.operands]
+    names = [_operand(layer, operand, axis, cut, writer) for operand in layer.operands if operand]
     outputs = [writer.fresh(name, layer.count) for name in layer.node.output]
-    node = writer.add(layer.node, [name for name in names if name], outputs)
+    node = writer.add(layer.node, names, outputs)
     assign(node, axis=cut + 1 if axis == cut else cut)
     if axis != cut:
         return [Joined(name, axis, shape) for name, shape in zip(outputs, layer.results, strict=True)]
@@ -33,21 +32,15 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     ]
 
 
-def _operand(layer: Layer, operand: Operand, axis: int, cut: int, writer: Writer) -> str:
+def _operand(layer: Layer, operand: Joined | Single | Constants, axis: int, cut: int, writer: Writer) -> str:
     """An operand, with an axis for the members where that is along which the node cuts or joins; a Split's sizes."""
-    if operand is None:
-        return ""
     if isinstance(operand, Constants):
         if layer.node.op_type == "Split":
             return operand.name
-        value = spread(operand, len(layer.shape), axis, operand.first.shape[axis])
-        name, shape = writer.constant(operand.name, value, layer.count), tuple(operand.first.shape)
+        shape = tuple(operand.first.shape)
+        name = writer.spread(operand, len(layer.shape), axis, shape[axis])
     else:
         name, shape = operand.name, operand.shape
     if axis != cut:
         return name
-    return writer.reshaped(name, _apart(shape, axis, layer.count), f"{name}/apart", layer.count)
-
-
-def _apart(shape: Shape, axis: int, count: int) -> Shape:
-    return (*shape[:axis], count, *shape[axis:])
+    return writer.reshaped(name, (*shape[:axis], layer.count, *shape[axis:]), f"{name}/apart", layer.count)

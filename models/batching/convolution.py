@@ -5,8 +5,7 @@ Convolutions of one tensor need no groups: their output channels are stacked.
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Joined, Layer, Single, same
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Joined, Layer, Single, Writer, same
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Conv", "ConvTranspose"})

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, same
-from iosched.models.batching.writer import Writer, spread, varies
-from iosched.models.fusion.queries import ACTIVATIONS
+from iosched.models.apart import BROADCAST, UNARY
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Writer, same, varies
 
-UNARY = ACTIVATIONS | {
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Cos", "Cosh", "Erf", "Exp",
-    "Floor", "Identity", "IsInf", "IsNaN", "Log", "Neg", "Not", "Reciprocal", "Round", "Shrink", "Sign", "Sin", "Sinh",
-    "Sqrt", "Tan", "ThresholdedRelu",
-}  # fmt: skip
-BROADCASTING = frozenset({
-    "Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less",
-    "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
-})  # fmt: skip
-TYPES = UNARY | BROADCASTING
+_UNARY = UNARY | {"Clip"}
+_BROADCAST = BROADCAST - {"BitShift", "Clip"}
+TYPES = _UNARY | _BROADCAST
 _BROADCAST_OPSET = 7  # before, an attribute says how operands meet
 
 
 def axes(layer: Layer) -> Axes:
     """All axes along which every operand is as long as the result."""
-    if layer.opset < _BROADCAST_OPSET and layer.node.op_type in BROADCASTING:
+    if layer.opset < _BROADCAST_OPSET and layer.node.op_type in _BROADCAST:
         return {}
-    if layer.node.op_type in UNARY and not all(constants.are_equal for constants in layer.constants):
+    if layer.node.op_type in _UNARY and not all(constants.are_equal for constants in layer.constants):
         return {}
     own = [operand.shape for operand in layer.operands if isinstance(operand, Joined)]
     whole = layer.shape
@@ -41,12 +33,9 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
 
 
 def _operand(layer: Layer, operand: Operand, axis: int, writer: Writer) -> str:
-    if operand is None:
-        return ""
     if not isinstance(operand, Constants):
-        return operand.name
-    is_bound = layer.node.op_type in UNARY  # a Clip's bounds, which are numbers
+        return operand.name if operand else ""
+    is_bound = layer.node.op_type in _UNARY  # a Clip's bounds, which are numbers
     if operand.are_equal and (is_bound or not varies(operand, len(layer.shape), axis)):
         return operand.name
-    value = spread(operand, len(layer.shape), axis, layer.shape[axis])
-    return writer.constant(operand.name, value, layer.count)
+    return writer.spread(operand, len(layer.shape), axis, layer.shape[axis])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, same
-from iosched.models.batching.writer import Writer, spread
+from iosched.models.batching.layer import Axes, Joined, Layer, Writer, same
 from iosched.models.node_attributes import integer
 
 PER_CHANNEL = frozenset({"BatchNormalization", "InstanceNormalization"})
@@ -16,9 +15,8 @@ _BATCH, _CHANNELS = 0, 1
 def axes(layer: Layer) -> Axes:
     """Batch and channels for parameters of each channel; else axes that are not normalized over."""
     node = layer.node
-    if layer.computed(0) is None or len(node.output) > 1 or integer(node, "training_mode"):
-        return {}
-    if len(layer.joined()) != 1:
+    is_alone = layer.computed(0) is not None and len(layer.joined()) == len(node.output) == 1
+    if not is_alone or integer(node, "training_mode"):
         return {}
     if node.op_type == "LRN":
         return same([_BATCH])
@@ -46,10 +44,6 @@ def _scaled_behind(layer: Layer, axis: int, writer: Writer) -> str:
     found = writer.fresh(f"{name}/normalized", layer.count)
     writer.add(layer.node, [layer.joined()[0].name, ones], [found])
     for op_type, constants in zip(("Mul", "Add"), (scale, *shift), strict=False):
-        found = writer.make(op_type, [found, _met(layer, constants, axis, writer)], writer.fresh(name, layer.count))
+        met = writer.spread(constants, len(layer.shape), axis, layer.shape[axis])
+        found = writer.make(op_type, [found, met], writer.fresh(name, layer.count))
     return found
-
-
-def _met(layer: Layer, constants: Constants, axis: int, writer: Writer) -> str:
-    value = spread(constants, len(layer.shape), axis, layer.shape[axis])
-    return writer.constant(constants.name, value, layer.count)

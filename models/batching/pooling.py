@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Joined, Layer, same
-from iosched.models.batching.writer import Writer
+from iosched.models.batching.layer import Axes, Layer, same
 
-TYPES = frozenset({
-    "AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
-})  # fmt: skip
+TYPES = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"})
 
 
 def axes(layer: Layer) -> Axes:
     """Channels and batch; none where the places of the maxima are asked for, which count over the whole tensor."""
     return same(() if len([name for name in layer.node.output if name]) > 1 else (1, 0))
-
-
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """The node over all members."""
-    return writer.one(layer, axis, layer.names())

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosched.models.batching.layer import Axes, Joined, Layer
-from iosched.models.batching.writer import Writer
+from iosched.models.apart import REDUCTIONS, SOFTMAXES
+from iosched.models.batching.layer import Axes, Layer
 from iosched.models.node_attributes import integer, integers
 
-SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-PLACES = frozenset({"ArgMax", "ArgMin"})
-REDUCTIONS = frozenset({
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-})  # fmt: skip
-TYPES = SOFTMAXES | PLACES | REDUCTIONS
+_PLACES = frozenset({"ArgMax", "ArgMin"})
+TYPES = SOFTMAXES | _PLACES | REDUCTIONS
 _ONE_AXIS_OPSET = 13  # before, a softmax goes over all axes from the given one on
 
 
@@ -35,15 +30,10 @@ def axes(layer: Layer) -> Axes:
     }
 
 
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """The node over all members."""
-    return writer.one(layer, axes(layer)[axis], layer.names())
-
-
 def _mixed(layer: Layer, rank: int) -> Sequence[int]:
     """The axes over which the node goes, which may count from the end; none where that is not known."""
     node = layer.node
-    if node.op_type in PLACES:
+    if node.op_type in _PLACES:
         return [integer(node, "axis", 0)]
     if node.op_type in SOFTMAXES:
         if layer.opset >= _ONE_AXIS_OPSET:

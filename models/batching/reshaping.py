@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Joined, Layer
-from iosched.models.batching.writer import Writer, scaled
+from iosched.models.batching.layer import Axes, Joined, Layer, Writer, same, scaled
 from iosched.models.node_attributes import integers
 
-VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-TYPES = VIEWS | {"Transpose"}
+TYPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _RESHAPE_OPSET = 5  # before, the target is an attribute
 
 
 def axes(layer: Layer) -> Axes:
-    """Every axis for a Transpose; for others the axes up to which, and at which, both shapes agree in what lies before.
+    """The axes up to which, and at which, both shapes agree in what lies before.
 
     The elements of one member lie together where no axis before that of the members is longer than 1, or those before
     are the same in both shapes.
@@ -21,21 +19,16 @@ def axes(layer: Layer) -> Axes:
     if len(data) != 1 or layer.opset < _RESHAPE_OPSET:
         return {}
     before, after = data[0].shape, layer.shape
-    if layer.node.op_type == "Transpose":
-        order = _order(layer)
-        return {axis: order.index(axis) for axis in range(len(before))}
-    return {
-        axis: axis for axis in range(min(len(before), len(after))) if before[:axis] == after[:axis]
-    }  # fmt: skip
+    return same(axis for axis in range(min(len(before), len(after))) if before[:axis] == after[:axis])
 
 
 def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """A Reshape to the members' shape, joined; or the Transpose."""
+    """A Reshape to the members' shape, joined."""
     data, shape = layer.joined()[0].name, scaled(layer.shape, axis, layer.count)
-    if layer.node.op_type == "Transpose":
-        return writer.one(layer, _order(layer).index(axis), [data])
     return [Joined(writer.reshaped(data, shape, layer.node.output[0], layer.count), axis, layer.shape)]
 
 
-def _order(layer: Layer) -> tuple[int, ...]:
-    return integers(layer.node, "perm", tuple(range(len(layer.shape)))[::-1])
+def transposed_axes(layer: Layer) -> Axes:
+    """Every axis."""
+    order = integers(layer.node, "perm", tuple(range(len(layer.shape)))[::-1])
+    return {axis: order.index(axis) for axis in range(len(order))} if layer.joined() else {}

@@ -1,55 +1,74 @@
-"""Operators of several members, node by node: what a group of alike operators looks like to the kinds of nodes."""
+"""Operators of several members, node by node, and what operators have in common that can become one."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 
 import numpy as np
 import onnx
 
-from iosched.models.batching.kinds import RULES, Rule
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single
-from iosched.models.batching.writer import Writer
+from iosched.models.batching import (
+    concatenation,
+    convolution,
+    elementwise,
+    normalization,
+    pooling,
+    product,
+    reduction,
+    reshaping,
+    selecting,
+)
+from iosched.models.batching.ensemble import Ensemble, Likeness
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single, Writer
 from iosched.models.canonical import counts_in_form, walked
+from iosched.models.composition.compose import Composition
+from iosched.models.composition.members import owners
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.node_attributes import plain_values
-from iosched.models.wiring import is_standard, standard_opset
+from iosched.models.structure import form_value
+from iosched.models.wiring import is_standard
 
 Names = tuple[str, ...]
 Way = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """What there is to be batched: a composed model, taken apart."""
+@dataclass(frozen=True)
+class Rule:
+    """What is known of a kind of nodes.
 
-    model: Model
+    Attributes:
+        axes: along which axes a layer of such nodes may be joined.
+        write: adds one node, or several, that do the work of a layer whose operands are joined along the given axis,
+            which is one of `axes`; returns the results. None where the first member's node does it as it is.
+        spreads: whether such a node takes one tensor for all members as its first input, as it is.
+    """
 
-    @cached_property
-    def nodes(self) -> Mapping[str, onnx.NodeProto]:
-        """The model's nodes by name."""
-        return {node.name: node for node in self.model.proto.graph.node}
+    axes: Callable[[Layer], Axes]
+    write: Callable[[Layer, int, Writer], list[Joined]] | None = None
+    spreads: bool = False
 
-    @cached_property
-    def opset(self) -> int:
-        """The version of ONNX's own operators."""
-        return standard_opset(self.model.proto)
 
-    def looks(self, node: onnx.NodeProto) -> object:
-        """What a node has in common with those that it becomes one with."""
-        weights = self.model.weights
-        shapes = [weights[name].shape if name in weights else self.shape(name) for name in (*node.input, *node.output)]
-        places = [(bool(name), name in weights) for name in (*node.input, *node.output)]
-        return node.domain, node.op_type, plain_values(node), shapes, places
-
-    def shape(self, name: str) -> Shape | None:
-        """The shape of a computed tensor or an input; None where it is not known before the run."""
-        spec = self.model.graph.tensor.get(name)
-        return None if spec is None else spec.shape
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(concatenation.TYPES, Rule(concatenation.axes, concatenation.write)),
+    **dict.fromkeys(convolution.TYPES, Rule(convolution.axes, convolution.write, spreads=True)),
+    **dict.fromkeys(elementwise.TYPES, Rule(elementwise.axes, elementwise.write)),
+    **dict.fromkeys(normalization.TYPES, Rule(normalization.axes, normalization.write)),
+    **dict.fromkeys(pooling.TYPES, Rule(pooling.axes)),
+    **dict.fromkeys(product.TYPES, Rule(product.axes, product.write, spreads=True)),
+    **dict.fromkeys(reduction.TYPES, Rule(reduction.axes)),
+    **dict.fromkeys(reshaping.TYPES, Rule(reshaping.axes, reshaping.write)),
+    **dict.fromkeys(selecting.TYPES, Rule(selecting.axes)),
+    "Gather": Rule(selecting.gathered_axes),
+    "Transpose": Rule(reshaping.transposed_axes),
+}
+"""By ONNX type, of ONNX's own domain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,57 +76,54 @@ class Unit:
     """Alike operators, one of each member.
 
     Attributes:
-        parts: the model.
+        graph: the model.
         rows: for each node of an operator the members' nodes, in the order of the operator's form.
         differ: weights are taken to differ from member to member, whether they do or not.
         apart: what the members read is taken to be a tensor of each, whether it is or not.
     """
 
-    parts: Parts
+    graph: EditableGraph
     rows: tuple[tuple[onnx.NodeProto, ...], ...]
     differ: bool = False
     apart: bool = False
 
     @classmethod
-    def of(cls, parts: Parts, operators: Sequence[Operator]) -> Unit:
+    def of(
+        cls, graph: EditableGraph, operators: Sequence[Operator], *, differ: bool = False, apart: bool = False
+    ) -> Unit:
         """The unit of these operators, any of which may take several places in it.
 
         Raises:
             ValueError: they are not alike.
         """
         each = {operator.name: operator for operator in operators}
-        own = {name: walked([parts.nodes[node] for node in operator.nodes]) for name, operator in each.items()}
-        first = [parts.looks(node) for node in own[operators[0].name]]
+        own = {name: walked([graph.node(node) for node in operator.nodes]) for name, operator in each.items()}
+        first = [_looks(graph, node) for node in own[operators[0].name]]
         for name, nodes in own.items():
-            if [parts.looks(node) for node in nodes] != first:
+            if [_looks(graph, node) for node in nodes] != first:
                 raise ValueError(f"operators {operators[0].name!r} and {name!r} are not alike")
-        return cls(parts, tuple(zip(*(own[operator.name] for operator in operators), strict=True)))
+        return cls(graph, tuple(zip(*(own[operator.name] for operator in operators), strict=True)), differ, apart)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rule of each node; none at all where one has no rule, or a tensor's shape is not known."""
-        found = [RULES.get(row[0].op_type) if is_standard(row[0]) else None for row in self.rows]
+        found = (RULES.get(row[0].op_type) for row in self.rows if is_standard(row[0]))
         rules = tuple(rule for rule in found if rule is not None)
         names = {name for row in self.rows for node in row for name in (*node.input, *node.output)}
-        computed = names - self.parts.model.weights.keys() - {""}
-        is_static = all(self.parts.shape(name) is not None for name in computed)
-        return rules if len(rules) == len(found) and is_static else ()
+        computed = names - self.graph.weights.keys() - {""}
+        is_static = all(_shape(self.graph, name) is not None for name in computed)
+        return rules if len(rules) == len(self.rows) and is_static else ()
 
     @cached_property
     def inner(self) -> Mapping[str, int]:
         """For every tensor that a node of the first member computes the row of that node."""
         return {name: row for row, nodes in enumerate(self.rows) for name in nodes[0].output if name}
 
-    @property
-    def results(self) -> list[Names]:
-        """For every output of the last node the members' tensors."""
-        return self._outputs(-1)
-
     @cached_property
     def spreads(self) -> bool:
         """Whether all members read one tensor that is taken as it is: by the first node, and by no other."""
         name = self.rows[0][0].input[0]
-        if self.apart or not self.rules or not self.rules[0].spreads or name in self.parts.model.weights:
+        if self.apart or not self.rules or not self.rules[0].spreads or name in self.graph.weights:
             return False
         first = [node.input[0] for node in self.rows[0]]
         reads = Counter(read for row in self.rows for node in row for read in node.input)
@@ -116,7 +132,7 @@ class Unit:
 
     def is_own(self, names: Names) -> bool:
         """Whether these, which the members' nodes read at one place, are computed tensors from outside, one of each."""
-        if not names[0] or names[0] in self.parts.model.weights or names[0] in self.inner:
+        if not names[0] or names[0] in self.graph.weights or names[0] in self.inner:
             return False
         return not (self.spreads and names[0] == self.rows[0][0].input[0])
 
@@ -125,25 +141,22 @@ class Unit:
         found = dict.fromkeys(names for row in range(len(self.rows)) for names in self.slots(row))
         return [names for names in found if self.is_own(names)]
 
-    def _outputs(self, row: int) -> list[Names]:
+    def outputs(self, row: int = -1) -> list[Names]:
+        """For every output of a node, the last one by default, the members' tensors."""
         return list(zip(*(node.output for node in self.rows[row]), strict=True))
 
     def slots(self, row: int) -> list[Names]:
         """What the members' nodes of one row read, input by input."""
         return list(zip(*(node.input for node in self.rows[row]), strict=True))
 
-    def layer(self, row: int, joined: Mapping[Names, Joined]) -> Layer:
-        """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
-        return self._layer(row, joined, self.spreads)
-
     def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
+        """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
         nodes = self.rows[row]
-        slots = enumerate(self.slots(row))
-        operands = [self._operand(row, slot, names, joined) for slot, names in slots]
+        operands = [self._operand(row, slot, names, joined) for slot, names in enumerate(self.slots(row))]
         if spreads and row == 0:
-            operands[0] = Single(nodes[0].input[0], self.parts.shape(nodes[0].input[0]) or ())
-        results = tuple(self.parts.shape(name) or () for name in nodes[0].output)
-        return Layer(nodes, tuple(operands), results, self.parts.opset)
+            operands[0] = Single(nodes[0].input[0], self.graph.shape(nodes[0].input[0]))
+        results = tuple(self.graph.shape(name) if name else () for name in nodes[0].output)
+        return Layer(nodes, tuple(operands), results, self.graph.opset)
 
     @cached_property
     def ways(self) -> Mapping[int, Way]:
@@ -153,7 +166,7 @@ class Unit:
         """
         if not self.rules:
             return {}
-        layers = [self.layer(row, {}) for row in range(len(self.rows))]
+        layers = [self._layer(row, {}, self.spreads) for row in range(len(self.rows))]
         found = {axis: self._way(layers, axis) for axis in self.rules[0].axes(layers[0])}
         return {axis: way for axis, way in found.items() if way}
 
@@ -169,16 +182,17 @@ class Unit:
     def write(self, axis: int, writer: Writer) -> None:
         """Add the nodes for all members, which are joined along `axis`; all that feeds them was written."""
         computed: dict[Names, Joined] = {}
-        for row, (own, _) in enumerate(self.ways[axis]):
+        for row, (own, after) in enumerate(self.ways[axis]):
             laid: dict[Names, Joined] = {}
             for names in self.slots(row):
                 if self.is_own(names) or names in computed:
-                    shape = self.parts.shape(names[0]) or ()
+                    shape = self.graph.shape(names[0])
                     joined = computed.get(names) or writer.join(names, own, shape)
                     laid[names] = writer.relaid(joined, own, len(names))
-            found = self.rules[row].write(self.layer(row, laid), own, writer)
-            computed.update(zip(self._outputs(row), found, strict=False))
-        for names in self.results:
+            layer, write = self._layer(row, laid, self.spreads), self.rules[row].write
+            found = write(layer, own, writer) if write else writer.one(layer, after, layer.names())
+            computed.update(zip(self.outputs(row), found, strict=False))
+        for names in self.outputs():
             if names in computed:
                 writer.results[names] = computed[names]
 
@@ -194,11 +208,73 @@ class Unit:
         return tuple(found)
 
     def _operand(self, row: int, slot: int, names: Names, joined: Mapping[Names, Joined]) -> Operand:
-        first, weights = names[0], self.parts.model.weights
+        first, weights = names[0], self.graph.weights
         if not first:
             return None
         if first not in weights:
-            return joined.get(names) or Joined("", 0, self.parts.shape(first) or ())
+            return joined.get(names) or Joined("", 0, self.graph.shape(first))
         arrays = tuple(np.asarray(weights[name]) for name in names)
         differ = self.differ and not counts_in_form(self.rows[row][0], slot, arrays[0].dtype.name)
         return Constants(tuple(map(str, range(len(names)))) if differ else names, arrays)
+
+
+def _looks(graph: EditableGraph, node: onnx.NodeProto) -> object:
+    """What a node has in common with those that it becomes one with."""
+    names, weights = (*node.input, *node.output), graph.weights
+    shapes = [weights[name].shape if name in weights else _shape(graph, name) for name in names]
+    return node.domain, node.op_type, plain_values(node), shapes, [(bool(name), name in weights) for name in names]
+
+
+def _shape(graph: EditableGraph, name: str) -> Shape | None:
+    """The shape of a computed tensor or an input; None where it is not known before the run."""
+    spec = graph.tensors.get(name)
+    return None if spec is None else spec.shape
+
+
+def ensemble_of(composition: Composition) -> Ensemble:
+    """The members of a composition as batching sees them."""
+    whole = composition.model
+    graph, structure = whole.graph, whole.structure
+    order = tuple(operator.name for operator in structure.operators)
+    names = [name for name, _ in structure.inputs]
+    for operator in order:
+        names.extend(graph.by_name[operator].outputs)
+    reads = {operator.name: tuple(names[number] for number in operator.reads) for operator in structure.operators}
+    return Ensemble(graph, order, owners(whole, composition.members), likeness_of(whole), reads)
+
+
+def likeness_of(model: Model) -> dict[str, Likeness]:
+    """For every operator, in the structure's order, its likeness: that of its form, types and shapes of what it reads.
+
+    Operators whose kind cannot join different weights are alike only if they have the same weights. Keys of different
+    models can be compared; whether the models are in one graph does not matter.
+
+    Complexity: that of the model's structure, and O(nodes) for each form.
+    """
+    structure, graph = model.structure, EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    digests = [sha256(json.dumps(form_value(form)).encode()).hexdigest()[:16] for form in structure.forms]
+    specs = [text for _, text in structure.inputs]
+    for placed in structure.operators:
+        specs.extend(placed.form.outputs)
+    known: dict[str, tuple[bool, bool, bool]] = {}
+    found: dict[str, Likeness] = {}
+    for placed, form in zip(structure.operators, structure.form_numbers, strict=True):
+        operator = model.graph.by_name[placed.name]
+        key = f"{digests[form]}: {', '.join(specs[number] for number in placed.reads)}"
+        if key not in known:
+            known[key] = _batching_of(graph, operator)
+        batches, spreads, by_weights = known[key]
+        if by_weights:
+            read = (name for node in walked([graph.node(name) for name in operator.nodes]) for name in node.input)
+            key = f"{key}; {', '.join(model.weight_digests[name][:16] for name in read if name in graph.weights)}"
+        found[placed.name] = Likeness(key, batches, spreads)
+    return found
+
+
+def _batching_of(graph: EditableGraph, operator: Operator) -> tuple[bool, bool, bool]:
+    """Whether an operator and one like it can become one, with one tensor as it is, and only if weights are equal."""
+    pair = operator, operator
+    if Unit.of(graph, pair, differ=True, apart=True).axes():
+        return True, Unit.of(graph, pair, differ=True).spreads, False
+    batches = bool(Unit.of(graph, pair, apart=True).axes())
+    return batches, False, batches

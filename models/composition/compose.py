@@ -1,19 +1,23 @@
 """Puts several models into one graph: their disjoint union, in which equal values are computed and stored once.
 
+Also says how much memory models take, alone and together, before a device has placed them.
+
 Equal are results of equal operators on equal values (`values.value_numbers`), so with an operator all that it reads is
 shared. Of weights the bytes decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from types import MappingProxyType
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from iosched.models.canonical import tensor_text
 from iosched.models.composition.members import Member, check_names, node_owners, note_members, note_owners, reached
 from iosched.models.composition.opsets import common_opsets, imports, raised
 from iosched.models.composition.values import value_numbers
@@ -28,8 +32,8 @@ from iosched.models.wiring import writes
 
 
 @dataclass(frozen=True)
-class WeightsMemory:
-    """Bytes of weights: of the models one by one, and of the composed model."""
+class Memory:
+    """Bytes that models take one by one, and in one file."""
 
     alone_nbytes: int
     together_nbytes: int
@@ -49,7 +53,7 @@ class Composition:
     model: Model
     members: tuple[Member, ...]
     shared: int
-    weights: WeightsMemory
+    weights: Memory
 
 
 def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), name: str = "batch") -> Composition:
@@ -60,7 +64,8 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
 
     Args:
         models: by name.
-        shared_inputs: names of inputs that are fed once, to all models that have an input of that name.
+        shared_inputs: names of inputs that are fed once, to all models that have an input of that name; models need
+            have none.
         name: of the composed model.
 
     Raises:
@@ -85,30 +90,20 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     note_members(frame, members)
     found = union.model()
     note_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
-    alone = sum(_nbytes(model.weights) for model in models.values())
-    memory = WeightsMemory(alone, _nbytes(found.weights))
+    memory = Memory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 
 
-def copies_of(model: Model, weights: Sequence[Mapping[str, np.ndarray]]) -> Model:
-    """The model that computes what `model` does once for each of `weights`, each time from inputs of its own.
+def apart(models: Sequence[Model]) -> Model:
+    """The models in one graph, each with inputs of its own and sharing no operator; one may take several places.
 
-    It is what `compose` makes of as many models. Tensors have the number of their copy and a slash before their names;
-    an array that several copies have is stored once, under the name of the first.
-
-    Args:
-        model: what is copied.
-        weights: for each copy those weights that are others in it, of the same types and shapes, by their names in
-            `model`.
-
-    Complexity: O(copies * (nodes + edges)).
+    They are of the same opsets. Tensors have the number of their place and a slash before their names; an array that
+    several models have is stored once, under the name of the first. Complexity: O(nodes + edges) of all.
     """
-    frame = bare_frame(model.name, model.proto.ir_version, imports(opsets_of(model.proto)))
-    union = _Union(EditableGraph(frame))
-    for place, others in enumerate(weights):
-        own = replace(model, weights={name: others.get(name, array) for name, array in model.weights.items()})
-        numbers = {name: f"array {id(array)}" for name, array in own.weights.items()}
-        union.add(str(place), own, numbers, {})
+    first = models[0]
+    union = _Union(EditableGraph(bare_frame(first.name, first.proto.ir_version, imports(opsets_of(first.proto)))))
+    for place, model in enumerate(models):
+        union.add(str(place), model, {name: f"array {id(array)}" for name, array in model.weights.items()}, {})
     return union.model()
 
 
@@ -176,7 +171,8 @@ class _Union:
             each.names[output] = f"{each.prefix}/{output}" if is_new else self.names[number]
             self.names.setdefault(number, each.names[output])
         if is_new:
-            made = _renamed(node, each.name)
+            made = copied(node)
+            _rename_node(made, each.name)
             made.name = node_name(made)
             self.graph.append(made)
         else:
@@ -222,14 +218,8 @@ def _joined_graph(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
     )
 
 
-def _renamed(node: onnx.NodeProto, rename: Callable[[str], str]) -> onnx.NodeProto:
-    """A copy of `node` in which every tensor, also of the graphs inside it, has the name that `rename` gives it."""
-    made = copied(node)
-    _rename_node(made, rename)
-    return made
-
-
 def _rename_node(node: onnx.NodeProto, rename: Callable[[str], str]) -> None:
+    """Gives every tensor, also of the graphs inside the node, the name that `rename` gives it."""
     for names in (node.input, node.output):
         names[:] = [rename(name) if name else "" for name in names]
     for graph in subgraphs(node):
@@ -248,24 +238,50 @@ def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 
 
 def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -> None:
-    """Every shared input is one of a model, and of one type and shape in all that have it."""
+    """Every shared input is of one type and shape in all models that have it."""
     for name in shared_inputs:
-        specs = {model: spec for model, loaded in models.items() for spec in loaded.graph.inputs if spec.name == name}
-        if not specs:
-            inputs = sorted({spec.name for model in models.values() for spec in model.graph.inputs})
-            raise UsageError(f"no model has an input {name!r} that could be shared; they have {', '.join(inputs)}.")
-        first, *others = specs
-        for other in others:
-            if (specs[other].dtype, specs[other].shape) != (specs[first].dtype, specs[first].shape):
+        specs = ((model, spec) for model, loaded in models.items() for spec in loaded.graph.inputs if spec.name == name)
+        looks = {model: tensor_text(spec.dtype, spec.shape) for model, spec in specs}
+        first = next(iter(looks), "")
+        for other, look in looks.items():
+            if look != looks[first]:
                 raise UsageError(
-                    f"input {name!r} cannot be shared: it is {_text(specs[first])} in {first!r}, and "
-                    f"{_text(specs[other])} in {other!r}.\nBind them to one shape with --input-shape."
+                    f"input {name!r} cannot be shared: it is {looks[first]} in {first!r}, and {look} in {other!r}.\n"
+                    f"Bind them to one shape with --input-shape."
                 )
-
-
-def _text(spec: TensorSpec) -> str:
-    return f"{spec.dtype} {'of unknown shape' if spec.shape is None else 'x'.join(map(str, spec.shape)) or 'scalar'}"
 
 
 def _nbytes(weights: Mapping[str, np.ndarray]) -> int:
     return sum(array.nbytes for array in weights.values())
+
+
+Footprint = Mapping[object, int]
+"""Bytes that a model takes: of each weight, by the hash of its content, and of its tensors, by a key of their own."""
+
+
+def footprint_of(model: Model) -> Footprint:
+    """The footprint of a model; O(bytes of weights + operators + edges).
+
+    Tensors are counted that are computed or fed, and still read later: the most at once, one operator after another.
+    """
+    found: dict[object, int] = {model.weight_digests[name]: array.nbytes for name, array in model.weights.items()}
+    return {**found, object(): _most_alive(model.graph)}
+
+
+def together_nbytes(footprints: Iterable[Footprint]) -> int:
+    """What models take in one graph that runs them side by side: equal weights once, and the tensors of all."""
+    return sum({key: nbytes for each in footprints for key, nbytes in each.items()}.values())
+
+
+def _most_alive(graph: ComputationGraph) -> int:
+    """The most bytes of tensors alive at once; inputs are alive from the beginning, and outputs to the end."""
+    fed, end = [spec.name for spec in graph.inputs], len(graph.operators)
+    computed = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.outputs}
+    read = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.inputs}
+    last = {**dict.fromkeys(fed, end), **computed, **read, **dict.fromkeys(graph.outputs, end)}
+    changes = [0] * (end + 2)
+    for tensor, first in {**dict.fromkeys(fed, 0), **computed}.items():
+        nbytes = graph.tensor[tensor].nbytes if tensor in graph.tensor else 0
+        changes[first] += nbytes
+        changes[last[tensor] + 1] -= nbytes
+    return max(accumulate(changes))

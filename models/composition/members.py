@@ -63,8 +63,7 @@ def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
 
 def note_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
     """Writes into the metadata which models are in the model."""
-    content = [asdict(member) for member in members]
-    write_metadata(proto, {MEMBERS_KEY: json.dumps(content, sort_keys=True)})
+    write_metadata(proto, {MEMBERS_KEY: json.dumps([*map(asdict, members)], sort_keys=True)})
 
 
 def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
@@ -127,10 +126,7 @@ def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
     def owner(node: str) -> int:
         return noted.get(node, 0) & everyone or bits.get(node.partition("/")[0], everyone)
 
-    found = {}
-    for operator in model.graph.operators:
-        found[operator.name] = reduce(or_, map(owner, operator.nodes), 0)
-    return found
+    return {operator.name: reduce(or_, map(owner, operator.nodes), 0) for operator in model.graph.operators}
 
 
 def member_alone(whole: Model, member: Member) -> Model:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from iosched.models.graph import Operator, TensorSpec
@@ -51,57 +52,45 @@ class EqualGains:
 
 
 @dataclass(frozen=True)
-class Even:
-    """Prices for two and for `size` models; those between are taken to grow evenly, so that they need not be asked for.
+class Repriced:
+    """Prices that follow from others.
 
     Attributes:
-        costs: what is asked.
-        size: more models than that are never asked for.
+        costs: the others.
+        at: computes a price from the number of models that take part and the other price as a function of that number.
     """
 
     costs: BatchingCosts
-    size: int
+    at: Callable[[Callable[[int], float], int], float]
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
         """See `BatchingCosts.gain_us`."""
-        return self._between(count, lambda size: self.costs.gain_us(operators, size))
+        return self.at(partial(self.costs.gain_us, operators), count)
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """See `BatchingCosts.join_us`."""
-        return self._between(count, lambda size: self.costs.join_us(tensor, size))
+        return self.at(partial(self.costs.join_us, tensor), count)
 
     def part_us(self, tensor: TensorSpec, count: int) -> float:
         """See `BatchingCosts.part_us`."""
-        return self._between(count, lambda size: self.costs.part_us(tensor, size))
+        return self.at(partial(self.costs.part_us, tensor), count)
 
-    def _between(self, count: int, price_us: Callable[[int], float]) -> float:
-        if count in (2, self.size):
+
+def interpolated(costs: BatchingCosts, size: int) -> BatchingCosts:
+    """Prices of which those for two and for `size` models are asked for; those between grow linearly."""
+
+    def at(price_us: Callable[[int], float], count: int) -> float:
+        if count in (2, size):
             return price_us(count)
-        two_us, all_us = price_us(2), price_us(self.size)
-        return two_us + (all_us - two_us) * (count - 2) / (self.size - 2)
+        two_us, all_us = price_us(2), price_us(size)
+        return two_us + (all_us - two_us) * (count - 2) / (size - 2)
+
+    return Repriced(costs, at)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Prices as they are for `size` models, spread evenly over all that join the first one.
+def spread(costs: BatchingCosts, size: int) -> BatchingCosts:
+    """The prices for `size` models, spread evenly over all models beside the first.
 
-    What two models do not gain by themselves may pay once many more have joined them.
+    A match of two models that does not pay may pay once many more have joined them.
     """
-
-    costs: BatchingCosts
-    size: int
-
-    def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """See `BatchingCosts.gain_us`."""
-        return self.costs.gain_us(operators, self.size) * self._part(count)
-
-    def join_us(self, tensor: TensorSpec, count: int) -> float:
-        """See `BatchingCosts.join_us`."""
-        return self.costs.join_us(tensor, self.size) * self._part(count)
-
-    def part_us(self, tensor: TensorSpec, count: int) -> float:
-        """See `BatchingCosts.part_us`."""
-        return self.costs.part_us(tensor, self.size) * self._part(count)
-
-    def _part(self, count: int) -> float:
-        return (count - 1) / (self.size - 1)
+    return Repriced(costs, lambda price_us, count: price_us(size) * ((count - 1) / (size - 1)))

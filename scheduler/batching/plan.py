@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from iosched.models.batching.ensemble import Ensemble, Group
 from iosched.scheduler.batching.costs import BatchingCosts
-from iosched.scheduler.batching.ensemble import Ensemble, Group
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,10 @@ class Plan:
 
     def without(self, gone: Iterable[Group]) -> Plan:
         """The plan in which the operators of these groups run on their own."""
-        names = {name for group in gone for name in group}
-        kept = {name: group for name, group in self.groups.items() if name not in names}
+        kept = dict(self.groups)
+        for group in gone:
+            for name in group:
+                del kept[name]
         return Plan(self.ensemble, self.costs, kept)
 
     def operands(self, group: Group, port: int) -> tuple[str, ...]:

@@ -13,5 +13,5 @@ RowName = Literal["serial", "packed", "batched", "mixed"]
 POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 ROW_NAMES: tuple[RowName, ...] = get_args(RowName)
 
-PLANNED: dict[PolicyName, str] = {"auto": "dpbat"}
-"""By which policy plans are made, where it is not the one of that name."""
+UNBATCHED: tuple[RowName, ...] = ("serial", "packed")
+"""What people do who do not batch; policies, too."""

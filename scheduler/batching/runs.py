@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from iosched.scheduler.batching.ensemble import Group
+from iosched.models.batching.ensemble import Group
 from iosched.scheduler.batching.plan import Plan
 
 Pair = tuple[int, int]
-Allowed = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Pairing:
     plan: Plan
     new: Sequence[str]
     old: Sequence[str]
-    allowed: Allowed = lambda i, j: True
+    allowed: Callable[[int, int], bool] = lambda i, j: True
 
     def best(self) -> tuple[float, tuple[Pair, ...]]:
         """The value of the best set of runs, and its matches; (0, ()) where no run is worth its price.
@@ -106,9 +105,8 @@ class Pairing:
 def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
     """The value of the run that ends with the match (i, j), for each length that it may have, from 1 on."""
     total, length = 0.0, 0
-    waiting: dict[
-        int, float
-    ] = {}  # by how many places before (i, j) a match stands: what is saved where it is in the run
+    # By the number of places before (i, j) at which a match stands: what is saved where it is in the run.
+    waiting: dict[int, float] = {}
     while (match := matches.get((i - length, j - length))) is not None:
         total += match.gain - match.end_price(length) + waiting.pop(length, 0.0)
         for back, price in match.starts:

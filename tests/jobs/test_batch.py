@@ -16,8 +16,7 @@ from onnx import helper
 from scripted import script_stages
 
 from iosched.jobs import batch as batch_job
-from iosched.jobs.batch import BatchSettings, batch
-from iosched.jobs.batching.candidates import CUT_SHORT
+from iosched.jobs.batch import CUT_SHORT, BatchSettings, batch
 from iosched.jobs.run import open_executor
 from iosched.models.composition.members import members_of
 from iosched.models.errors import ExecutionError, InvalidModelError, MismatchError, UsageError

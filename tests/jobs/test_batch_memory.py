@@ -17,8 +17,8 @@ from onnx import helper
 from scripted import script_stages
 
 from iosched.jobs.batch import BatchSettings, batch
-from iosched.jobs.batching.clusters import divided
-from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.jobs.batching.plan import divided
+from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.composition.members import members_of
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import open as cpu_open

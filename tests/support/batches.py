@@ -11,28 +11,21 @@ import onnx
 from alone import assert_as_alone
 from import_helpers import data, model_of
 
-from iosched.models.batching.keys import likeness_of
+from iosched.models.batching.ensemble import Group
 from iosched.models.batching.rewrite import batched
+from iosched.models.batching.unit import ensemble_of
 from iosched.models.composition.compose import Composition, compose
-from iosched.models.composition.members import owners
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.scheduler.batching.costs import EqualGains
-from iosched.scheduler.batching.ensemble import Ensemble, Group
-from iosched.scheduler.batching.policies import POLICIES
+from iosched.scheduler.batching.planner import planned
 
 Weights = Mapping[str, np.ndarray]
 
 
-def ensemble_in(whole: Composition) -> Ensemble:
-    """The members of a composition as batching sees them."""
-    model = whole.model
-    return Ensemble.of(model.graph, model.structure, owners(model, whole.members), likeness_of(model))
-
-
 def greedy_groups(whole: Composition) -> tuple[Group, ...]:
     """All that is alike, as greedy batching has it."""
-    return POLICIES["greedy"](ensemble_in(whole), EqualGains()).all_groups()
+    return planned(ensemble_of(whole), EqualGains(), "greedy").all_groups()
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,8 @@ from graphlib import TopologicalSorter
 
 from hypothesis import strategies as st
 
-from iosched.models.batching.likeness import Likeness
+from iosched.models.batching.ensemble import Ensemble, Group, Likeness
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.scheduler.batching.ensemble import Ensemble, Group
 from iosched.scheduler.batching.plan import Plan
 
 Layer = tuple[str, tuple[int, ...], bool]

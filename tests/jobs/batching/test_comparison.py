@@ -13,10 +13,10 @@ import pytest
 from members import chains
 from needs_openvino import NEEDS_OPENVINO
 
-from iosched.jobs.batching import comparison, schedules
-from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
+from iosched.jobs.batching import comparison
+from iosched.jobs.batching import rivals as rivals_
+from iosched.jobs.batching.comparison import Compared, compare_rivals, document_of, predict_rivals
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.batching.result import document_of
 from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.member_checks import check_members
 from iosched.jobs.opening import opened
@@ -26,13 +26,11 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.openvino import library
-from iosched.runtime.side_by_side import SessionsSettings
 from iosched.scheduler.batching.costs import EqualGains
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -61,7 +59,7 @@ def rivals(tmp_path: Path, stack: ExitStack, shares: bool = False) -> list[Rival
     cluster = composed(chains(2))
     device = resolve("v100", cluster.model)
     model = stack.enter_context(opened(device, cluster.model, OpenSettings(), tmp_path / "db"))
-    site = Site(cluster.model, cluster.members, model)
+    site = Site(cluster.model, cluster.composition.members, model)
     if shares:
         without = replace(site, fed={spec.name: "x" for spec in cluster.model.graph.inputs})
         return [*serial_rivals(without), *packed_rivals(without), *mixed_rivals(site)]
@@ -103,10 +101,8 @@ def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
 def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
     cluster = composed(chains(2))
     fed: list[dict[str, int]] = []
-    here = SimpleNamespace(ready=lambda way, inputs: fed.append(inputs))
-    opened_ = SimpleNamespace(here=here)
-    site = Site(cluster.model, cluster.members, opened_, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
-    Rival("serial", site, None, Way(None)).ready({"x": 3})  # type: ignore[arg-type]
+    site = Site(cluster.model, cluster.composition.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
+    Rival("serial", site, None, "", fed.append).ready({"x": 3})  # type: ignore[arg-type]
     assert fed == [{"a/x": 3, "b/x": 3}]
 
 
@@ -172,7 +168,8 @@ NAMES = {None: "iosched", "onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 def document(rival: Rival) -> ScheduleDocument:
     """The file of a rival that ships, read anew."""
     row = Row(rival.row, summarize([1.0]), rival.text)
-    written = document_of(resolve("cpu", rival.site.model), rival, [], [row], rival.running())
+    alone = Compared({rival.row: rival}, (row,), rival.row, "", None)
+    written = document_of(resolve("cpu", rival.site.model), alone, rival.running())
     return ScheduleDocument.from_json(written.to_json())
 
 
@@ -190,7 +187,7 @@ def here(profile_db: Path) -> Iterator[list[Rival]]:
     batched = cluster.batched(cluster.plan("greedy", EqualGains()))
     with ExitStack() as stack:
         apart, one = (
-            Site(model, cluster.members, stack.enter_context(opened(device, model, settings, profile_db)))
+            Site(model, cluster.composition.members, stack.enter_context(opened(device, model, settings, profile_db)))
             for model in (cluster.model, batched)
         )
         yield [*serial_rivals(apart), *packed_rivals(apart), *mixed_rivals(apart), *batched_rivals(one)]
@@ -210,7 +207,7 @@ def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
             with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
                 check_members(executor.run(inputs), inputs, models, rival.site.members)
                 assert executor.description.split(",")[0].split()[0] == NAMES[rival.library]
-                assert ("a session for each" in executor.description) == isinstance(rival.how, SessionsSettings)
+                assert ("a session for each" in executor.description) == ("sessions" in rival.runtime)
     all_of_them = set(NAMES)
     libraries_alone = all_of_them - {None}
     assert libraries == {"serial": all_of_them, "packed": libraries_alone, "batched": all_of_them, "mixed": {None}}
@@ -221,7 +218,7 @@ def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_the
     tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has a lane for each model without this program; on a GPU, anybody has streams."""
-    monkeypatch.setattr(schedules, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
+    monkeypatch.setattr(rivals_, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
     lanes = [["a"], ["b"]]
     with here(measured) as found:
         ours = {rival.row for rival in found if rival.library is None and members_side_by_side(rival) == lanes}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batches import ensemble_in, variants
+from batches import variants
 from import_helpers import data, weight
 from onnx import helper
 
 from iosched.jobs.batching.costs import SampledCosts
+from iosched.models.batching.unit import ensemble_of
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.scheduler.batching.folding import folded
-from iosched.scheduler.batching.similarity import similarities
+from iosched.scheduler.batching.planner import folded
 
 node = helper.make_node
 NODES = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), node("Conv", ["r", "v"], ["y"])]
@@ -47,7 +47,7 @@ class Counting:
 
 def test_a_gain_is_what_operators_take_apart_less_what_they_take_as_one() -> None:
     found, best_us = whole(), Counting()
-    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    costs = SampledCosts(found.model, ensemble_of(found), best_us)
     graph = found.model.graph
     assert costs.gain_us([graph.by_name["m0/r"], graph.by_name["m1/r"]], 2) == 20 - 10
     assert best_us.asked == [("Conv", "Conv"), ("Conv",)]
@@ -59,7 +59,7 @@ def test_a_gain_is_what_operators_take_apart_less_what_they_take_as_one() -> Non
 def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None:
     """Which asks for nothing more."""
     found, best_us = whole(), Counting()
-    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    costs = SampledCosts(found.model, ensemble_of(found), best_us)
     operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r")]
     costs.gain_us(operators, 2)
     assert replace(costs, share=0.25).gain_us(operators, 2) == 5 - 10
@@ -68,7 +68,7 @@ def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None
 
 def test_operators_of_one_weight_have_a_price_of_their_own() -> None:
     found, best_us = whole(with_one_weight=2), Counting()
-    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    costs = SampledCosts(found.model, ensemble_of(found), best_us)
     one, same, other = (found.model.graph.by_name[f"m{index}/y"] for index in range(3))
     costs.gain_us([one, same], 2)
     costs.gain_us([one, other], 2)
@@ -78,7 +78,7 @@ def test_operators_of_one_weight_have_a_price_of_their_own() -> None:
 
 def test_of_operators_that_run_one_after_another_one_alone_is_asked_for() -> None:
     found, best_us = whole(), Counting()
-    costs = SampledCosts(found.model, ensemble_in(found), best_us, in_turn=True)
+    costs = SampledCosts(found.model, ensemble_of(found), best_us, in_turn=True)
     operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r", "m2/r")]
     assert costs.gain_us(operators[:2], 2) == 20 - 10
     assert costs.gain_us(operators, 3) == 30 - 10
@@ -88,7 +88,7 @@ def test_of_operators_that_run_one_after_another_one_alone_is_asked_for() -> Non
 
 def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
     found, best_us = whole(), Counting()
-    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    costs = SampledCosts(found.model, ensemble_of(found), best_us)
     for name in ("m0/x", "m1/x"):
         assert costs.join_us(found.model.graph.tensor[name], 3) == 10
         assert costs.part_us(found.model.graph.tensor[name], 3) == 10
@@ -97,8 +97,7 @@ def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
 
 def test_a_plan_is_made_at_these_prices() -> None:
     found = whole()
-    ensemble = ensemble_in(found)
-    keys = [[ensemble.likeness[name].key for name in sequence] for sequence in ensemble.sequences]
-    plan = folded(ensemble, SampledCosts(found.model, ensemble, Counting()), similarities(keys))
+    ensemble = ensemble_of(found)
+    plan = folded(ensemble, SampledCosts(found.model, ensemble, Counting()))
     assert plan.all_groups() == (("m0/r", "m1/r", "m2/r"), ("m0/y", "m1/y", "m2/y"))
     assert plan.value_us() == (30 - 10) + (30 - 10) - 10 - 10

@@ -8,14 +8,14 @@ from import_helpers import data, model_of, weight
 from onnx import helper
 from variants import retrained
 
-from iosched.jobs.batching.plan import clusters_of, composed
-from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.jobs.batching.plan import BatchSettings, clusters_of, composed, planned_clusters
+from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.scheduler.batching.policies import POLICIES
+from iosched.scheduler.batching.policy_names import POLICY_NAMES, PolicyName
 
 node = helper.make_node
 
@@ -59,13 +59,13 @@ def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:
         clusters_of(models, memory_nbytes=10)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_models_compute_the_same_by_every_policy(policy: str) -> None:
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_models_compute_the_same_by_every_policy(policy: PolicyName) -> None:
     models = {name: squeezenet(seed) for seed, name in enumerate("abc")}
     cluster = composed(models)
-    assert [member.name for member in cluster.members] == ["a", "b", "c"]
+    assert [member.name for member in cluster.composition.members] == ["a", "b", "c"]
     found = cluster.batched(cluster.plan(policy, Flat()))
-    assert_as_alone(found, cluster.members, models)
+    assert_as_alone(found, cluster.composition.members, models)
     batches = policy not in ("serial", "packed")
     assert (len(found.graph.operators) < len(cluster.model.graph.operators)) == batches
 
@@ -81,12 +81,10 @@ def test_inputs_are_shared_in_the_clusters_that_have_them() -> None:
     cluster = composed(models, shared_inputs=["x", "elsewhere"])
     found = cluster.batched(cluster.plan("dpbat", Flat()))
     assert [spec.name for spec in found.graph.inputs] == ["x"]
-    assert_as_alone(found, cluster.members, models)
+    assert_as_alone(found, cluster.composition.members, models)
 
 
 def test_a_policy_that_is_none_is_refused() -> None:
     models = {"a": chain("Relu", 0)}
-    with pytest.raises(UsageError, match="no policy 'best'; there are dpbat, fcfs"):
-        composed(models).plan("best", Flat())
-    with pytest.raises(UsageError, match="no policy 'best'"):
-        clusters_of(models, "best")
+    with pytest.raises(UsageError, match="no policy 'best'; there are auto, dpbat, greedy, fcfs"):
+        planned_clusters(models, BatchSettings(device="v100", policy="best"))  # type: ignore[arg-type]

@@ -12,8 +12,7 @@ from members import chain, headed, loaded
 from onnx import helper
 from variants import retrained
 
-from iosched.models.batching.record import note_record
-from iosched.models.batching.replacement import replaced
+from iosched.models.batching.replacement import note_record, replaced
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError
@@ -40,11 +39,11 @@ def one_file(models: dict[str, Model], *, batches: bool, shared: tuple[str, ...]
 
 def check(models: dict[str, Model], new: Model, *, batches: bool, name: str = "b") -> Model:
     whole, super_model = one_file(models, batches=batches)
-    found = replaced(super_model, name, new)
-    assert not found.unshared
-    assert_as_alone(found.model, whole.members, {**models, name: new})
-    assert found.model.structure == super_model.structure
-    return found.model
+    found, unshared = replaced(super_model, name, new)
+    assert not unshared
+    assert_as_alone(found, whole.members, {**models, name: new})
+    assert found.structure == super_model.structure
+    return found
 
 
 @pytest.mark.parametrize("batches", [False, True])
@@ -83,7 +82,7 @@ def test_twice_is_as_good_as_once() -> None:
     models = {name: loaded(chain(seed), name) for seed, name in enumerate("abc")}
     whole, super_model = one_file(models, batches=True)
     first, second = loaded(chain(9), "new"), loaded(chain(10), "newer")
-    found = replaced(replaced(super_model, "a", first).model, "c", second).model
+    found, _ = replaced(replaced(super_model, "a", first)[0], "c", second)
     assert_as_alone(found, whole.members, {"a": first, "b": models["b"], "c": second})
 
 
@@ -92,9 +91,9 @@ def test_weights_that_others_share_are_unshared() -> None:
     whole, super_model = one_file(models, batches=False)
     new = loaded(chain(5), "new")
     for name in "ab":
-        found = replaced(super_model, name, new)
-        assert sorted(found.unshared) == ["a/v", "a/w"]
-        assert_as_alone(found.model, whole.members, {**models, name: new})
+        found, unshared = replaced(super_model, name, new)
+        assert sorted(unshared) == ["a/v", "a/w"]
+        assert_as_alone(found, whole.members, {**models, name: new})
 
 
 def test_what_is_one_because_weights_are_equal_is_to_be_batched_anew() -> None:
@@ -108,7 +107,7 @@ def test_a_backbone_that_is_computed_once_has_to_stay() -> None:
     models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
     whole, super_model = one_file(models, batches=False, shared=("x",))
     new = loaded(headed(9), "new")
-    assert_as_alone(replaced(super_model, "b", new).model, whole.members, {**models, "b": new})
+    assert_as_alone(replaced(super_model, "b", new)[0], whole.members, {**models, "b": new})
     nodes = [node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     weights = {"w": weight(4, 4, 3, 3, seed=8), "v": weight(4, 4, 1, 1)}
     other = loaded(model_of(nodes, {"x": [1, 4, 12, 12]}, ["y"], weights), "other")

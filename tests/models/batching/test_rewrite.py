@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from alone import assert_as_alone
-from batches import batch, ensemble_in, greedy_groups, variants
+from batches import batch, greedy_groups, variants
 from hypothesis import given
 from hypothesis import strategies as st
 from import_helpers import data, model_of, weight
@@ -16,8 +16,8 @@ from onnx import helper
 from random_models import models
 from variants import renamed, retrained, shuffled
 
-from iosched.models.batching.keys import likeness_of
 from iosched.models.batching.rewrite import batched
+from iosched.models.batching.unit import ensemble_of, likeness_of
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of, owners
 from iosched.models.export import write_model
@@ -178,4 +178,4 @@ def test_numbers_that_say_what_a_node_does_are_part_of_the_likeness() -> None:
     ]
     whole = compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
     assert greedy_groups(whole) == (("m0/y", "m1/y"),)
-    assert not any(likeness.spreads for likeness in ensemble_in(whole).likeness.values())
+    assert not any(likeness.spreads for likeness in ensemble_of(whole).likeness.values())

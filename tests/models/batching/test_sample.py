@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from batches import variants
 from import_helpers import data, feeds_for, weight
 from onnx import helper
 
-from iosched.models.batching.sample import apart, joining, parting, sample, weightless
-from iosched.models.batching.unit import Parts
-from iosched.models.composition.compose import compose
+from iosched.models.batching.rewrite import joining, parting, weightless
+from iosched.models.batching.rewrite import sample as sample_of
+from iosched.models.composition.compose import apart, compose
+from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -41,6 +43,11 @@ def whole(shared: tuple[str, ...] = (), batch_size: int = 2) -> Model:
     return compose(members, shared).model
 
 
+def sample(model: Model, names: Sequence[str]) -> Model:
+    graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    return sample_of(graph, [model.graph.by_name[name] for name in names])
+
+
 def run(model: Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
     with Reference(model) as reference:
         (found,) = reference.run(feeds).values()
@@ -58,9 +65,9 @@ def run(model: Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
 )
 def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int], batch_size: int) -> None:
     model = whole(batch_size=batch_size)
-    together = sample(Parts(model), [f"m{index}/{name}" for index in range(3)])
+    together = sample(model, [f"m{index}/{name}" for index in range(3)])
     assert Counter(each.op_type for each in together.proto.graph.node) == types
-    alone = [sample(Parts(model), [f"m{index}/{name}"]) for index in range(3)]
+    alone = [sample(model, [f"m{index}/{name}"]) for index in range(3)]
     feeds = [feeds_for(each, seed) for seed, each in enumerate(alone)]
     columns = list(zip(*(each.values() for each in feeds), strict=True))
     fed = {spec.name: np.concatenate(own, axis) for spec, own in zip(together.graph.inputs, columns, strict=True)}
@@ -70,15 +77,15 @@ def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int
 
 def test_what_all_members_read_is_fed_once() -> None:
     model = whole(("x", "z"))
-    together = sample(Parts(model), [f"m{index}/r" for index in range(3)])
+    together = sample(model, [f"m{index}/r" for index in range(3)])
     assert [spec.shape for spec in together.graph.inputs] == [(2, 4, 5, 5), (2, 18, 5, 5)]
     (conv,) = (each for each in together.graph.operators if each.type == "Conv")
     assert (conv.attribute("out_channels"), conv.attribute("group")) == (18, 1)
 
 
 def test_operators_apart_have_tensors_of_their_own() -> None:
-    parts = Parts(whole(("x", "z")))
-    first, second = (sample(parts, [name]) for name in ("m0/r", "m1/r"))
+    model = whole(("x", "z"))
+    first, second = (sample(model, [name]) for name in ("m0/r", "m1/r"))
     found = apart([first, second, first])
     assert [operator.type for operator in found.graph.operators] == ["Conv"] * 3
     assert len(found.graph.inputs) == 6
@@ -87,7 +94,7 @@ def test_operators_apart_have_tensors_of_their_own() -> None:
 
 def test_operators_apart_have_the_weights_of_their_models() -> None:
     model = whole()
-    first, second = (sample(Parts(model), [name]) for name in ("m0/y", "m2/y"))
+    first, second = (sample(model, [name]) for name in ("m0/y", "m2/y"))
     found = apart([first, second, first])
     (feed,) = {spec.shape: spec for spec in found.graph.inputs}
     values = np.random.default_rng(0).standard_normal(feed).astype(np.float32)
@@ -109,7 +116,7 @@ def test_without_weights_samples_are_small_and_look_the_same(name: str) -> None:
     )
     model = compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)}).model
     group = [f"m{index}/{name}" for index in range(3)]
-    light, full = (sample(Parts(each), group) for each in (weightless(model), model))
+    light, full = (sample(each, group) for each in (weightless(model), model))
     assert (light.graph, light.bindings) == (full.graph, full.bindings)
     assert any(array.nbytes > 1024 for array in light.weights.values())
     assert all(array.nbytes <= 1024 or not any(array.strides) for array in light.weights.values())
@@ -132,6 +139,4 @@ def test_joins_and_parts_of_tensors(opset: int, count: int) -> None:
 
 def test_what_cannot_become_one_is_refused() -> None:
     with pytest.raises(ValueError, match="not alike"):
-        sample(Parts(whole()), ["m0/r", "m1/p"])
-    with pytest.raises(KeyError):
-        sample(Parts(whole()), ["m0/none", "m1/none"])
+        sample(whole(), ["m0/r", "m1/p"])

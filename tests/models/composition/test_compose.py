@@ -204,7 +204,6 @@ def test_metadata_that_tells_of_no_members_is_passed_over(text: str) -> None:
     [
         ((), (), "no model"),
         (("a/b",), (), "'a/b' cannot be the name"),
-        (("a",), ("q",), "no model has an input 'q' that could be shared; they have x"),
         (("a",), ("a/x",), "shared input 'a/x' is called like an input of model 'a'"),
     ],
 )

@@ -1,6 +1,8 @@
-"""Copies beside each other are what putting a model together with itself makes of it, and what a file of them is."""
+"""Models apart in one graph are what putting a model together with itself makes of it, and what a file of them is."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -8,7 +10,7 @@ from hypothesis import given
 from import_helpers import data
 from random_models import models
 
-from iosched.models.composition.compose import compose, copies_of
+from iosched.models.composition.compose import apart, compose
 from iosched.models.light import light_model
 from iosched.models.load import assembled_model, load_model
 
@@ -16,7 +18,7 @@ from iosched.models.load import assembled_model, load_model
 @given(models())
 def test_copies_are_what_is_found_of_their_graph(proto: onnx.ModelProto) -> None:
     model = load_model(data(proto))
-    copies = copies_of(model, [{}, {}, {}])
+    copies = apart([model] * 3)
     found = assembled_model(copies.name, onnx.ModelProto.FromString(data(copies.proto)), dict(copies.weights))
     assert (copies.digest, copies.structure, copies.bindings) == (found.digest, found.structure, found.bindings)
     assert (copies.graph.operators, copies.graph.tensor) == (found.graph.operators, found.graph.tensor)
@@ -28,8 +30,8 @@ def test_copies_are_what_is_found_of_their_graph(proto: onnx.ModelProto) -> None
 def test_weights_of_their_own_are_stored_once_each() -> None:
     model = load_model(data(light_model("squeezenet")))
     name, array = next((name, array) for name, array in model.weights.items() if array.ndim == 4)
-    other = {name: np.ones_like(array)}
-    copies = copies_of(model, [{}, other, other])
+    other = replace(model, weights={**model.weights, name: np.ones_like(array)})
+    copies = apart([model, other, other])
     assert {each for each in copies.weights if each.endswith(f"/{name}")} == {f"0/{name}", f"1/{name}"}
     read = [each for node in copies.proto.graph.node for each in node.input if each.endswith(f"/{name}")]
     assert read == [f"0/{name}", f"1/{name}", f"1/{name}"]

@@ -1,16 +1,24 @@
-"""Clusters hold every model once, each cluster fits, and similar models come together."""
+"""Clusters hold every model once and fit, and models come together that are similar by their common subsequence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.scheduler.batching.clusters import Fits, arrival_clusters, similar_clusters
-from iosched.scheduler.batching.similarity import similarities
+from iosched.scheduler.batching.clusters import (
+    Fits,
+    arrival_clusters,
+    common_length,
+    similar_clusters,
+    similarities,
+    similarity,
+)
 
 LIMIT = 10
+sequences = st.lists(st.integers(0, 3), max_size=9)
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 
@@ -53,3 +61,36 @@ def test_a_model_that_does_not_fit_alone_is_a_cluster_of_its_own() -> None:
 
 def test_those_that_arrive_are_not_reordered() -> None:
     assert arrival_clusters(4, within([6, 6, 4, 1])) == ((0,), (1, 2), (3,))
+
+
+def by_definition(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    @cache
+    def length(i: int, j: int) -> int:
+        if i == len(one) or j == len(other):
+            return 0
+        both = 1 + length(i + 1, j + 1) if one[i] == other[j] else 0
+        return max(both, length(i + 1, j), length(i, j + 1))
+
+    return length(0, 0)
+
+
+@given(sequences, sequences)
+def test_the_common_length_is_that_of_the_definition(one: list[int], other: list[int]) -> None:
+    assert common_length(one, other) == by_definition(tuple(one), tuple(other))
+
+
+def test_long_sequences_need_more_than_one_word() -> None:
+    one = [index % 7 for index in range(500)]
+    assert common_length(one, one) == 500
+    assert common_length(one, one[::2]) == 250
+
+
+def test_equal_models_are_wholly_alike_and_others_not_at_all() -> None:
+    assert similarity("abc", "abc") == 1
+    assert similarity("abc", "xyz") == 0
+    assert similarity("abcd", "bd") == 2 * 2 / 6
+    assert similarity("", "") == 1
+
+
+def test_the_square_is_symmetric() -> None:
+    assert similarities(["ab", "ab", "b"]) == ((1, 1, 2 / 3), (1, 1, 2 / 3), (2 / 3, 2 / 3, 1))

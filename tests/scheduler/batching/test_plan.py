@@ -6,18 +6,16 @@ from ensembles import Layer, ensemble_of, members
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iosched.models.batching.ensemble import Ensemble, Group
 from iosched.scheduler.batching.costs import EqualGains
-from iosched.scheduler.batching.ensemble import Ensemble, Group
-from iosched.scheduler.batching.folding import folded
-from iosched.scheduler.batching.layers import layered
 from iosched.scheduler.batching.plan import Plan
-from iosched.scheduler.batching.policies import likeness_square
+from iosched.scheduler.batching.planner import folded, layered
 
 several = st.lists(members(most=6, types="ab", frozen=True), min_size=2, max_size=4)
 
 
 def plans(ensemble: Ensemble) -> list[Plan]:
-    return [layered(ensemble, EqualGains()), folded(ensemble, EqualGains(), likeness_square(ensemble))]
+    return [layered(ensemble, EqualGains()), folded(ensemble, EqualGains())]
 
 
 def is_parted(plan: Plan, group: Group, index: int) -> bool:

@@ -7,19 +7,13 @@ from ensembles import Layer, Prices, assert_groups_are_sound, chain, ensemble_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.scheduler.batching.costs import EqualGains, Even
-from iosched.scheduler.batching.ensemble import Ensemble
-from iosched.scheduler.batching.folding import folded
-from iosched.scheduler.batching.layers import layered
+from iosched.scheduler.batching.clusters import common_length
+from iosched.scheduler.batching.costs import EqualGains, interpolated
 from iosched.scheduler.batching.plan import Plan, difference_us
-from iosched.scheduler.batching.pruning import pruned
-from iosched.scheduler.batching.similarity import common_length, similarities
+from iosched.scheduler.batching.planner import folded, layered, planned, pruned
+from iosched.scheduler.batching.policy_names import POLICY_NAMES, PolicyName
 
 several = st.lists(members(most=6, frozen=True), min_size=2, max_size=4)
-
-
-def likeness(ensemble: Ensemble) -> tuple[tuple[float, ...], ...]:
-    return similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
 
 
 @given(several, prices(), st.booleans())
@@ -27,7 +21,7 @@ def test_groups_make_no_cycle_and_are_worth_their_price(
     models: list[tuple[Layer, ...]], costs: Prices, shares: bool
 ) -> None:
     ensemble = ensemble_of(models, shared_input=shares)
-    plan = folded(ensemble, costs, likeness(ensemble))
+    plan = folded(ensemble, costs)
     assert_groups_are_sound(plan)
     assert plan.value_us() >= 0
 
@@ -35,7 +29,7 @@ def test_groups_make_no_cycle_and_are_worth_their_price(
 @given(several, st.booleans())
 def test_greedy_plans_and_layers_make_no_cycle(models: list[tuple[Layer, ...]], shares: bool) -> None:
     ensemble = ensemble_of(models, shared_input=shares)
-    assert_groups_are_sound(folded(ensemble, EqualGains(), likeness(ensemble)))
+    assert_groups_are_sound(folded(ensemble, EqualGains()))
     assert_groups_are_sound(layered(ensemble, EqualGains()))
 
 
@@ -54,15 +48,14 @@ def test_a_shared_operator_that_would_wait_for_its_reader_is_no_match() -> None:
     second = (("c", (-1,), True), ("b", (0,), True), ("d", (1,), False))
     third = (("c", (-1,), True), ("b", (0,), True), ("a", (1,), False))
     ensemble = ensemble_of([first, second, third], shared_input=True)
-    always = ((1.0, 1.0, 1.0),) * 3
-    plan = folded(ensemble, Prices(dict.fromkeys("abcd", 9.0)), always)
+    plan = folded(ensemble, Prices(dict.fromkeys("abcd", 9.0)))
     assert plan.all_groups() == (("0b1", "1b1"),)
 
 
 @given(st.text("ab", min_size=1, max_size=8), st.text("ab", min_size=1, max_size=8))
 def test_greedy_batches_all_that_two_chains_have_in_common(one: str, other: str) -> None:
     ensemble = ensemble_of([chain(one), chain(other)])
-    plan = folded(ensemble, EqualGains(), likeness(ensemble))
+    plan = folded(ensemble, EqualGains())
     assert len(plan.all_groups()) == common_length(one, other)
 
 
@@ -74,7 +67,7 @@ def test_equal_models_become_one(count: int) -> None:
     )  # fmt: skip
     costs = Prices(dict.fromkeys("abcd", 2.0), join=3, part=4)
     ensemble = ensemble_of([cell] * count)
-    plan = folded(ensemble, costs, likeness(ensemble))
+    plan = folded(ensemble, costs)
     assert [len(group) for group in plan.all_groups()] == [count] * 5
     assert plan.value_us() == 2 * (count - 1) * 5 - 3 - 4
 
@@ -82,7 +75,7 @@ def test_equal_models_become_one(count: int) -> None:
 def test_a_model_unlike_the_others_stays_alone() -> None:
     costs = Prices(dict.fromkeys("abcd", 5.0), join=2, part=2)
     ensemble = ensemble_of([chain("aabb"), chain("cddc"), chain("aabb")])
-    plan = folded(ensemble, costs, likeness(ensemble))
+    plan = folded(ensemble, costs)
     assert [[name[0] for name in group] for group in plan.all_groups()] == [["0", "2"]] * 4
 
 
@@ -90,7 +83,7 @@ def test_heads_on_one_backbone_read_its_result_as_it_is() -> None:
     head = (("a", (-1,), True), ("a", (0,), True), ("s", (1,), False), ("b", (2,), False))
     ensemble = ensemble_of([head] * 4, shared_input=True)
     costs = Prices({"a": 1.0, "b": 1.0, "s": 1.0}, join=2, part=2)
-    plan = folded(ensemble, costs, likeness(ensemble))
+    plan = folded(ensemble, costs)
     assert [len(group) for group in plan.all_groups()] == [4, 4]
     assert plan.value_us() == 3 + 3 - 2
 
@@ -108,7 +101,7 @@ def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs
 def test_pruning_forgets_nothing_that_it_should_try_again(models: list[tuple[Layer, ...]], costs: Prices) -> None:
     """Who knows nothing of what was tried before finds nothing more to take out."""
     ensemble = ensemble_of(models)
-    better = pruned(Plan(ensemble, costs, folded(ensemble, EqualGains(), likeness(ensemble)).groups))
+    better = pruned(Plan(ensemble, costs, folded(ensemble, EqualGains()).groups))
     assert pruned(better).all_groups() == better.all_groups()
 
 
@@ -133,7 +126,7 @@ def test_prices_of_edges_are_those_that_are_there() -> None:
     """A run that goes around an operator of one model alone parts and joins there; equal ones around it do not."""
     costs = Prices(dict.fromkeys("ab", 5.0), join=1, part=1)
     ensemble = ensemble_of([chain("aab"), chain("ab")])
-    assert folded(ensemble, costs, likeness(ensemble)).value_us() == 10 - 1 - 1
+    assert folded(ensemble, costs).value_us() == 10 - 1 - 1
     assert Plan(ensemble, costs).value_us() == 0
 
 
@@ -151,8 +144,22 @@ def test_prices_between_two_and_all_models_grow_evenly() -> None:
 
         part_us = join_us
 
-    prices = Even(Squares(), 6)
+    prices = interpolated(Squares(), 6)
     operators = ensemble.graph.operators[:2]
     assert [prices.gain_us(operators, count) for count in (2, 3, 4, 6)] == [4, 12, 20, 36]
     assert set(asked) == {2, 6}
     assert prices.join_us(ensemble.graph.inputs[0], 5) == prices.part_us(ensemble.graph.inputs[0], 5) == 5
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+@given(models=st.lists(members(frozen=True), min_size=1, max_size=3), costs=prices())
+def test_plans_of_every_policy_are_sound(name: PolicyName, models: list[tuple[Layer, ...]], costs: Prices) -> None:
+    ensemble = ensemble_of(models, shared_input=True)
+    plan = planned(ensemble, costs, name)
+    assert_groups_are_sound(plan)
+    assert plan.costs is costs
+    if name in ("serial", "packed"):
+        assert plan.groups == {}
+    if len(models) == 2:
+        assert planned(ensemble, costs, "dpbat").value_us() >= 0
+        assert len(planned(ensemble, costs, "greedy").groups) >= len(planned(ensemble, costs, "fcfs").groups)

@@ -7,12 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from iosched.models.batching.likeness import Likeness
 from iosched.models.graph import ComputationGraph
-from iosched.models.structure import Structure
 
 Group = tuple[str, ...]
 """Operators that become one, in the order of their members."""
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What an operator is, as far as batching goes by it.
+
+    Attributes:
+        key: equal for operators that are alike in type, attributes and the shapes of all that they read and write.
+        batches: whether operators of this key can become one.
+        spreads: whether such a group takes one tensor that all of its operators read as it is, not repeated.
+    """
+
+    key: str
+    batches: bool = True
+    spreads: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,18 +45,6 @@ class Ensemble:
     owners: Mapping[str, int]
     likeness: Mapping[str, Likeness]
     reads: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def of(
-        cls, graph: ComputationGraph, structure: Structure, owners: Mapping[str, int], likeness: Mapping[str, Likeness]
-    ) -> Ensemble:
-        """The ensemble of a graph with this structure; see the attributes."""
-        order = tuple(operator.name for operator in structure.operators)
-        names = [name for name, _ in structure.inputs]
-        for operator in order:
-            names.extend(graph.by_name[operator].outputs)
-        reads = {operator.name: tuple(names[number] for number in operator.reads) for operator in structure.operators}
-        return cls(graph, order, owners, likeness, reads)
 
     @cached_property
     def sequences(self) -> tuple[tuple[str, ...], ...]:

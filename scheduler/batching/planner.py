@@ -1,0 +1,180 @@
+"""Plans which operators of several models become one, by a policy.
+
+"dpbat" takes model by model, each against one that is in the plan already (DPBat, algorithm 3). "greedy" does the same
+as if every operator that is not run on its own saved as much. "fcfs" goes layer by layer from the inputs, up to the
+first layer that differs: that is what Retiarii's engine in NNI does across graphs, as DPBat describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from iosched.models.batching.ensemble import Ensemble, Group
+from iosched.scheduler.baselines import ready_sets
+from iosched.scheduler.batching.clusters import similarities
+from iosched.scheduler.batching.costs import BatchingCosts, EqualGains, spread
+from iosched.scheduler.batching.plan import Plan, difference_us
+from iosched.scheduler.batching.policy_names import UNBATCHED, PolicyName
+from iosched.scheduler.batching.runs import Pairing
+
+
+def planned(ensemble: Ensemble, costs: BatchingCosts, policy: PolicyName) -> Plan:
+    """The plan of a policy at these prices; "auto" plans as "dpbat", and "serial" and "packed" batch nothing."""
+    if policy in UNBATCHED:
+        return Plan(ensemble, costs)
+    if policy == "fcfs":
+        return layered(ensemble, costs)
+    if policy == "greedy":
+        return Plan(ensemble, costs, folded(ensemble, EqualGains()).groups)
+    return folded(ensemble, costs)
+
+
+def folded(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
+    """The plan of all members, in order of similarity to those that are in it.
+
+    Each member is matched with the one member of the plan that it is most like. An operator joins whatever group the
+    matched operator is in. A member whose matches make the whole plan worse, on the edges that are there, is left out.
+    This is done with the prices of what is there, and once more with prices spread over as many models as there are;
+    the better plan is pruned and returned.
+
+    No cycle can come of it. There always is a line of places, each for one group or one single operator of the plan,
+    such that every edge leads from a place to a later one. The first member's order is such a line. A new member is
+    matched with the operators of one member p in the order of their places, one for each place, and matches go up in
+    both orders. So along the new member's order the matched places go up. Those of its operators that match nothing are
+    put between the places of the matches before and behind them, in the new member's own order, which is a topological
+    one. Then every edge of the new member leads to a later place, and nothing that stood in the line has changed
+    places.
+
+    What the new member shares with earlier ones stands in the line already. Whatever a shared operator reads is shared
+    too, so edges lead from shared operators to the others and never back. An operator therefore may only match at a
+    place behind all shared operators that it, or one before it in its member's order, reads. An operator that matches
+    nothing is put behind them likewise, and the next match stands behind it.
+
+    Args:
+        ensemble: the members.
+        costs: what groups are worth.
+
+    Complexity: that of two `Pairing` for each member, and O(operators) to draw the line.
+    """
+    similarity = similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
+    prices = [costs, spread(costs, len(similarity))] if len(similarity) > 2 else [costs]
+    plans = (Plan(ensemble, costs, _folded(ensemble, each, similarity).groups) for each in prices)
+    return max((pruned(plan) for plan in plans), key=lambda plan: plan.value_us())
+
+
+def _folded(ensemble: Ensemble, costs: BatchingCosts, similarity: Sequence[Sequence[float]]) -> Plan:
+    plan, line = Plan(ensemble, costs), [name for first in ensemble.sequences[:1] for name in first]
+    for new, old in _order(similarity):
+        plan, line = _with_member(plan, line, new, old)
+    return plan
+
+
+def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan, list[str]]:
+    """The plan and the line with member `new`, matched with member `old`; `line` has one operator of each place."""
+    ensemble = plan.ensemble
+    heads = {plan.group(name)[0]: index for index, name in enumerate(line)}
+    both = (*ensemble.sequences[new], *ensemble.sequences[old])
+    place = {name: heads[head] for name in both if (head := plan.group(name)[0]) in heads}
+    fresh = [name for name in ensemble.sequences[new] if name not in place]
+    floors = _floors(ensemble, fresh, place)
+    there = {place[name]: name for name in ensemble.sequences[old]}
+    places = sorted(there)
+    pairing = Pairing(plan, fresh, [there[index] for index in places], lambda i, j: places[j] > floors[i])
+    _, matches = pairing.best()
+    larger = plan.with_pairs((fresh[i], there[places[j]]) for i, j in matches)
+    if difference_us(plan, larger, [fresh[i] for i, _ in matches]) < 0:
+        matches, larger = (), plan
+    matched = {fresh[i]: places[j] for i, j in matches}
+    return larger, _drawn(line, fresh, floors, matched)
+
+
+def _floors(ensemble: Ensemble, fresh: Sequence[str], place: dict[str, int]) -> list[int]:
+    """For each operator the last place in the line of what it, or one before it, reads; -1 where there is none."""
+    before = ensemble.graph.predecessors
+    lasts = (max((place[other] for other in before[name] if other in place), default=-1) for name in fresh)
+    return [*accumulate(lasts, max)]
+
+
+def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched: dict[str, int]) -> list[str]:
+    """The line with the operators that match nothing, each as early as the matches and floors before it allow."""
+    behind: list[list[str]] = [[] for _ in range(len(line) + 1)]
+    last = -1
+    for name, floor in zip(fresh, floors, strict=True):
+        last = matched.get(name, max(last, floor))
+        if name not in matched:
+            behind[last + 1].append(name)
+    return [*behind[0], *(name for head, after in zip(line, behind[1:], strict=True) for name in (head, *after))]
+
+
+def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
+    """All members but the first, the most similar to those before it next, each with the one that it is most like."""
+    closest = dict.fromkeys(range(1, len(similarity)), 0)
+    while closest:
+        new = max(closest, key=lambda other: (similarity[other][closest[other]], -other))
+        yield new, closest.pop(new)
+        for other, old in closest.items():
+            if similarity[other][new] > similarity[other][old]:
+                closest[other] = new
+
+
+def pruned(plan: Plan) -> Plan:
+    """The plan without the groups that cost more than they save; each that is taken out makes the plan better.
+
+    Groups are tried one by one, and chains of groups that hang together, until none of them is worth taking out. That
+    is a local optimum, and no more.
+
+    Complexity: O(operators + edges) for each round, of which there is one more than there are rounds in which a group
+    is taken out.
+    """
+    while True:
+        before = plan
+        for gone in [*([group] for group in before.all_groups()), *_chains(before)]:
+            names = [name for group in gone for name in group]
+            if not plan.groups.keys() >= set(names):
+                continue
+            smaller = plan.without(gone)
+            if difference_us(plan, smaller, names) > 0:
+                plan = smaller
+        if plan is before:
+            return plan
+
+
+def _chains(plan: Plan) -> list[list[Group]]:
+    """Groups that hand results to each other in place, together."""
+    chains: dict[str, list[Group]] = {}
+    for group in plan.all_groups():  # each after those that feed it
+        chain = chains[group[0]] = [group]
+        for port in range(len(plan.ensemble.reads[group[0]])):
+            feeder = plan.feeder(group, port)
+            if feeder is not None and chains[feeder[0]] is not chain:
+                chain += chains[feeder[0]]
+                chains.update((each[0], chain) for each in chain)
+    found = {id(chain): chain for chain in chains.values() if len(chain) > 1}
+    return list(found.values())
+
+
+def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
+    """The plan that matches each member with the one before it, whatever it is worth.
+
+    Matched operators are equally deep, and an edge leads from a less deep to a deeper operator; so there is no cycle.
+    """
+    plan = Plan(ensemble, costs)
+    known: set[str] = set(ensemble.sequences[0]) if ensemble.sequences else set()
+    for old, new in zip(ensemble.sequences, ensemble.sequences[1:], strict=False):
+        pairs = [pair for pair in _matches(ensemble, new, old) if pair[0] not in known]
+        plan = plan.with_pairs(pairs)
+        known.update(new)
+    return plan
+
+
+def _matches(ensemble: Ensemble, new: Sequence[str], old: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def key(name: str) -> str:
+        return ensemble.likeness[name].key
+
+    before = ensemble.graph.predecessors.__getitem__
+    for ours, theirs in zip(ready_sets(new, before), ready_sets(old, before), strict=False):
+        pairs = [*zip(sorted(ours, key=key), sorted(theirs, key=key), strict=False)]
+        if len(ours) != len(theirs) or any(key(name) != key(other) for name, other in pairs):
+            return
+        yield from (pair for pair in pairs if ensemble.are_alike(*pair))
