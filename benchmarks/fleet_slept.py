@@ -173,7 +173,7 @@ def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float
     wall_s = time.monotonic() - begun
     found = [each.result() for each in pending]
     if what == "jobs":
-        assert [each.values for each in found] == [{"score": index} for index in range(len(found))]
+        assert [each.of[0].values for each in found] == [{"score": index} for index in range(len(found))]
     during = passed - before
     return {
         "each_s": each_s,

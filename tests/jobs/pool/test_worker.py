@@ -20,7 +20,7 @@ from worker_talk import PATIENCE_S, Talk, count_openings
 from iosched.jobs import optimize as optimizing
 from iosched.jobs import pace
 from iosched.jobs.exploring.score import ScoreCommand
-from iosched.jobs.exploring.score_task import SCORE, Score, Scored
+from iosched.jobs.exploring.score_task import SCORE, Score, Scored, Scores
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize
@@ -340,12 +340,12 @@ def command(text: str, timeout_s: float | None = 20.0) -> ScoreCommand:
 def test_a_score_is_what_the_program_says_of_the_file(talk: Talk) -> None:
     text = "import sys, json; print(json.dumps({'score': len(open(sys.argv[1], 'rb').read()), 'k': len(sys.argv[2])}))"
     found = talk(SCORE, Score("trial-0007", command(text), HERE, {"kind": "Tanh"}), fire())
-    assert found == Scored({"score": float(len(packed(fire())[1])), "k": len('{"kind": "Tanh"}')})
+    assert found == Scores((Scored({"score": float(len(packed(fire())[1])), "k": len('{"kind": "Tanh"}')}),))
 
 
 def test_a_score_that_is_none_is_a_reason(talk: Talk) -> None:
     found = talk(SCORE, Score("t", command("import sys; sys.exit(3)"), HERE, {}), fire())
-    assert found == Scored(reason="the score command failed with exit code 3")
+    assert found == Scores(reason="the score command failed with exit code 3")
     missing = replace(command(""), words=("no-such-program", "{model}"))
     found = talk(SCORE, Score("t", missing, HERE, {}), fire())
     assert found.reason == "there is no program 'no-such-program' on the worker's machine"
@@ -359,7 +359,7 @@ def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_pa
     program.chmod(0o755)
     (tmp_path / "told").write_text("0.25")
     named = replace(command(""), words=("bin/score", "{model}"))
-    assert talk(SCORE, Score("t", named, str(tmp_path), {}), fire()) == Scored({"score": 0.25})
+    assert talk(SCORE, Score("t", named, str(tmp_path), {}), fire()) == Scores((Scored({"score": 0.25}),))
     elsewhere = str(tmp_path / "nowhere")
     found = talk(SCORE, Score("t", named, elsewhere, {}), fire())
     assert found.reason == (
@@ -373,9 +373,9 @@ STEPS = 'import time\nfor n in range(600): print(\'{"step": %d, "score": 0.5}\' 
 def test_a_score_command_is_ended_where_the_driver_says_so(talk: Talk) -> None:
     talk.answer = lambda message: Stop(call=0, how="pruned") if isinstance(message, Step) else None
     found = talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
-    assert found.is_pruned
-    assert found.reason is not None
-    assert found.reason.startswith("pruned after step ")
+    (scored,) = found.of
+    assert scored.is_pruned
+    assert scored.reason.startswith("pruned after step ")
     assert talk.all(Step)[0] == Step(call=0, step=0, value=0.5)
 
 

@@ -129,7 +129,7 @@ def test_a_task_writes_its_model_and_says_its_steps(pool: Pool) -> None:
     work = Score("t", command, str(Path.cwd()), {}, watched="score")
     (found,) = finish(pool, pool.submit(Task(SCORE, work, fire(), "cpu", on_said=heard.append)))
     assert heard == [Step(call=0, step=1, value=0.5)]
-    assert found.values["score"] > 1000, found
+    assert found.of[0].values["score"] > 1000, found
 
 
 def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: Pool) -> None:
