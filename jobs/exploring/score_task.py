@@ -15,6 +15,7 @@ import msgspec
 from iosched.jobs.exploring.pruning import Watched, ignored
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import ScoreCommand, ScoreError, StoppedError, said, values_of
+from iosched.jobs.pool.messages import InterruptedTaskError
 from iosched.jobs.pool.task import Context, Kind
 
 
@@ -74,7 +75,7 @@ def _score(work: Score, here: Context) -> Scores:
             found = said(command, ran)
         except StoppedError:
             if watched is None or here.stopped() != "pruned":
-                raise KeyboardInterrupt from None
+                raise InterruptedTaskError("interrupted") from None
             return Scores((Scored(reason=watched.reason, is_pruned=True),))
         except ScoreError as error:
             return Scores(reason=str(error))

@@ -100,10 +100,8 @@ class LocalPool:
                 first.fulfil(task.kind.do(task.work, _LocalContext(self, first)))
         except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
             first.fail(error)
-        except KeyboardInterrupt:
-            if self.stopped(first) is None:
-                raise
-            first.fail(InterruptedTaskError("interrupted"))
+        finally:
+            self._stops.pop(id(first), None)
 
     def stop(self, pending: Pending[Any], how: How) -> None:
         """Tells a task to stop; removes a queued one."""
