@@ -113,7 +113,7 @@ def done(pool: ClusterPool, pending: Pending[Searched], most_s: float) -> Search
 def search_of(model: Model, workers: int) -> Task[Searched]:
     """A search that asks others, unless its worker is the only one."""
     work = Search("cpu", OpenSettings(threads=LANES), "both", DEFAULT_PRUNING)
-    return Task(SEARCH, work, model, "cpu", asks=workers if workers > 1 else 0)
+    return Task(SEARCH, work, model, "cpu", asks=workers > 1)
 
 
 def run(model: Model, workers: int) -> dict[str, Any]:
