@@ -151,7 +151,7 @@ class _Job:
         return parts
 
     def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
-        """The file of a cluster; so many that are left share what is left of the budget evenly."""
+        """The file of a cluster; `n_left` clusters share the rest of the budget evenly."""
         pace = Pace(share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt)
         models = {name: self.models[name] for name in names}
         cluster = composed(models, self.settings.shared_inputs, names[0] if len(names) == 1 else "batch")

@@ -20,7 +20,7 @@ from iosched.jobs.exploring.settings import ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Individual
 from iosched.jobs.exploring.trials import Trials
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.optimize_task import Optimize, optimize_on
+from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Pool, Task
 from iosched.jobs.progress import Observer, Silence
@@ -111,7 +111,7 @@ def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
 
 
 def _missing(before: int, found: Found, settings: ExploreSettings) -> tuple[str, ...]:
-    """Says what was not tried, and why; so many trials had ended `before` this call."""
+    """Notes on the trials that were not made. `before` is the number of trials that had ended before this call."""
     counted = f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
     notes = () if len(found.finished) > before else (f"{counted} trials.",)
     missing = settings.trials - len(found.individuals)
@@ -165,7 +165,9 @@ def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt)
             return machine("scoring", waiting)
         assert isinstance(task.work, Cost | Optimize)
         is_measured = resolve(task.work.settings.device, task.model).info.cost_kind == "measured"
-        return machine("measuring", waiting) if is_measured and settings.measure != "none" else nullcontext()
+        if not is_measured or (settings.measure == "none" and task.kind is not OPTIMIZE):
+            return nullcontext()
+        return machine("measuring") if task.kind is OPTIMIZE else machine("measuring", waiting)
 
     return LocalPool(guard=guard, interrupt=interrupt)
 

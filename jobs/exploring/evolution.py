@@ -45,7 +45,7 @@ def next_generation(
 
     As many individuals as there are to be are drawn by roulette, with replacement. Two that follow each other are a
     pair, and exchange with `P_CROSSOVER` all genes behind one place, which is drawn. Of each, with `P_MUTATION`, one
-    gene is drawn anew from all of its candidates. Then the fittest parent takes the place of the first. Where all are
+    gene is drawn again from all of its candidates. Then the fittest parent takes the place of the first. Where all are
     unfit, all are equally likely.
 
     Args:
@@ -116,7 +116,7 @@ def child_of_generation(population: int, seed: int, study: Study, trial: FrozenT
 def child_of_best(population: int, seed: int, study: Study, trial: FrozenTrial) -> Genome:
     """The genome of a trial, made of the best that ended before it began; nothing in the first `population` trials.
 
-    It depends on times that the study has kept, so whoever takes the trial over makes the same.
+    It depends on times that the study has kept, so a process that takes the trial over makes the same.
     """
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if trial.number >= population else []
     begun = trial.datetime_start

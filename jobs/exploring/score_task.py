@@ -105,7 +105,7 @@ def _lacking(work: Score) -> str | None:
 
 
 def _said(here: Context, step: int, value: float) -> bool:
-    """Tells the driver, which knows what other trials had after so many steps; it may end the command."""
+    """Reports a step to the driver, which knows those of other trials and may end the command."""
     here.step(step, value)
     return False
 

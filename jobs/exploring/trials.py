@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -294,7 +294,7 @@ def _costs(trial: _Trial) -> Iterator[tuple[str, ModelCost]]:
         yield device, pending.result()
 
 
-def _covered_s(tasks: Any) -> float:
+def _covered_s(tasks: Iterable[Pending[Any]]) -> float:
     """The seconds in which at least one of the tasks was under way."""
     covered_s = end_s = 0.0
     for began_s, ended_s in sorted((task.began_s, task.ended_s) for task in tasks):

@@ -50,7 +50,8 @@ class LocalPool:
     ) -> None:
         self._profile_db, self._guard = profile_db, guard
         self._interrupt = interrupt or Uninterrupted()
-        self._stops: dict[int, How] = {}
+        self._running: Pending[Any] | None = None
+        self._how: How | None = None
         self._waiting: list[Pending[Any]] = []
         self._stack = ExitStack()
         self._databases: dict[str, ProfileDatabase | None] = {}
@@ -93,7 +94,7 @@ class LocalPool:
         """Runs the oldest queued task unless one of `pending` is done."""
         if any(each.is_done for each in pending) or not self._waiting:
             return
-        first = self._waiting.pop(0)
+        first = self._running = self._waiting.pop(0)
         task, first.began_s = first.task, time.monotonic()
         try:
             with self._guard(task):
@@ -101,18 +102,19 @@ class LocalPool:
         except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
             first.fail(error)
         finally:
-            self._stops.pop(id(first), None)
+            self._running = self._how = None
 
     def stop(self, pending: Pending[Any], how: How) -> None:
         """Tells a task to stop; removes a queued one."""
-        self._stops[id(pending)] = how
-        if pending in self._waiting:
+        if pending is self._running:
+            self._how = how
+        elif pending in self._waiting:
             self._waiting.remove(pending)
             pending.fail(InterruptedTaskError("interrupted"))
 
-    def stopped(self, pending: Pending[Any]) -> How | None:
-        """How a task is to stop; None while it is to continue."""
-        return self._stops.get(id(pending)) or ("now" if self._interrupt.came else None)
+    def stopped(self) -> How | None:
+        """How the running task is to stop; None while it is to continue."""
+        return self._how or ("now" if self._interrupt.came else None)
 
     def opened(self, device: str, model: Model, settings: OpenSettings) -> OpenModel:
         """Opens the model until the pool is closed. Models on one device share its threads."""
@@ -167,7 +169,7 @@ class _LocalContext:
         write_model(self.model.proto, self.model.weights, path)
 
     def stopped(self) -> How | None:
-        return self.pool.stopped(self.pending)
+        return self.pool.stopped()
 
     def step(self, step: int, value: float) -> None:
         self.pending.task.on_said(Step(call=0, step=step, value=value))

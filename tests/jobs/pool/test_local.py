@@ -16,7 +16,7 @@ from iosched.jobs.exploring.score import ScoreCommand
 from iosched.jobs.exploring.score_task import SCORE, Score
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
-from iosched.jobs.pool.task import Context, Kind, Pool, Task
+from iosched.jobs.pool.task import Context, How, Kind, Pool, Task
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
@@ -150,3 +150,22 @@ def test_a_budget_begins_at_once(pool: Pool) -> None:
     found = pool.budget(10.0)
     assert found is not None
     assert began <= (found.opened_s or 0.0) <= time.monotonic()
+
+
+def test_a_stop_is_of_the_running_task_alone(pool: Pool) -> None:
+    seen: list[How | None] = []
+
+    def work(name: str, here: Context) -> str:
+        if name == "first":
+            pool.stop(first, "pruned")
+        seen.append(here.stopped())
+        return name
+
+    kind = Kind("toy", str, str, work)
+    first, second, third = (pool.submit(Task(kind, name, fire(), "cpu")) for name in ("first", "second", "third"))
+    pool.stop(second, "now")
+    assert finish(pool, first, third) == ["first", "third"]
+    pool.stop(first, "now")  # which is done
+    assert finish(pool, pool.submit(Task(kind, "fourth", fire(), "cpu"))) == ["fourth"]
+    assert seen == ["pruned", None, None]
+    assert isinstance(second.error, InterruptedTaskError)
