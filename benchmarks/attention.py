@@ -1,7 +1,7 @@
 """What scheduling and merging give on small transformers on this CPU, beside onnxruntime and its fused attention.
 
     python benchmarks/attention.py bert_mini decoder_mini --length 128     # minutes each; adds to the results
-    python benchmarks/attention.py --write                                 # the table of docs/transformers.md
+    python benchmarks/attention.py --write          # the table of benchmarks/reports/transformers.md
 
 Schedules are searched with each strategy and measured in turn, also where plain onnxruntime would ship, with the model
 as it is on plain onnxruntime, and with each layer's attention as one node of onnxruntime's own (`MultiHeadAttention`).
@@ -40,7 +40,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Strategy
 
 OUT = RESULTS / "attention.json"
-PAGE = Path(__file__).parents[1] / "docs" / "transformers.md"
+PAGE = Path(__file__).parent / "reports" / "transformers.md"
 STRATEGIES = {"sequential": 6.0, "merge": 20.0, "concurrent": 35.0, "both": 35.0}
 """Those that are searched, and for how many seconds, with the comparison that `optimize` ends with."""
 PLAIN, FUSED = "onnxruntime", "onnxruntime, attention fused"

@@ -1,4 +1,4 @@
-"""The tables of docs/papers.md about several models in one, from what `batching.py --paper` found."""
+"""The tables of benchmarks/reports/papers.md about several models in one, from what `batching.py --paper` found."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tables and a chart of what `cpu_profile.py` and `cpu_roofline.py` measured; measures nothing.
 
-    python benchmarks/cpu_profile_page.py [--plot docs/images/cpu-roofline.svg]
+    python benchmarks/cpu_profile_page.py [--plot benchmarks/reports/images/cpu-roofline.svg]
 
-Writes `docs/cpu-where-time-goes.md` from `cpu_profile.template.md`, in which `{{table NAME}}` stands for the times of a
+Writes `reports/cpu-where-time-goes.md` from `cpu_profile.template.md`, where `{{table NAME}}` holds the times of a
 network by the kind of kernel, and `{{losses NAME}}` for the operators where we lose most. A section between
 `<!-- if NAME -->` and `<!-- end -->` is left out where that network, or `cpu-roofline`, was not measured.
 """
@@ -22,7 +22,8 @@ from typing import Any
 from testbed import RESULTS, markdown_table
 
 ROOT = Path(__file__).parents[1]
-PAGE, TEMPLATE = ROOT / "docs" / "cpu-where-time-goes.md", Path(__file__).with_name("cpu_profile.template.md")
+FOLDER = Path(__file__).parent
+PAGE, TEMPLATE = FOLDER / "reports" / "cpu-where-time-goes.md", FOLDER / "cpu_profile.template.md"
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "ours": "ours", "openvino": "OpenVINO"}
 COLOURS = {"onnxruntime": "#e0a458", "ours": "#1d242d", "openvino": "#4c78a8"}

@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_table.py [results/cpu_networks.json] [--write]
 
-Prints the README's table; with `--write` that table is put into the README, and `docs/cpu-networks.md` and its chart
+Prints the README's table; with `--write` that table is put into the README, and `reports/cpu-networks.md` and its chart
 are written anew. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
 `interleave.compare`.
 """
@@ -26,7 +26,8 @@ from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
 
 ROOT = Path(__file__).parents[1]
-PAGE, CHART = ROOT / "docs" / "cpu-networks.md", ROOT / "docs" / "images" / "cpu-networks.svg"
+REPORTS = ROOT / "benchmarks" / "reports"
+PAGE, CHART = REPORTS / "cpu-networks.md", REPORTS / "images" / "cpu-networks.svg"
 
 _DRAWS = 2000
 
@@ -87,7 +88,7 @@ Each row of the first tables is a network:
 - *One after another, on both cores* is our executor without a schedule, with each operator shared out over the cores.
 - *Schedule found* is our executor with the schedule that the search found.
 - The latency of an alternative is followed by its speedup over onnxruntime at its best setting: one latency divided by
-  the other, with a [95 % interval](measurement.md#what-ships).
+  the other, with a [95 % interval](../../docs/measurement.md#what-ships).
 - *Ships* is what `optimize` decided to ship before, from runs of its own. Behind it stands how many times as fast that
   is as the better of onnxruntime and OpenVINO.
 - *Search* is how long the search took.
@@ -101,7 +102,7 @@ The way from plain onnxruntime to the schedule found has four steps. Each column
 a step with what was before it, and says how many times as fast the network became:
 
 - *Alignment* gives the model channels that fill whole blocks. Plain onnxruntime runs both.
-- *Other rewriting* is all else that [is rewritten](cpu.md). Plain onnxruntime runs both.
+- *Other rewriting* is all else that [is rewritten](../../docs/cpu.md). Plain onnxruntime runs both.
 - *Our executor* runs the rewritten nodes one after another, shared out over the cores in its own way. Before, plain
   onnxruntime runs them.
 - *Scheduling* runs them by the schedule found.

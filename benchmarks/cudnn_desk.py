@@ -7,7 +7,7 @@
 It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or what `devices/standin_driver.c` is compiled
 to, which answers the few calls that building makes. A plan that builds is no proof that it runs; one that does not
 build will not run either. With `--variants` it prints instead what cuDNN offers for single kernels that the runtime
-could make, as in docs/cudnn-coverage.md; with `--stored`, how long choosing, building again and loading take.
+could make, as in reports/cudnn-coverage.md; with `--stored`, how long choosing, building again and loading take.
 """
 
 from __future__ import annotations

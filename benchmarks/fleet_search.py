@@ -1,7 +1,7 @@
 """What several workers gain on one search on a real local Ray cluster.
 
     python benchmarks/fleet_search.py [MODEL...] [--workers 1,16] [--rounds 3]
-        [-o benchmarks/results/fleet-search.json] [--page docs/fleet-simulation.md]
+        [-o benchmarks/results/fleet-search.json] [--page benchmarks/reports/fleet-simulation.md]
 
 All is as in `iosched optimize --cluster`: the search, its questions and guesses, Ray and the database; only that
 workers sleep for a seeded length instead of measuring, so that there can be more of them than cores, and that whole

@@ -1,6 +1,6 @@
 """SIMULATED: what a fleet gives, by the state machine that gives out its work and by times that are made up.
 
-    python benchmarks/fleet_simulation.py [-o results.json] [--page docs/fleet-simulation.md]
+    python benchmarks/fleet_simulation.py [-o results.json] [--page benchmarks/reports/fleet-simulation.md]
 
 Beside the tables of the paper on distributed EA-NAS (TPDS): its Table 5 (and Figure 6, which draws it), Figure 7, and
 Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same results come out everywhere.

@@ -1,7 +1,7 @@
 """What a fleet makes of slept work on a real local Ray cluster: speed-up, idle shares, messages and their bytes.
 
     python benchmarks/fleet_slept.py [--workers 1,2,4] [--rounds 3] [-o benchmarks/results/fleet-slept.json]
-        [--page docs/fleet-simulation.md]
+        [--page benchmarks/reports/fleet-simulation.md]
 
 Workers sleep instead of measuring, for seeded lengths, so that there can be more of them than cores: what is measured
 is what the fleet, its transport, Ray and the database cost, and nothing of a device. Jobs are score commands that

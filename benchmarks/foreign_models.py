@@ -1,7 +1,7 @@
 """What comes of models that other programs wrote: each is read, planned for, and run by two plans beside onnxruntime.
 
 python benchmarks/foreign_models.py MODELS.json     tries models, and keeps what came of each
-python benchmarks/foreign_models.py --write         writes the table of docs/foreign-models.md
+python benchmarks/foreign_models.py --write         writes the table of benchmarks/reports/foreign-models.md
 
 MODELS.json is a list of objects: `file` beside it, `made_by`, and where dimensions are open `batch_size` or
 `input_shapes`. The first plan is the greedy schedule, which runs side by side whatever can; the second is the one found
@@ -33,7 +33,7 @@ from iosched.scheduler.document import ScheduleDocument
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "foreign-models.json"
-PAGE = ROOT / "docs" / "foreign-models.md"
+PAGE = ROOT / "benchmarks" / "reports" / "foreign-models.md"
 MARKS = "<!-- measured -->\n", "<!-- /measured -->"
 PLANS = ("side by side", "V100")
 _NO_ESTIMATE = "latencies are known for floats alone"

@@ -1,4 +1,4 @@
-"""Holds the analytic model's kernels against kernels that others measured on real GPUs; see docs/analytic-evidence.md.
+"""Holds the analytic model's kernels against kernels that others measured on real GPUs; reports/analytic-evidence.md.
 
 Run as `python benchmarks/kernels.py --data FOLDER [-o FILE.json] [--plot FILE.png]`; it measures nothing. What the
 folder holds is said in `measured.py`. Errors are those of shapes that no fit has seen, if nothing else is said.

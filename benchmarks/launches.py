@@ -178,7 +178,7 @@ def _ms(cost: AnalyticCost, schedule: Schedule) -> float:
 
 
 def print_tables(record: Record) -> None:
-    """The tables of docs/analytic-evidence.md."""
+    """The tables of benchmarks/reports/analytic-evidence.md."""
     print_table(
         ["network, batch", "published: one stream, several", "model's GPU", "sequential", "greedy", "found"],
         [
@@ -239,7 +239,7 @@ def named_file(text: str) -> tuple[str, Path]:
 
 
 def main() -> None:
-    """Prints and writes what docs/analytic-evidence.md says of launches."""
+    """Prints and writes what benchmarks/reports/analytic-evidence.md says of launches."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=named_file, action="append", default=[], metavar="NAME=FILE.onnx")
     parser.add_argument("-o", "--output", type=Path)

@@ -1,4 +1,4 @@
-"""Writes docs/papers.md: the page's text, with numbers and tables from the results files.
+"""Writes benchmarks/reports/papers.md: the page's text, with numbers and tables from the results files.
 
     python benchmarks/papers_page.py      # after any of the results below has changed
 
@@ -20,7 +20,7 @@ from published import V100_MS
 
 FOLDER = Path(__file__).parent
 TEMPLATE = FOLDER / "papers.template.md"
-PAGE = FOLDER.parent / "docs" / "papers.md"
+PAGE = FOLDER / "reports" / "papers.md"
 NETWORKS = tuple(V100_MS)
 WIDTH = 125
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def page() -> str:
-    """The text of docs/papers.md."""
+    """The text of benchmarks/reports/papers.md."""
     tables = {table.__name__: table() for table in (*TABLES, *BATCHING_TABLES)}
     text = TEMPLATE.read_text(encoding="utf-8").format_map({**results("papers"), **derived(), **tables})
     spaced = re.sub(r"(?<=\d)%", " %", text)

@@ -1,4 +1,4 @@
-"""The tables of docs/papers.md: published numbers beside those of the results files."""
+"""The tables of benchmarks/reports/papers.md: published numbers beside those of the results files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Writes docs/robustness.md from the results of fuzz.py, faults.py, soak.py and backend_suite.py. Measures nothing.
+"""Writes benchmarks/reports/robustness.md from the results of fuzz.py, faults.py, soak.py and backend_suite.py. Measures nothing.
 
-python benchmarks/robustness_page.py > docs/robustness.md
+python benchmarks/robustness_page.py > benchmarks/reports/robustness.md
 """
 
 # ruff: noqa: E501 - lines of the page
@@ -252,7 +252,7 @@ _TEXT = """# What happens to damaged files, and when the machine fails
 This page is for those who give iosched files of strangers, or run it where disks fill up and processes are killed. It says
 what iosched does then, how that was tried, and what is not promised.
 
-If a command cannot do its work, it says so in a few lines on stderr and ends with an [exit code](exit-codes.md). These are
+If a command cannot do its work, it says so in a few lines on stderr and ends with an [exit code](../../docs/exit-codes.md). These are
 the rules of this page: a command never crashes, hangs, takes all of the machine's memory, shows a traceback, touches files
 that are none of its business, or leaves half a result.
 

@@ -1,4 +1,4 @@
-"""Says how well a few measured kernels of a GPU tell what its other kernels take; see docs/analytic-evidence.md.
+"""Says how well a few measured kernels of a GPU tell what its other kernels take; see reports/analytic-evidence.md.
 
 Run as `python benchmarks/scaling.py --data FOLDER [-o FILE.json]`; it takes a minute and measures nothing. The folder
 is that of `kernels.py`. Of kernels that others measured on a GPU some are drawn as those of a network; a few of them,

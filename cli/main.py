@@ -21,7 +21,7 @@ COMMANDS = {
     "run": "getting-started.md#run-it",
     "bench": "measurement.md",
     "diff": "regressions.md",
-    "matrix": "ablations.md",
+    "matrix": "ranking.md",
     "rank": "ranking.md",
     "explore": "exploring.md",
     "inspect": "search.md",

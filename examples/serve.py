@@ -12,7 +12,7 @@ It speaks the JSON of the Open Inference Protocol (KServe and Triton know it as 
 Each process opens the model for itself, after it was started, on cores of its own (docs/serving.md). SIGTERM lets
 requests that are under way end.
 
-A file for several batch sizes (docs/batch-sizes.md) takes requests of any batch size up to the largest of them, or to
+A file for several batch sizes (docs/throughput.md) takes requests of any batch size up to the largest of them, or to
 --largest-batch. The sizes with a schedule are opened before the first request, another one by its first request.
 """
 

@@ -101,7 +101,7 @@ class SelfTest:
         if self.passed:
             return None
         kind = MismatchError if all(isinstance(each.error, MismatchError) for each in self.failed) else ExecutionError
-        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; docs/first-gpu-run.md says what to send")
+        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; docs/cuda.md says what to send")
 
     def _part(self, part: str) -> str:
         outcomes = [each.outcome for each in self.results if each.part == part]

@@ -1,4 +1,4 @@
-"""docs/first-gpu-run.md names what there is: extras, checks, and how long the first measurement takes."""
+"""docs/cuda.md names what there is: extras, checks, and how long the first measurement takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iosched.jobs.selftest import CheckResult, SelfTest
 from iosched.profiler.devices.cuda.checks import MODEL, cuda_checks
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "first-gpu-run.md").read_text()
+PAGE = (ROOT / "docs" / "cuda.md").read_text().partition("## The first hour on a GPU\n")[2]
 
 
 def test_extras_are_those_of_the_package() -> None:
@@ -45,5 +45,5 @@ def test_the_first_measurement_is_what_the_script_does(monkeypatch: pytest.Monke
 
 def test_failed_checks_say_where_to_read_on() -> None:
     failed = SelfTest("cuda:0", "GPU", {}, [CheckResult("kernels", "Pool", "failed", error=ValueError())], 1.0)
-    assert "docs/first-gpu-run.md" in str(failed.failure)
+    assert "docs/cuda.md" in str(failed.failure)
     assert {"--selftest", "--debug"} <= {name for each in cli.get_command(None, "devices").params for name in each.opts}  # type: ignore[arg-type,union-attr]

@@ -70,7 +70,7 @@ def test_a_link_out_of_docs_leads_to_an_added_page_or_into_the_repository(target
 
 def test_links_of_an_added_page_are_seen_from_where_it_is_on_the_site() -> None:
     text = "[a](docs/cpu.md#b) and ![c](docs/images/c.svg), [d](CHANGELOG.md), [e](LICENSE)"
-    assert links.mended(text, "README.md", "project/readme.md") == (
+    assert links.mended(text, "CONTRIBUTING.md", "project/contributing.md") == (
         f"[a](../cpu.md#b) and ![c](../images/c.svg), [d](changelog.md), [e]({links.URL}LICENSE)"
     )
 

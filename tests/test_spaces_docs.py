@@ -1,4 +1,4 @@
-"""`docs/spaces.md` says what the spaces are, and its example makes variants that run."""
+"""`docs/exploring.md` says what the spaces are, and its example makes variants that run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iosched.models.spaces.lookup import NAMES, builtin_space, find_space
 from iosched.models.spaces.redraw import Redraw
 from iosched.models.spaces.space import Space
 
-PAGE = (Path(__file__).parent.parent / "docs" / "spaces.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "exploring.md").read_text().partition("## Spaces of networks\n")[2]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,7 +18,7 @@ from small_models import branches
 from iosched.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## When outputs differ\n")[0]
 QUOTED = re.findall(r"```text\n(.*?)\n```", PAGE, re.DOTALL)
 PROVOKED = [block.removeprefix("$ ").split("\n", 1) for block in QUOTED if block.startswith("$ ")]
 OTHERS = [block for block in QUOTED if not block.startswith("$ ")]

@@ -14,10 +14,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 URL = "https://github.com/iosched/iosched/blob/main/"
 ADDED = {
-    "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
-    "benchmarks/README.md": "project/benchmarks.md",
     "examples/README.md": "project/examples.md",
 }
 # Code, in which nothing is a link, or else the target of a link.

@@ -37,7 +37,7 @@ def test_before_is_the_first_choice_in_nhwc_and_now_the_guess_in_the_layout_that
 
 
 def test_the_page_has_the_tables_of_the_results(script: Callable[[str], ModuleType]) -> None:
-    layouts, page = script("cudnn_layouts"), (TOP / "docs/cudnn-coverage.md").read_text(encoding="utf-8")
+    layouts, page = script("cudnn_layouts"), (TOP / "benchmarks/reports/cudnn-coverage.md").read_text(encoding="utf-8")
     found = [layouts.read(path) for path in RESULTS]
     for table in (layouts.table, layouts.before_and_now, layouts.left):
         assert "\n".join(table(found)) in page

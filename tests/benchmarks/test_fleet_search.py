@@ -22,7 +22,7 @@ def runs() -> list[dict[str, Any]]:
 
 
 def test_the_page_has_the_table_of_the_results(script: Script, runs: list[dict[str, Any]]) -> None:
-    assert script("fleet_search").table(runs) in (ROOT / "docs/fleet-simulation.md").read_text()
+    assert script("fleet_search").table(runs) in (ROOT / "benchmarks/reports/fleet-simulation.md").read_text()
 
 
 def test_all_cases_took_turns(runs: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ def results() -> dict[str, Any]:
 
 
 def test_the_page_has_the_tables_of_the_results(script: Script, results: dict[str, Any]) -> None:
-    page = (ROOT / "docs/fleet-simulation.md").read_text()
+    page = (ROOT / "benchmarks/reports/fleet-simulation.md").read_text()
     simulation = script("fleet_simulation")
     assert simulation.page_with(page, results) == page, "stale: run the script with --page"
     assert all(table in page for table in simulation.tables(results).values())

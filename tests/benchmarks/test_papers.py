@@ -1,4 +1,4 @@
-"""docs/papers.md says what the results files say, and these what the program says."""
+"""benchmarks/reports/papers.md says what the results files say, and these what the program says."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def _networks_built_once(script, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_has_the_numbers_of_the_results_files(script) -> None:
-    written = (ROOT / "docs" / "papers.md").read_text()
+    written = (ROOT / "benchmarks" / "reports" / "papers.md").read_text()
     assert written == script("papers_page").page(), "stale: run  python benchmarks/papers_page.py"
 
 
 def test_the_pages_scripts_exist() -> None:
-    named = re.findall(r"python (benchmarks/\w+\.py)", (ROOT / "docs" / "papers.md").read_text())
+    named = re.findall(r"python (benchmarks/\w+\.py)", (ROOT / "benchmarks" / "reports" / "papers.md").read_text())
     assert len(set(named)) >= 5
     for path in named:
         assert (ROOT / path).is_file(), path
 
 
 def test_every_headline_of_the_page_is_reached_from_its_first_table() -> None:
-    text = (ROOT / "docs" / "papers.md").read_text()
+    text = (ROOT / "benchmarks" / "reports" / "papers.md").read_text()
     places = {
         re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^### (.*)", text, re.MULTILINE)
     }
@@ -57,7 +57,7 @@ def test_every_headline_of_the_page_is_reached_from_its_first_table() -> None:
 
 
 def test_what_the_page_says_of_merging_and_of_autotuned_kernels_follows_from_the_numbers(script, results) -> None:
-    text = " ".join((ROOT / "docs" / "papers.md").read_text().split())
+    text = " ".join((ROOT / "benchmarks" / "reports" / "papers.md").read_text().split())
     squeezenet, published = results["dos"]["squeezenet"], script("published")
     assert "The model merges all twelve too: 38 of 50 kernels are left" in text
     assert (squeezenet["sequential"]["kernels"], squeezenet["dos"]["kernels"]) == (50, 50 - 12)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STALE = "stale: run  python benchmarks/robustness_page.py > docs/robustness.md"
+STALE = "stale: run  python benchmarks/robustness_page.py > benchmarks/reports/robustness.md"
 
 
 def results(name: str) -> Any:
@@ -20,7 +20,7 @@ def results(name: str) -> Any:
 
 def test_the_page_is_that_of_the_results(script: Callable[[str], ModuleType]) -> None:
     made = script("robustness_page").page(*map(results, ("fuzz", "faults", "soak", "onnx-backend")))
-    assert (ROOT / "docs" / "robustness.md").read_text() == made, STALE
+    assert (ROOT / "benchmarks" / "reports" / "robustness.md").read_text() == made, STALE
 
 
 @pytest.mark.parametrize(("kind", "cases"), [("models", 10_000), ("schedules", 2_000), ("stores", 500)])

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def written(page: str) -> str:
-    return (ROOT / "docs" / page).read_text().partition("<!-- measured -->")[2].partition("<!-- /measured -->")[0]
+    return (ROOT / page).read_text().partition("<!-- measured -->")[2].partition("<!-- /measured -->")[0]
 
 
 def results(name: str) -> dict[str, object]:
@@ -22,17 +22,23 @@ def results(name: str) -> dict[str, object]:
 def test_transformers_are_as_fast_as_the_raw_samples_say(script: Callable[[str], ModuleType]) -> None:
     cases = results("attention.json")["cases"]
     table = script("attention").table(cases)
-    assert table.strip() == written("transformers.md").strip(), "stale: run  python benchmarks/attention.py --write"
+    assert table.strip() == written("benchmarks/reports/transformers.md").strip(), (
+        "stale: run  python benchmarks/attention.py --write"
+    )
 
 
 def test_several_batch_sizes_take_what_the_raw_samples_say(script: Callable[[str], ModuleType]) -> None:
     tables = script("batch_sizes").measured_text(results("batch-sizes.json"))
-    assert tables.strip() == written("batch-sizes.md").strip(), "stale: run  python benchmarks/batch_sizes.py --write"
+    assert tables.strip() == written("docs/throughput.md").strip(), (
+        "stale: run  python benchmarks/batch_sizes.py --write"
+    )
 
 
 def test_foreign_models_came_to_what_the_results_say(script: Callable[[str], ModuleType]) -> None:
     table = script("foreign_models").table(foreign())
-    assert table.strip() == written("foreign-models.md").strip(), "stale: run  foreign_models.py --write"
+    assert table.strip() == written("benchmarks/reports/foreign-models.md").strip(), (
+        "stale: run  foreign_models.py --write"
+    )
 
 
 def test_no_foreign_model_is_run_wrongly() -> None:

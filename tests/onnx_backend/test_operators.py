@@ -83,5 +83,5 @@ def test_on_plans_for_streams(opened: Opened) -> None:
 
 def test_the_published_counts_are_those_of_these_versions() -> None:
     if not is_published():
-        pytest.skip("docs/robustness.md was written for other versions of onnx and onnxruntime")
+        pytest.skip("benchmarks/reports/robustness.md was written for other versions of onnx and onnxruntime")
     assert published()["onnxruntime_runs"] == len(case_names())

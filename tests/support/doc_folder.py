@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from iosched.models.zoo.network import Network
 
-_SPACE = ROOT / "docs" / "spaces.md"
+_SPACES = (ROOT / "docs" / "exploring.md").read_text().partition("## Spaces of networks\n")[2]
 
 # What a reader has done before, whatever the page: a model optimized, one of several, and results of yesterday.
 _BEFORE = """
@@ -42,7 +42,7 @@ def prepare(folder: Path, shell: Shell) -> None:
     onnx.save(_of_words("ids", "mask"), folder / "encoder.onnx")
     onnx.save(_base(), folder / "base.onnx")
     np.save(folder / "x.npy", np.zeros((1, 8, 14, 14), np.float32))
-    codes = re.findall(r"```python\n(.*?)```", _SPACE.read_text(), re.DOTALL)
+    codes = re.findall(r"```python\n(.*?)```", _SPACES, re.DOTALL)
     for name, code in zip(("space.py", "evolving.py"), codes, strict=True):
         (folder / name).write_text(code)
     (folder / "docs").mkdir()
@@ -80,7 +80,7 @@ def _of_words(ids: str, mask: str) -> onnx.ModelProto:
 
 
 def _base() -> onnx.ModelProto:
-    """A block that the space of docs/spaces.md matches."""
+    """A block that the space of docs/exploring.md matches."""
     net = Network("base")
     x = net.conv(net.input(3, 8), 4, 1, "block/first")
     x = net.conv(x, 4, 3, "block/middle", padding=1)

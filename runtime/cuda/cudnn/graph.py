@@ -4,7 +4,7 @@ Developer notes:
     * The order of what follows a convolution decides which engines cuDNN has. Precompiled ones know
       conv -> + residual -> + bias -> ReLU, with the bias in the type of the tensors. Any other order or activation, and
       a ReLU without a bias, is compiled at run time: seconds for each engine, and no tuned one in strict float32. See
-      docs/cudnn-coverage.md.
+      benchmarks/reports/cudnn-coverage.md.
     * The frontend promises cuDNN that every address is a multiple of 16 bytes.
 """
 

@@ -2,7 +2,8 @@
 
 An engine may know one layout of images only, or no tensors with gaps, or only channels in multiples of four or eight.
 cuDNN offers it for all else too, with kernels before and behind it that copy whole tensors in every run. How large its
-workspace is tells that. All of this was found by building plans for described GPUs; see docs/cudnn-coverage.md.
+workspace is tells that. All of this was found by building plans for described GPUs:
+benchmarks/reports/cudnn-coverage.md.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Conv:
     channels. A line is an image of one row to cuDNN.
 
     cuDNN has tuned engines for identity and ReLU, with a bias, and with a residual where that lies in memory as y does;
-    see docs/cudnn-coverage.md for all else.
+    see benchmarks/reports/cudnn-coverage.md for all else.
 
     Attributes:
         pads: begins of all axes, then ends; none negative.

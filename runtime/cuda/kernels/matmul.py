@@ -1,7 +1,8 @@
 """Products of matrices by cuDNN: by a matrix of weights as convolutions of single pixels, others in batches.
 
 cuDNN's tuned engines for convolutions know a bias and a ReLU in all precisions; for `matmul` it has none in strict
-float32, where a kernel of our own does it, and compiles all others at run time. See docs/cudnn-coverage.md.
+float32, where a kernel of our own does it, and compiles all others at run time
+(benchmarks/reports/cudnn-coverage.md).
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def _is_for_cudnn(builder: Builder, found: _Product) -> bool:
 def _row_multiple(builder: Builder) -> int:
     """How many elements rows of both factors have to be multiples of, for cuDNN to multiply them in batches.
 
-    Found by building plans at a desk, with cuDNN 9.10 and 9.19; see docs/cudnn-coverage.md.
+    Found by building plans at a desk, with cuDNN 9.10 and 9.19; see benchmarks/reports/cudnn-coverage.md.
     """
     if builder.precision.dtype != "float16" or builder.gpu.capability > _AMPERE:
         return 1
