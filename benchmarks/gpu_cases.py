@@ -217,7 +217,7 @@ def _ablations() -> tuple[Case, ...]:
         )
         for size in (1, 16, 64)
     )
-    words = ("-P", "-m", "iosched", "matrix", "zoo:inception_v3", "--devices", "cuda:{gpu}", "--batch-sizes", "1,16,64")
+    words = ("-P", "-m", "iosched", "matrix", "zoo:inception_v3", "--device", "cuda:{gpu}", "--batch-sizes", "1,16,64")
     matrix = CommandCase("batch", "matrix", (*words, "--json", "--profile-db", "{database}"), 60.0, "matrix-gpu.json")
     return (*additive, *batch, matrix)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.complete import complete_model
+from iosched.cli.help import Command
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.intervals import COMPARED
 from iosched.cli.members import files_of, parse_named, read_models
@@ -130,63 +131,69 @@ def _settings(
     )
 
 
-@click.command(name="batch", short_help="Put several MODELS into one file that runs them fastest.")
+@click.command(
+    name="batch",
+    cls=Command,
+    short_help="Put several MODELS into one file that runs them fastest.",
+    basic="output schedule policy memory share-input device budget replace dry-run json",
+)
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @output_option(
     "-o",
     "--output",
     metavar="OUT.onnx",
-    text=f"Where to write the model; '-' is stdout. If memory does not suffice for one file: OUT.1.onnx, OUT.2.onnx, … "
-    f"Default: {_DEFAULT} in the working folder.",
+    text=f"Model to write; '-' is stdout. Default: {_DEFAULT}.\n\nIf memory does not suffice for one file, OUT.1.onnx, "
+    "OUT.2.onnx, … are written.",
 )
 @output_option(
     "--schedule",
     metavar="OUT.json",
-    text="Where to write the schedule; '-' is stdout. Default: OUT.schedule.json in the working folder if -o names a "
-    "file, else nowhere; the model carries it inside.",
+    text="Schedule to write; '-' is stdout. Default: OUT.schedule.json if -o names a file.\n\nThe model also carries "
+    "the schedule.",
 )
 @click.option(
     "--policy",
     type=click.Choice(POLICY_NAMES),
     default="auto",
     show_default=True,
-    help="Which operators become one. 'dpbat': those where it is worth its price. 'greedy': all that are alike. "
-    "'fcfs': those from the inputs up to the first that differs. 'auto': as 'dpbat', and with less batching too. "
-    "'serial' and 'packed' batch nothing, and run models one after another or side by side.",
+    metavar="NAME",
+    help=f"Which operators to batch: {', '.join(POLICY_NAMES)}.\n\n'dpbat' batches where the gain exceeds the cost. "
+    "'greedy' batches all equal operators, 'fcfs' those from the inputs to the first difference. 'auto' tries 'dpbat' "
+    "and less batching. 'serial' and 'packed' batch nothing: models run one after another or in parallel.",
 )
 @click.option(
     "--memory",
     metavar="16GB",
     callback=lambda ctx, param, text: None if text is None else parse_memory(text),
-    help="What the models in one file may take together. Default: the memory of the device, where that is known.",
+    help="Memory limit for the models of one file. Default: that of the device, if known.",
 )
 @click.option(
     "--share-input",
     metavar="NAME",
     multiple=True,
-    help="Input NAME is fed once, to all models that have it. What models compute alike from it is computed once.",
+    help="Feed input NAME once to all models that have it.\n\nEqual operators on it are computed once.",
 )
 @planning_device_options
 @binding_options
-@precision_option("What a GPU computes in, attached or planned for.")
+@precision_option("Number format of the computation on a GPU.")
 @budget_option(
-    "Be done after about so many seconds, with the best that was found by then.",
+    "End after about SECONDS with the best result so far.",
 )
 @searched_options
 @click.option(
     "--skip-broken",
     is_flag=True,
-    help="Leave out models that cannot be read or run, and say which. Without it, one such model ends the command.",
+    help="Leave out models that cannot be read or run, with a note. By default such a model is an error.",
 )
 @click.option(
     "--replace",
     "replacements",
     metavar="NAME=NEW.onnx",
     multiple=True,
-    help="MODEL is a file that 'batch' wrote. Give model NAME in it the weights of NEW.onnx, which has to have the "
-    "same structure. Nothing is searched. Repeat for several.",
+    help="Replace the weights of model NAME in a file of 'batch'. Repeat for several.\n\nNEW.onnx must have the same "
+    "structure. Nothing is searched.",
 )
-@click.option("--dry-run", is_flag=True, help="Print which models come together and what they share; measure nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the composition only; measure nothing.")
 @json_option
 @verbosity_options
 @gathered("settings", _settings)
@@ -200,18 +207,18 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Put several MODELs into one ONNX file, and find the fastest way to run them all on this device.
+    """Put several MODELs into one ONNX file, with the fastest way to run them all.
 
-    A MODEL is NAME=FILE, or FILE, whose stem is then its name. Inputs and outputs have the model's name before their
-    own: a/data, b/prob. So --input-shape a/data=1x3x224x224 is of model a alone.
+    A MODEL is NAME=FILE, or FILE with its stem as the name. Inputs and outputs get the model's name as a prefix, as in
+    a/data and b/prob, so --input-shape a/data=1x3x224x224 applies to model a alone.
 
-    What is equal in several models is stored and computed once. Equal operators of different models become one operator
-    where that is worth it.
+    Equal weights are stored once, and equal work on a shared input is computed once. Equal operators of different
+    models become one operator where that is faster.
 
-    The file is measured in turn with two rivals: the models one after another, by the best schedules or sessions, and
-    the models side by side, in sessions of their own. If it is not faster than both, the faster rival ships, and the
-    table says so. Before anything is written, every model's outputs are compared with onnxruntime's. Ctrl-C on a
-    terminal asks whether to write the fastest way found so far.
+    The file is compared with two baselines: the models one after another, each by its best schedule or session, and the
+    models in parallel, each in a session of its own. If it is not faster than both, the faster baseline ships, and the
+    table reports it. Every model's outputs are compared with onnxruntime's before a file is written. Ctrl-C on a
+    terminal asks whether to write the best result so far.
 
     \b
     Examples:

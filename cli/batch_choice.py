@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 Shapes = Callable[[], Mapping[str, tuple[int, ...]]]
 """The shapes of inputs that files are given for, read when they are needed."""
 
-which_schedule_option = batch_size_option(
-    "In a file with schedules for several batch sizes, take the one for N. Default: the smallest."
-)
+which_schedule_option = batch_size_option("Schedule to use in a file for several batch sizes. Default: the smallest.")
 """`--batch-size` of commands that read a schedule: which of several they take."""
 
 INSIDE = "the schedules inside the model"

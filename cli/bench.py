@@ -11,6 +11,7 @@ from warnings import catch_warnings
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.help import Command
 from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
@@ -56,28 +57,34 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
 """
 
 
-@click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
+@click.command(
+    name="bench",
+    cls=Command,
+    short_help="Compare schedules of MODEL and other runtimes by interleaved runs.",
+    basic="with baseline batch-size device background-load plot json",
+)
 @model_argument
 @click.option(
     "--with",
     "names",
     type=click.Choice(tuple(ROWS)),
     multiple=True,
-    help="What to measure, beside 'sequential' and, if MODEL has a schedule, 'iosched'. Repeat for several. Default: "
-    "all schedules except dos, and the other runtimes of the device, except torch-compile, which takes minutes, and "
-    "except onnxruntime-sessions and openvino-streams, which run a request for each core at the same time.",
+    metavar="NAME",
+    help=f"Row to measure. Repeat for several.\n\n'sequential' is always measured, and 'iosched' if MODEL has a "
+    f"schedule. Rows: {', '.join(ROWS)}. Default: all except dos, torch-compile (takes minutes), and "
+    "onnxruntime-sessions and openvino-streams (concurrent requests).",
 )
 @click.option(
     "--baseline",
     type=click.Choice(tuple(ROWS)),
     metavar="NAME",
-    help="Also show how much faster each row is than this one, which has to be measured.",
+    help="Also show each row's speedup over this one.",
 )
 @click.option(
     "--schedule",
     shell_complete=complete_file,
     metavar="F",
-    help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL.",
+    help="Schedule of the row 'iosched'; '-' is stdin. Default: that in MODEL.",
 )
 @click.option(
     "--batch-size",
@@ -85,7 +92,7 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     type=click.IntRange(min=1),
     multiple=True,
     metavar="N",
-    help="Batch size. Repeat for several: each is a table, or a line of JSON, of its own.",
+    help="Batch size. Repeat for several: a table, or a line of JSON, for each.",
 )
 @input_shape_option
 @device_options
@@ -95,8 +102,8 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     default=50,
     show_default=True,
     metavar="N",
-    help="Samples of each row; rows are measured in turn, A B C A B C. p99 takes 368 runs, of which a round has up to "
-    "ten if they are short.",
+    help="Samples of each row.\n\nRows are interleaved: A B C A B C. p99 takes 368 runs; a round has up to ten if they "
+    "are short.",
 )
 @click.option(
     "--background-load",
@@ -104,10 +111,10 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     default=0,
     show_default=True,
     metavar="N",
-    help="Start N processes that keep a core busy each while the rows are measured, as on a shared machine.",
+    help="Keep N cores busy with other processes meanwhile.",
 )
 @profile_db_option
-@output_option("--plot", metavar="F.svg", text="Write a bar chart of the rows as SVG; '-' is stdout.")
+@output_option("--plot", metavar="F.svg", text="Write a bar chart as SVG; '-' is stdout.")
 @json_option
 @verbosity_options
 def command(
@@ -125,14 +132,14 @@ def command(
     plot: Destination | None,
     as_json: bool,
 ) -> None:
-    """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
+    """Compare schedules of MODEL, plain onnxruntime and other runtimes.
 
-    Rows are measured in turn, so that a disturbance of the machine hits all of them. In its turn, each is run once
-    after a rest (or on an idle GPU), which is a column of its own, and then several times in a row.
+    Rows are interleaved, so that interference from other processes affects all of them. In each round, a row runs once
+    after idle, which is a column of its own, and then several times in succession.
 
-    p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. Speed-up is against 'sequential': its
-    p50 divided by that of the row, with a 95 % interval. A difference inside the interval is none. --baseline adds the
-    same against another row. --background-load shows p50, p90 and p99 next to busy processes.
+    p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. The speedup is the p50 of
+    'sequential' divided by that of the row, with a 95 % interval. A difference within the interval is no difference.
+    --baseline adds the speedup over another row. --background-load shows p50, p90 and p99 next to busy processes.
 
     \b
     Examples:

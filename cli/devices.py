@@ -5,27 +5,27 @@ from __future__ import annotations
 import click
 
 from iosched.cli.cluster import refuse_cluster
+from iosched.cli.help import Command
 from iosched.cli.options import cluster_option, json_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
 from iosched.models.errors import UsageError
 
 
-@click.command(name="devices", short_help="Devices seen, and what is missing to use them.")
+@click.command(name="devices", cls=Command, short_help="List devices, and what is missing to use them.")
 @click.option(
     "--selftest",
     "tries",
     is_flag=True,
-    help="Try the first GPU, or DEVICE, and say in one line what works: each kernel, plans of cuDNN, a captured graph "
-    "and a small network are compared with what they should compute. Exit 4 if only numbers differ, 1 if a check fails "
-    "otherwise.",
+    help="Test a device, and report in one line what works.\n\nEach kernel, cuDNN plans, a captured graph and a small "
+    "network are compared with reference results. Exit 4 if only numbers differ, 1 if a check fails otherwise.",
 )
-@click.option("--device", metavar="DEVICE", help="What --selftest tries: cuda[:N] or cpu.  [default: cuda]")
-@cluster_option("List the devices of a cluster instead, what a worker on each says of itself, and what is in the way.")
+@click.option("--device", metavar="DEVICE", help="Device that --selftest tests: cuda[:N] or cpu.  [default: cuda]")
+@cluster_option("List the devices of a Ray cluster and their problems instead.")
 @json_option
 @verbosity_options
 def command(tries: bool, device: str | None, cluster: str | None, as_json: bool) -> None:
-    """List the devices of this machine, what is missing to use them, and GPUs that can be planned for."""
+    """List the devices of this machine, what is missing to use them, and the GPUs that can be simulated."""
     if tries or device is not None:
         refuse_cluster(cluster, "--selftest tries a device of this machine")
     elif cluster is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.help import Command
 from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_result, note, verbose
@@ -62,28 +63,31 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
     return float(found[1]) / 100
 
 
-@click.command(name="diff", short_help="Two schedules operator by operator, or two bench results with a gate.")
+@click.command(
+    name="diff",
+    cls=Command,
+    short_help="Compare two schedules, or two bench results with a regression gate.",
+    basic="max-regression row relative-to json",
+)
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.option(
     "--max-regression",
     callback=parse_percent,
     metavar="P%",
-    help="For results of 'bench': exit with 4 if a row is slower in B than in A by more than P %, and the whole "
-    "interval of its ratio lies above that.",
+    help="Exit 4 if a row is slower in B by more than P %.\n\nThe whole interval of its ratio must be above P %.",
 )
 @click.option(
     "--row",
     "rows",
     multiple=True,
     metavar="NAME",
-    help="The row that --max-regression is about. Repeat for several.  [default: iosched]",
+    help="Row that --max-regression checks. Repeat for several.  [default: iosched]",
 )
 @click.option(
     "--relative-to",
     metavar="NAME",
-    help="For results of 'bench': divide each row by this one, round by round, before it is compared. Then it makes no "
-    "difference if the machine was slower all the while.",
+    help="Divide all rows by this one, round by round.\n\nThis removes differences in the machine's speed.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed of the bootstrap."
@@ -94,8 +98,8 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
     type=click.IntRange(min=1),
     multiple=True,
     metavar="N",
-    help="In files with schedules for several batch sizes, compare the one for N. Given twice, the first N is for A "
-    "and the second for B. Default: the smallest.",
+    help="Schedule to compare in files for several batch sizes. Default: the smallest.\n\nIf repeated, the first N "
+    "is for A and the second for B.",
 )
 @click.option("--anyway", is_flag=True, help="Compare even if models, devices or batch sizes differ.")
 @json_option
@@ -113,17 +117,15 @@ def command(
 ) -> None:
     """Compare A with B: two schedules, or two results of 'bench --json'. '-' is stdin.
 
-    Of two schedules (schedule files or optimized models), it says which operators run in another stage or group, are
-    merged differently, or are in one schedule only. It puts stages with their latencies side by side; -v also shows
-    stages that are alike. Exit 0 if all operators run alike, 4 if not. Latencies alone make no difference.
+    For schedules (schedule files or optimized models), it lists operators that run in another stage or group, are
+    merged differently, or are in one schedule only. A table shows both schedules' stages with latencies; -v adds equal
+    stages. Exit 0 if all operators run alike, else 4. Latencies alone are no difference.
 
-    Of two results, it compares medians: B over A, with a bootstrap interval of 95 %. Exit 0, or 4 if --max-regression
-    is given and fails.
+    For results, it compares medians: B over A, with a 95 % bootstrap interval. Exit 0, or 4 if --max-regression fails.
 
     \b
     Examples:
       iosched diff old.schedule.json model.iosched.onnx
-      iosched diff model.iosched.onnx model.iosched.onnx --batch-size 1 --batch-size 16 --anyway
       iosched diff baseline.json now.json --relative-to onnxruntime --max-regression 3%
     """
     if before == STDIN == after:

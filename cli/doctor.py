@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.complete import complete_model
+from iosched.cli.help import Command
 from iosched.cli.objects import json_object
 from iosched.cli.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
 from iosched.cli.output import emit_result
@@ -20,25 +21,26 @@ if TYPE_CHECKING:
     from iosched.jobs.doctor.section import Asked
 
 
-@click.command(name="doctor", short_help="What a bug report needs, what is wrong here, and the way out.")
+@click.command(
+    name="doctor", cls=Command, short_help="Report problems of the installation and how to fix them.", basic="json"
+)
 @click.argument("model", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @click.option(
     "--profile-db",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="F",
-    help="Profile database to look at. Default: that of the environment, of a file of settings, or one in your cache "
-    "folder.",
+    help="Profile database to check. Default: the one that commands would use.",
 )
 @binding_options
 @json_option
 @verbosity_options
 def command(model: str | None, profile_db: Path | None, binding: Binding, as_json: bool) -> None:
-    """Say what is installed here, what is wrong with it, and how to mend it.
+    """Report the installation, its problems and how to fix them.
 
-    Packages are imported, the profile database is read through, and so are files of settings, also wrong ones; nothing
-    is changed. With MODEL, its kernels on the CPU are counted by how they are called. Each finding is a line: what,
-    where, and the way out. What is broken makes exit code 1; remarks do not. Paths below your home begin with '~' and
-    addresses are left out, so that all of it can go into a report.
+    It imports the packages and reads the profile database and all settings files; nothing is changed. With MODEL, it
+    counts the CPU kernels of the model by how they are called. Each finding is a line with a fix. Problems exit with 1,
+    notes do not. Paths below your home begin with '~' and addresses are left out, so the output can go into a bug
+    report.
 
     \b
     Examples:

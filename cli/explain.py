@@ -11,6 +11,7 @@ import click
 
 from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.help import Command
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
 from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
@@ -47,14 +48,19 @@ _WHY: Mapping[Verdict, str] = {
 }
 
 
-@click.command(name="explain", short_help="Why an operator is in its stage, and what the alternatives cost.")
+@click.command(
+    name="explain",
+    cls=Command,
+    short_help="Show why an operator is in its stage, and the cost of the alternatives.",
+    basic="model measurements json",
+)
 @click.argument("schedule", metavar="SCHEDULE", shell_complete=complete_file)
 @click.argument("operator", metavar="OPERATOR")
 @click.option(
     "--model",
     shell_complete=complete_model,
     metavar="MODEL",
-    help="The model of a schedule file. Not needed for an optimized model, which carries its schedule.",
+    help="Model of a schedule file. An optimized model does not need it.",
 )
 @click.option(
     "--measurements",
@@ -62,7 +68,7 @@ _WHY: Mapping[Verdict, str] = {
     default=50,
     show_default=True,
     metavar="N",
-    help="Measure at most N stages that the profile database does not know; 0 measures none.",
+    help="Measure at most N unknown stages; 0 measures none.",
 )
 @which_schedule_option
 @profile_db_option
@@ -77,17 +83,16 @@ def command(
     profile_db: Path | None,
     as_json: bool,
 ) -> None:
-    """Show why OPERATOR is in its stage: the best schedule with it elsewhere, and what that would cost.
+    """Show why OPERATOR is in its stage: the latency of the best schedules with it elsewhere.
 
-    SCHEDULE is an optimized model, a schedule file (then give --model), or '-' for standard input. Stages and groups
-    are counted from 1 here, as 'iosched show' does, and from 0 in JSON.
+    SCHEDULE is an optimized model, a schedule file (with --model), or '-' for stdin. Stages and groups are counted from
+    1, as in 'iosched show', and from 0 in JSON.
 
-    Latencies are those of the operator's block. They come from the profile database; for a GPU that is not here they
-    are computed. 'at least' stands at a place of which too little was measured to know better. On a CPU, places that
-    look faster are measured in turn with the block as it is. Only what is faster then is called faster.
+    Latencies are of the operator's block. They come from the profile database, or from the analytic model for a
+    simulated GPU. 'at least' marks a lower bound: too little was measured. On a CPU, places that look faster are
+    compared with the block by interleaved runs, and only a measured difference is called faster.
 
-    The column 'idle' is the share of the lanes' time in which they wait while the operator's stage runs, or '-' where
-    that is not known.
+    'idle' is the share of the lanes' time spent waiting in the operator's stage, or '-' if unknown.
 
     \b
     Examples:

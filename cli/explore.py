@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
-from iosched.cli.further import WithFurther
+from iosched.cli.help import Command
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.options import (
     Binding,
@@ -46,7 +46,40 @@ if TYPE_CHECKING:
     from iosched.models.spaces.space import Space
 
 _STUDY = Path("study.db")
-_PLOT_HELP = "Draw the front, or with one objective the trials, as SVG; '-' is stdout."
+_PLOT_HELP = "Draw the front, or one objective's trials, as SVG; '-' is stdout."
+
+
+class WithCommands(Command, click.Group):
+    """A command that also has commands: it does its own work unless its first word names one of them."""
+
+    allow_extra_args = False
+    allow_interspersed_args = True
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parses the words of this command, or of the command that the first word names."""
+        below = self.commands.get(args[0]) if args else None
+        if below is None:
+            return click.Command.make_context(self, info_name, args, parent, **extra)
+        return below.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the words as those of a command."""
+        return click.Command.parse_args(self, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Does this command's own work."""
+        return click.Command.invoke(self, ctx)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage of the command itself."""
+        return click.Command.collect_usage_pieces(self, ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options and the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
 def _settings(
@@ -69,71 +102,78 @@ def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: st
 _at_least_one = click.IntRange(min=1)
 
 
-@click.command("explore", cls=WithFurther, short_help="Try variants of BASE, and write the best as ONNX files.")
+@click.command(
+    "explore",
+    cls=WithCommands,
+    short_help="Try variants of BASE, and write the best as ONNX files.",
+    basic="space sampler trials budget objective constraint score-cmd output cluster json",
+)
 @click.argument("base", metavar="[BASE]", required=False, shell_complete=complete_model)
 @click.option(
     "--space", required=True, shell_complete=complete_file, metavar="SPACE",
-    help="How BASE may vary: a file of Python that defines 'space', which is executed; or 'builtin:NAME', one of those "
-    "in the box: mnasnet, nasnet, darts, enas, spos, inception, pelee. These bring a base model for images of 64 "
-    "pixels in width and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
+    help="How BASE may vary: 'FILE.py' or 'builtin:NAME'.\n\nFILE.py defines 'space' and is executed. Built in are "
+    "mnasnet, nasnet, darts, enas, spos, inception and pelee. These have a base model of their own for images of 64 by "
+    "64 pixels; 'builtin:NAME:PIXELS' sets another size.",
 )  # fmt: skip
 @click.option(
     "--sampler", default=DEFAULT_SAMPLER, show_default=True, metavar="SAMPLER", shell_complete=_complete_sampler,
-    help="'random'; 'grid': every variant once; 'evolution': generations by roulette, crossover and mutation, as "
-    "published for EA-NAS; 'steady-evolution': the same without generations; 'tpe' and 'nsga2': those of Optuna; or a "
-    "class that derives from optuna.samplers.BaseSampler: 'FILE.py:CLASS' or 'MODULE:CLASS', which is executed.",
+    help=f"{', '.join(map(repr, SAMPLER_NAMES))}, or a class.\n\n'grid' tries every variant once. 'evolution' breeds "
+    "generations by roulette, crossover and mutation, as published for EA-NAS; 'steady-evolution' does so without "
+    "generations. 'tpe' and 'nsga2' are Optuna's. 'FILE.py:CLASS' or 'MODULE:CLASS' is a subclass of "
+    "optuna.samplers.BaseSampler, which is executed.",
 )  # fmt: skip
 @click.option(
     "--trials", type=_at_least_one, default=100, show_default=True, metavar="N",
-    help="How many trials the study has when it is done, those of earlier calls included.",
+    help="Total trials of the study, with those of earlier calls.",
 )  # fmt: skip
-@budget_option("Begin no trial once trials have taken so many seconds, those of earlier calls included.")
+@budget_option("Begin no trial after SECONDS of trials, with those of earlier calls.")
 @click.option(
     "--objective", "objectives", multiple=True, metavar="[min:|max:]NAME,…",
-    help="What is to be small or large. 'latency:DEVICE' in microseconds, 'flops' and 'params' are minimised. A key of "
-    f"what the score command prints is maximised. Repeat for several. Default: {DEFAULT_OBJECTIVE}.",
+    help=f"Objectives. Default: {DEFAULT_OBJECTIVE}.\n\n'latency:DEVICE' (in microseconds), 'flops' and 'params' are "
+    "minimised. A key that the score command prints is maximised.",
 )  # fmt: skip
 @click.option(
     "--constraint", "constraints", multiple=True, metavar="NAME<=NUMBER,…",
-    help="A bound, '<=' or '>=', that variants on the front keep to. A variant that violates one is not scored, as far "
-    "as that is known before.",
+    help="Bounds ('<=' or '>=') on variants of the front.\n\nA variant that is known to violate one is not scored.",
 )  # fmt: skip
 @click.option(
     "--score-cmd", "score_command", metavar="COMMAND",
-    help="A program that prints a number, or JSON with several, for a variant: {model} is replaced by the path of its "
-    "ONNX file, {params} by its choices as JSON. It is run without a shell, and never while this machine measures.",
+    help="Program that prints a variant's score.\n\nThe score is a number, or JSON with several. {model} is replaced "
+    "by the path of the ONNX file, {params} by the choices as JSON. The program runs without a shell, and never "
+    "while this machine measures.",
 )  # fmt: skip
 @click.option(
     "--score-timeout", "score_timeout_s", type=click.FloatRange(min=0, min_open=True), default=3600.0,
-    show_default=True, metavar="SECONDS", help="How long the score command may take for one variant.",
+    show_default=True, metavar="SECONDS", help="Time limit of the score command for one variant.",
 )  # fmt: skip
 @click.option(
     "--score-batch", type=_at_least_one, default=1, show_default=True, metavar="K",
-    help="Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
-    "What is alike in the variants is one operator. The command prints a JSON object by these names.",
+    help="Score K variants at a time as one model.\n\nEqual operators of the variants are one. {params} and the JSON "
+    "that the command prints are objects by the members' names.",
 )  # fmt: skip
 @click.option(
     "--prune", "prunes", is_flag=True,
-    help='End the score command if lines like {"step": 3, "accuracy": 0.9} that it prints are worse than the '
-    "median of other trials after as many steps. Only with one objective, which the command prints.",
+    help="End score commands with poor results early.\n\nThe command prints lines like {\"step\": 3, \"accuracy\": "
+    "0.9}, and ends if they are worse than the median of other trials at that step. Only with one objective, which the "
+    "command prints.",
 )  # fmt: skip
 @click.option(
     "--measure", type=click.Choice(MEASURES), default=DEFAULT_MEASURE, show_default=True,
-    help="On a device that is here: 'models' as 'optimize' ships them; the 'stages' of their schedules, whose sum is "
-    "an estimate; or 'none', from the profile database alone.",
+    metavar="HOW",
+    help="Measure whole 'models', 'stages' or 'none'.\n\n'models' measures variants as 'optimize' ships them. 'stages' "
+    "adds up stages measured alone, an estimate. 'none' uses the profile database only.",
 )  # fmt: skip
 @click.option(
     "--storage", type=click.Path(path_type=Path, dir_okay=False), metavar="study.db",
-    help="The SQLite file that keeps the study. If it is there already, the study goes on. "
-    f"Default: {_STUDY} in the folder of -o.",
+    help=f"SQLite file of the study. Default: {_STUDY} in the folder of -o.\n\nAn existing study is continued.",
 )  # fmt: skip
 @click.option(
     "--top", type=click.IntRange(min=0), default=5, show_default=True, metavar="N",
-    help="How many of the best variants to write as ONNX files, with their schedules.",
+    help="Variants to write as ONNX files with schedules.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="The folder to write to; made if it is not there. Default: STEM.explored in the working folder.",
+    help="Folder to write to. Default: STEM.explored.",
 )  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
@@ -141,15 +181,12 @@ _at_least_one = click.IntRange(min=1)
 )  # fmt: skip
 @click.option(
     "--population", type=click.IntRange(min=2), default=DEFAULT_POPULATION, show_default=True,
-    metavar="N", help="Individuals that 'evolution', 'steady-evolution' and 'nsga2' breed from.",
+    metavar="N", help="Population of 'evolution', 'steady-evolution' and 'nsga2'.",
 )  # fmt: skip
 @binding_options
 @threads_option
 @profile_db_option
-@cluster_option(
-    "Evaluate variants on the workers of a cluster, one on each at a time; DEVICE in latency:DEVICE is one of its "
-    "devices, or a GPU that they simulate, and score commands run there too."
-)
+@cluster_option("Evaluate variants on a Ray cluster.")
 @output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
 @json_option
 @verbosity_options
@@ -164,15 +201,18 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Try variants of BASE on this device, and write those as ONNX files that are best by several measures.
+    """Try variants of BASE, and write the best by several objectives as ONNX files.
 
-    A space has mutators, which change BASE by choices, and a sampler makes the choices. The result is a variant. Its
-    latency is that of what 'optimize' would ship; stages that variants share are measured once. New weights are seeded,
-    so a variant has yet to be trained. The score command may do that, and says how good the variant is.
+    The mutators of a space change BASE by choices, which a sampler makes. The result is a variant. Its latency is that
+    of what 'optimize' would ship; stages that variants share are measured once. New weights are seeded: training is the
+    score command's work.
 
-    The study is kept in a file. It goes on where it was stopped, also by force. A second call with a larger --trials
-    goes on with it, and several processes may work on one study. Variants that were seen before are not evaluated
-    again. Ctrl-C on a terminal asks whether to write the best found so far.
+    A file keeps the study. An interrupted or killed study resumes, a call with a larger --trials continues it, and
+    several processes can work on it. No variant is evaluated twice. Ctrl-C on a terminal asks whether to write the best
+    variants so far.
+
+    With --cluster, each worker evaluates one variant at a time and runs its score command. DEVICE in latency:DEVICE is
+    a device of the cluster, or a GPU that its workers simulate.
 
     \b
     Examples:
@@ -283,13 +323,13 @@ def _refuse_nothing(found: Found) -> None:
         raise ExecutionError(f"all {len(failed)} trials failed; the last: {failed[-1]}")
 
 
-@command.command(short_help="Print what is known of a study.")
+@command.command(cls=Command, short_help="Print the results of a study.")
 @click.argument("study", metavar="STUDY", type=click.Path(path_type=Path))
 @output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
 @json_option
 @verbosity_options
 def show(study: Path, plot: Destination | None, as_json: bool) -> None:
-    """Print the front of the study in file STUDY, as 'explore' keeps it; nothing is tried, and nothing executed."""
+    """Print the front of the study in file STUDY; nothing is executed."""
     from iosched.jobs.explore import study_in
 
     check_destinations([plot], inputs=[study], as_json=as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.help import Command
 from iosched.cli.objects import json_object
 from iosched.cli.options import (
     Binding,
@@ -36,7 +37,12 @@ model=model.name operators nodes flops=model.flops params=model.n_parameters pru
 _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
 
 
-@click.command(name="inspect", short_help="Count blocks, operators, states and schedules of MODEL.")
+@click.command(
+    name="inspect",
+    cls=Command,
+    short_help="Count blocks, operators, states and schedules of MODEL.",
+    basic="r s no-pruning json",
+)
 @model_argument
 @binding_options
 @pruning_options
@@ -48,9 +54,9 @@ def command(
     pruning: Pruning,
     as_json: bool,
 ) -> None:
-    """Show the blocks of MODEL and how large the search in each is; runs nothing.
+    """Show the blocks of MODEL and the size of the search in each; nothing is run.
 
-    n is the number of operators of a block, d its width: the most operators that can run side by side.
+    n is the number of operators of a block. d is its width: the largest number of operators that can run in parallel.
     """
 
     from iosched.models.mutation.record import record_of

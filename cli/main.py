@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import Any
 
 import click
 
-from iosched.cli.closed_streams import replace_closed_streams
 from iosched.cli.complete import VARIABLE, use_in_shells
 from iosched.cli.errors import guarded, warnings_as_notes
 from iosched.cli.log_file import WORDS, logged
@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
     is_eager=True,
     expose_value=False,
     callback=print_version,
-    help="Show the version, and that of the compiled executor's interface, and exit.",
+    help="Show the version and the executor's interface version, and exit.",
 )
 @verbosity_options
 def cli() -> None:
@@ -115,7 +115,18 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the `iosched` script; a shell that asks for completions calls it too."""
-    replace_closed_streams()
+    _replace_closed_streams()
     if VARIABLE in os.environ:
         use_in_shells()
     cli(prog_name="iosched")
+
+
+def _replace_closed_streams() -> None:
+    """Opens /dev/null for each standard stream that was closed when the process began (`iosched ... >&-`).
+
+    Otherwise the next file that is opened, such as the profile database, would get the stream's number, and what
+    libraries print would be written into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))

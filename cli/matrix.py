@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
+from iosched.cli.help import Command
 from iosched.cli.intervals import ENDS, EQUAL, RATIO, equal_text, latency_ends_text
 from iosched.cli.objects import json_object
 from iosched.cli.options import (
@@ -71,7 +72,7 @@ def _settings(
     from iosched.jobs.matrix import MatrixSettings
 
     if not devices:
-        raise UsageError("--devices names no device: give names of GPUs, or cpu")
+        raise UsageError("--device names no device: give names of GPUs, or cpu")
     refuse_pruning_beside(strategy)
     return MatrixSettings(
         devices,
@@ -83,25 +84,26 @@ def _settings(
     )
 
 
-@click.command(name="matrix", short_help="Schedule MODEL for several devices and batch sizes, and compare.")
+@click.command(
+    name="matrix",
+    cls=Command,
+    short_help="Schedule MODEL for several devices and batch sizes, and compare.",
+    basic="device batch-sizes cluster json",
+)
 @model_argument
 @devices_option(
-    "--devices",
-    "--device",
     default=None,
-    text="What to schedule for: names of GPUs ('v100,k80,h100', see 'iosched devices') and 'cpu'.",
+    text="Devices to schedule for: 'cpu' and names of GPUs. Repeat, or separate by commas.",
 )
-@batch_sizes_option(
-    "--batch-sizes", "--batch-size", text="Batch sizes to schedule for, on every device. Default: the model's own."
-)
+@batch_sizes_option("--batch-sizes", "--batch-size", text="Batch sizes to schedule for. Default: the model's own.")
 @input_shape_option
-@precision_option("What GPUs compute in.")
+@precision_option("Number format of the computation on GPUs.")
 @strategy_option()
 @pruning_options
 @threads_option
 @searched_options
-@cluster_option("Measure on devices of a cluster, which D then names; cells side by side on all of its workers.")
-@output_option("--plot", metavar="F.svg", text="Write the table as a heat map in SVG; '-' is stdout.")
+@cluster_option("Measure on devices of a Ray cluster.")
+@output_option("--plot", metavar="F.svg", text="Write the table as an SVG heat map; '-' is stdout.")
 @json_option
 @verbosity_options
 @gathered("settings", _settings)
@@ -114,20 +116,21 @@ def command(
     plot: Destination | None,
     as_json: bool,
 ) -> None:
-    """Find a schedule of MODEL for each device at each batch size, and cost every schedule on all of them.
+    """Schedule MODEL for each device and batch size, and compute every schedule's latency on all of them.
 
     A row is the target that a schedule runs on, a column the target that it was optimized for. The diagonal, marked *,
-    is what a target's own schedule takes. Behind every other latency stands how much more time that is. A latency that
-    the model cannot tell from that of the row's own schedule is marked =.
+    is the latency of a target's own schedule. Other latencies are followed by the difference to it; = marks a
+    difference within the uncertainty of the model.
 
-    GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured. Stages that were measured
-    on such a GPU elsewhere are taken as measured, if 'iosched profile import' brought them here.
+    GPUs are simulated by the analytic model, and 'cpu' is measured. Stage measurements from such a GPU are used once
+    'iosched profile import' has added them. With --cluster, --device names devices of the cluster, and its workers
+    compute cells in parallel.
 
     \b
     Examples:
-      iosched matrix zoo:inception_v3 --devices v100,k80
-      iosched matrix zoo:inception_v3 --devices v100 --batch-sizes 1,32,128 --plot batches.svg
-      iosched matrix zoo:inception_v3 --devices v100,cpu --cluster auto
+      iosched matrix zoo:inception_v3 --device v100,k80
+      iosched matrix zoo:inception_v3 --device v100 --batch-sizes 1,32,128
+      iosched matrix zoo:inception_v3 --device v100,cpu --cluster auto
     """
     check_destinations([plot], inputs=[input_file(model)], as_json=as_json)
     first = read_model(model, Binding(batch_sizes[0] if batch_sizes else None, input_shapes))

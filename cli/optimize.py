@@ -11,11 +11,11 @@ from iosched.cli.batch_choice import for_model
 from iosched.cli.cluster import check_known, cluster_object, refuse_cluster
 from iosched.cli.complete import complete_file
 from iosched.cli.dry_run import print_estimate
+from iosched.cli.help import Command
 from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles, files_of
 from iosched.cli.options import (
-    AdvancedOption,
     Binding,
     Searched,
     batch_sizes_option,
@@ -23,7 +23,6 @@ from iosched.cli.options import (
     budget_option,
     cluster_option,
     gathered,
-    help_all_option,
     json_option,
     model_argument,
     output_option,
@@ -87,94 +86,93 @@ def _settings(
     )
 
 
-@click.command(name="optimize", short_help="Find a schedule for MODEL and write the model with it.")
+@click.command(
+    name="optimize",
+    cls=Command,
+    short_help="Find the fastest schedule for MODEL and write the model with it.",
+    basic="output schedule schedule-from device batch-size batch-sizes input-shape strategy r s no-pruning "
+    "budget units objective strict gap profile-db cluster dry-run json",
+)
 @model_argument
 @output_option(
     "-o",
     "--output",
     metavar="OUT.onnx",
-    text="Where to write the optimized model; '-' is stdout. Default: STEM.iosched.onnx in the working folder.",
+    text="Optimized model to write; '-' is stdout. Default: STEM.iosched.onnx.",
 )
 @output_option(
     "--schedule",
     metavar="OUT.json",
-    text="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, where STEM is "
-    "that of OUT.onnx if you name it; or nowhere if the model goes to stdout (it carries the schedule inside).",
+    text="Schedule to write; '-' is stdout. Default: STEM.schedule.json.\n\nSTEM is that of OUT.onnx if you name it. A "
+    "model on stdout carries the schedule, and no file is written.",
 )
 @schedule_from_option
 @planning_device_options
 @binding_options
 @batch_sizes_option(
     "--batch-sizes",
-    text="Write one model whose batch stays dynamic, with a schedule for each of these sizes. 'run' takes the schedule "
-    "for the batch size of its inputs, or for the nearest size. --input-shape then has shapes as they are at one of "
-    "the sizes. One size alone means the same as --batch-size.",
+    text="One model with a schedule for each batch size.\n\nIts batch stays dynamic. 'run' takes the schedule for the "
+    "batch size of its inputs, or for the nearest size. --input-shape gives shapes at one of the sizes. A single size "
+    "is the same as --batch-size.",
 )
 @strategy_option(*BASELINE_NAMES)
 @pruning_options
 @budget_option(
-    "Be done after about so many seconds, with the best schedule found by then. Comparing whole models takes a "
-    "part of them. If there are too few to tell what is faster, plain onnxruntime is shipped.",
+    "End after about SECONDS with the best schedule so far.\n\nThis includes the comparison of whole models. If the "
+    "time does not suffice for a decision, plain onnxruntime ships.",
 )
 @click.option(
     "--units",
-    cls=AdvancedOption,
     shell_complete=complete_file,
     metavar="FILE",
-    help="Schedule the operators of each unit in FILE as one operator. FILE is a JSON list of lists of operators, each "
-    "by its output tensor. '-' is stdin.",
+    help="Operators to schedule as one.\n\nFILE is a JSON list of lists of operators, each named by its output "
+    "tensor; '-' is stdin.",
 )
 @click.option(
     "--exhaustive",
-    cls=AdvancedOption,
     is_flag=True,
-    help="Measure every stage; bounds are not trusted (can take hours).",
+    help="Measure every stage, without bounds (can take hours).",
 )
 @precision_option(
-    "What the device computes in. On a GPU, attached or planned for: fp32, tf32 or fp16. On a CPU: fp32, or, if it has "
-    "the instructions, bf16 or fp16. These run on OpenVINO and without a schedule, and the error is told.",
+    "Number format of the computation.\n\nGPUs: fp32, tf32 or fp16. CPUs: fp32, and bf16 or fp16 where the processor "
+    "has the instructions; these run on OpenVINO without a schedule, and the error is reported.",
     ALL_PRECISIONS,
 )
 @click.option(
     "--barriers",
-    cls=AdvancedOption,
     type=click.Choice(("auto", "stage", "none")),
     default="auto",
     show_default=True,
-    help="What a stage waits for on an attached GPU. 'stage': all of the stage before. 'none': only what it reads. "
-    "'auto': whichever is faster.",
+    help="What a stage waits for on an attached GPU: the previous 'stage' or only its own inputs ('none'). 'auto' "
+    "takes the faster.",
 )
 @click.option(
     "--layout",
-    cls=AdvancedOption,
     type=click.Choice(("auto", "nhwc", "nchw")),
     default="auto",
     show_default=True,
-    help="How images lie on an attached GPU. 'nhwc': the channels of a pixel side by side. 'nchw': the pixels of a "
-    "channel side by side. 'auto': whichever is faster for all of the model.",
+    help="Memory layout of images on an attached GPU. 'auto' takes the faster for the whole model.",
 )
 @click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
     default=DEFAULT_OBJECTIVE,
     show_default=True,
-    help="'latency': one run ends as soon as it can. 'throughput': as many images a second as can be, on all cores of "
-    "a CPU. The batch, or several requests at a time, are then divided among teams of cores.",
+    metavar="GOAL",
+    help="'latency' of a run, or 'throughput' on all CPU cores.\n\n'throughput' divides the batch, or concurrent "
+    "requests, among teams of cores.",
 )
 @click.option(
     "--strict",
     is_flag=True,
-    help="Fail if a plan of iosched fails or computes something else than onnxruntime. By default a stage that fails "
-    "is left out, and plain onnxruntime ships instead of a whole plan that fails.",
+    help="Fail if a plan fails or its outputs differ from onnxruntime's.\n\nBy default a failing stage is left out, "
+    "and plain onnxruntime ships in place of a failing plan.",
 )
 @searched_options
-@cluster_option(
-    "Search on a device of a cluster; --device then names it. All workers of that device measure for the search."
-)
-@click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
+@cluster_option("Search on a device of a Ray cluster.")
+@click.option("--dry-run", is_flag=True, help="Print the size and the expected time of the search only.")
 @json_option
 @verbosity_options
-@help_all_option
 @gathered("settings", _settings)
 def command(
     model: str,
@@ -189,31 +187,27 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Find the fastest schedule for MODEL, by measurement on this device.
+    """Find the fastest schedule for MODEL by measurement, and write the model with it.
 
-    Writes two files: the model as ONNX with the schedule inside, and the schedule as JSON. Any runtime loads the
-    written model and computes the same outputs; 'iosched run' also runs it by its schedule.
+    Two files are written: an ONNX model with the schedule inside, and the schedule as JSON. Any runtime loads the model
+    and computes the same outputs; 'iosched run' executes it by its schedule.
 
-    The schedule found ships if it is faster than plain onnxruntime beyond the noise. Otherwise plain onnxruntime ships,
-    and the table says so. OpenVINO is compared too where it is installed (pip install ".[openvino]" in a clone), and
-    ships if it is the fastest.
+    The schedule ships if it is faster than plain onnxruntime beyond the noise. Otherwise plain onnxruntime ships, and
+    the table reports it. OpenVINO is a candidate where it is installed (pip install ".[openvino]" in a clone).
 
-    With the name of a GPU as --device, plans for that GPU without having it. An analytic model then computes latencies,
-    and everything that shows the schedule says so. In brackets stands how well a latency is known. A speed-up that the
-    model cannot tell from none is called equal. Stages that were measured on such a GPU elsewhere are taken as
-    measured, if 'iosched profile import' brought them here.
+    If --device names a GPU that is not attached, an analytic model computes the latencies, and the schedule is marked
+    as analytic. The uncertainty of each latency is in brackets. A speedup within the uncertainty is reported as equal.
+    Stage measurements from such a GPU are used once 'iosched profile import' has added them.
 
-    The profile database keeps what is measured, so a search that was stopped goes on where it was. Ctrl-C on a terminal
-    asks whether to write the best schedule found so far.
+    The profile database keeps all measurements, so an interrupted search resumes. Ctrl-C on a terminal asks whether to
+    write the best schedule so far. With --cluster, --device names a device of the cluster, and all workers with that
+    device measure.
 
     \b
     Examples:
-      iosched optimize model.onnx
       iosched optimize model.onnx --budget 60
-      iosched optimize model.onnx --device v100 --batch-size 1
-      iosched optimize model.onnx --batch-size 8 -o fast.onnx
+      iosched optimize model.onnx --device v100 --batch-size 8 -o fast.onnx
       iosched optimize model.onnx --batch-sizes 1,4,16
-      iosched optimize model.onnx --device v100 --cluster ray://head:10001
       iosched optimize model.onnx --batch-size 32 --objective throughput
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
@@ -223,9 +217,9 @@ def command(
         check_destinations([output, schedule], inputs=inputs, as_json=as_json)
         refuse_terminal(output)
     if dry_run and settings.objective != DEFAULT_OBJECTIVE:
-        raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
+        raise UsageError("--dry-run estimates a search for latency: leave --objective out")
     if dry_run:
-        refuse_cluster(cluster, "--dry-run tells of a search on this machine")
+        refuse_cluster(cluster, "--dry-run estimates a search on this machine")
     settings = replace(settings, units=read_units(units, model))
     batch_sizes = tuple(sorted(batch_sizes))
     binding, taken = one_size(binding, batch_sizes), schedules_from(source, model)

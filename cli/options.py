@@ -39,9 +39,6 @@ PROFILE_DB_VARIABLE = "IOSCHED_PROFILE_DB"  # as in profiler/store, which loads 
 CLUSTER_VARIABLE = "IOSCHED_CLUSTER"
 NO_CLUSTER = "none"
 
-SHOWS_ALL = "iosched.help_all"
-"""The key in a context's `meta` under which it is true where help shows every option."""
-
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """The name and the shape in NAME=1x3x224x224, split at the last '=' because tensor names may contain one.
@@ -121,12 +118,11 @@ def verbosity_options(function: F) -> F:
         callback=open_log,
         shell_complete=complete_file,
         metavar="F",
-        help="Append what is done to this file, line by line: what '-v' says, stages as they are measured, and the "
-        "traceback of an error.",
+        help="Append a log to this file: the lines of '-v', every measured stage, and tracebacks.",
     )(function)
     for flags, key, text in (
-        (("-v", "--verbose"), "verbose", "Say more on stderr about what is being done."),
-        (("-q", "--quiet"), "quiet", "Print data and errors only: no progress, tables or remarks."),
+        (("-v", "--verbose"), "verbose", "Print more about the work on stderr."),
+        (("-q", "--quiet"), "quiet", "Print data and errors only: no progress, tables or notes."),
         (("--debug",), "debug", "Show the traceback of an error."),
     ):
         option = click.option(
@@ -134,33 +130,6 @@ def verbosity_options(function: F) -> F:
         )
         function = option(function)
     return function
-
-
-class AdvancedOption(click.Option):
-    """An option that `--help-all` shows and `--help` does not; it works and completes like any other."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The flags and the help text, or None where `--help` leaves them out."""
-        return super().get_help_record(ctx) if ctx.meta.get(SHOWS_ALL) else None
-
-
-def help_all_option(function: F) -> F:
-    """`--help-all`, of a command that has an `AdvancedOption`."""
-    return click.option(
-        "--help-all",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_help_all,
-        help="Show this message with all options and exit.",
-    )(function)
-
-
-def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        ctx.meta[SHOWS_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
 
 
 def model_argument(function: F) -> F:
@@ -179,8 +148,8 @@ class Binding:
 def binding_options(function: F) -> F:
     """`--batch-size` and `--input-shape`, which the command takes together as `binding: Binding`."""
     size = batch_size_option(
-        "Size of the first dimension of every input in which that is dynamic. If it is dynamic in no input, and one "
-        "fixed number in all, of every input."
+        "Batch size of the model.\n\nIt sets the first dimension of every input where that is dynamic. If all inputs "
+        "have the same fixed first dimension, it replaces that."
     )
     return size(input_shape_option(gathered("binding", Binding)(function)))
 
@@ -193,8 +162,8 @@ def input_shape_option(function: F) -> F:
         metavar=INPUT_SHAPE,
         multiple=True,
         callback=lambda ctx, param, texts: shapes_of(map(parse_input_shape, texts)),
-        help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs. "
-        "NAME may also be that of a dynamic dimension, as in sequence=128, which gives it this size in all inputs.",
+        help="Shape of an input with dynamic dimensions. Repeat for several inputs.\n\nNAME may also be a dynamic "
+        "dimension: sequence=128 sets its size in all inputs.",
     )(function)
 
 
@@ -218,14 +187,14 @@ def _batch_sizes_of(ctx: click.Context, param: click.Parameter, values: tuple[st
 
 def device_options(function: F) -> F:
     """`--device` and `--threads` of commands that run the model, on a device of this machine."""
-    return _device("'auto', 'cpu', or 'cuda[:N]', a GPU that is attached.", complete_device)(threads_option(function))
+    return _device("'auto', 'cpu' or 'cuda[:N]'.", complete_device)(threads_option(function))
 
 
 def planning_device_options(function: F) -> F:
-    """`--device` and `--threads` of commands that take, besides, a GPU that is planned for without being here."""
+    """`--device` and `--threads` of commands that also take a simulated GPU."""
     return _device(
-        "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'). A named GPU that"
-        " is not attached is planned for.",
+        "'auto', 'cpu', 'cuda[:N]' or the name of a GPU, such as 'v100'.\n\n'iosched devices' lists the names. A named "
+        "GPU that is not attached is simulated by an analytic model.",
         complete_planned,
     )(threads_option(function))
 
@@ -238,7 +207,7 @@ def threads_option(function: F) -> F:
         envvar=THREADS_VARIABLE,
         type=click.IntRange(min=1, max=1024),
         metavar="N",
-        help="CPU threads to use. Default: one for each core that this process may use, as far as its CPU quota goes.",
+        help="CPU threads. Default: one for each core within the CPU quota of this process.",
     )(function)
 
 
@@ -255,10 +224,10 @@ def _device(text: str, complete: Complete) -> Callable[[F], F]:
     )
 
 
-def devices_option(*flags: str, default: tuple[str, ...] | None, text: str) -> Callable[[F], F]:
+def devices_option(*, default: tuple[str, ...] | None, text: str) -> Callable[[F], F]:
     """`--device` of commands that take several, as `devices`; without a default, one has to be named."""
     return click.option(
-        *flags,
+        "--device",
         "devices",
         cls=SiteOption,
         envvar=DEVICE_VARIABLE,
@@ -269,7 +238,7 @@ def devices_option(*flags: str, default: tuple[str, ...] | None, text: str) -> C
         callback=words_of,
         shell_complete=complete_planned,
         metavar="D,…",
-        help=f"{text} Separated by commas, or repeated.",
+        help=text,
     )
 
 
@@ -280,9 +249,9 @@ def pruning_options(function: F) -> F:
         UsageError: `--no-pruning` together with `-r` or `-s`.
     """
     function = gathered("pruning", _pruning)(function)
-    function = click.option(
-        "--no-pruning", is_flag=True, help="Search every schedule: no limit on groups (can take long)."
-    )(function)
+    function = click.option("--no-pruning", is_flag=True, help="Search all schedules, without -r and -s (slow).")(
+        function
+    )
     function = _limit("-s", DEFAULT_PRUNING.s, "At most N groups in a stage.")(function)
     return _limit("-r", DEFAULT_PRUNING.r, "At most N operators in a group.")(function)
 
@@ -300,14 +269,16 @@ def precision_option(text: str, precisions: Sequence[str] = PRECISIONS) -> Calla
 
 def strategy_option(*baselines: str) -> Callable[[F], F]:
     """`--strategy`: the strategies that are searched, and the names in `baselines`, whose schedules are not."""
-    more = f" {' and '.join(map(repr, baselines))} are baselines." if baselines else ""
+    more = f" {' and '.join(map(repr, baselines))} are baselines and search nothing." if baselines else ""
     return click.option(
         "--strategy",
         type=click.Choice((*SEARCH_NAMES, *baselines)),
         default="both",
         show_default=True,
-        help="'concurrent': groups side by side; 'merge': convolutions or products of one input stacked into one; "
-        f"'both': the better for each stage; 'dos': 'both' with r=1 and no limit on s, in place of -r and -s.{more}",
+        metavar="NAME",
+        help=f"How stages run: {', '.join((*SEARCH_NAMES, *baselines))}.\n\n'concurrent' runs groups in parallel. "
+        "'merge' stacks convolutions or products of one input into one. 'both' takes the faster for each stage. 'dos' "
+        f"is 'both' with one operator in a group and any number of groups.{more}",
     )
 
 
@@ -367,9 +338,9 @@ def _gap(function: F) -> F:
         "--gap",
         type=click.FloatRange(min=0, max=100, max_open=True),
         metavar="PERCENT",
-        help="End the search of a block once no schedule can save more than PERCENT of the best one found. Where "
-        "latencies are measured, predictions decide that; default: 2, and 0 predicts nothing. For a GPU that is "
-        "planned for, 0 searches to the proof; default: 0, and 1 once 2,000 stages of the block are computed.",
+        help="End a block's search once PERCENT is the most that is left to gain.\n\nFor measured latencies, "
+        "predictions decide that: the default is 2, and 0 measures all stages that can matter. For a simulated GPU, "
+        "0 proves the result: the default is 0, and 1 in a block with more than 2,000 computed stages.",
     )(function)
 
 
@@ -378,8 +349,8 @@ def _resume(function: F) -> F:
         "--resume/--no-resume",
         default=True,
         show_default=True,
-        help="Take what the profile database knows. With --no-resume: measure anew and replace it; for a GPU that is "
-        "planned for, take nothing that was measured elsewhere.",
+        help="Use the measurements in the profile database.\n\n--no-resume measures again and replaces them. For a "
+        "simulated GPU, it ignores imported measurements.",
     )(function)
 
 
@@ -392,7 +363,7 @@ def profile_db_option(function: F) -> F:
         type=click.Path(path_type=Path, dir_okay=False),
         callback=_profile_db,
         metavar="F",
-        help="Profile database to read and extend. Default: one file in your cache folder, shared by all models.",
+        help="Profile database to read and extend. Default: a file in your cache folder.",
     )(function)
 
 
@@ -409,9 +380,9 @@ def cluster_option(text: str) -> Callable[[F], F]:
         envvar=CLUSTER_VARIABLE,
         callback=lambda ctx, param, value: None if value == NO_CLUSTER else value,
         metavar="C",
-        help=f"{text} 'auto': the Ray cluster that RAY_ADDRESS names or this machine is a part of; 'local:N': N workers"
-        " on this machine; 'HOST:PORT': a cluster that this machine is a part of; 'ray://HOST:PORT': any other; "
-        f"'{NO_CLUSTER}': none, whatever is set elsewhere.",
+        help=f"{text} C is auto, local:N, HOST:PORT, ray://HOST:PORT or {NO_CLUSTER}.\n\n'auto' is the Ray cluster in "
+        "RAY_ADDRESS, or the one of this machine. 'local:N' starts N workers on this machine. 'HOST:PORT' is a cluster "
+        f"that this machine belongs to, 'ray://HOST:PORT' any other. '{NO_CLUSTER}' overrides a setting.",
     )
 
 

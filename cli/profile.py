@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.help import Group
 from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 _DEVICE = "device measurements samples stages disturbed oldest newest"
 
 
-@click.group(name="profile", short_help="The database of measured stages: stats, clear, export, import.")
+@click.group(name="profile", cls=Group, short_help="Show, clear, export or import the profile database.")
 @verbosity_options
 def command() -> None:
     """The database of measured stages.
 
-    'optimize' keeps every measurement in it, so that a second run measures no stage again
-    that is known well enough to decide, and an interrupted one resumes.
+    'optimize' keeps every measurement in it. A second run measures only stages that are not known well enough, and an
+    interrupted run resumes.
     """
 
 
@@ -46,7 +47,7 @@ def _open(profile_db: Path | None) -> ProfileDatabase:
 @json_option
 @verbosity_options
 def stats(profile_db: Path | None, as_json: bool) -> None:
-    """Print what is known about each device."""
+    """Print the number of measurements of each device."""
     with _open(profile_db) as database:
         found = database.stats()
     if as_json:
@@ -85,11 +86,11 @@ def _design_text(fields: dict[str, Any]) -> str:
 
 @command.command()
 @profile_db_option
-@click.option("--device", metavar="KEY", help="Forget this device only (a key as 'stats --json' prints it).")
+@click.option("--device", metavar="KEY", help="Clear this device only, a key of 'stats --json'.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @verbosity_options
 def clear(profile_db: Path | None, device: str | None, yes: bool) -> None:
-    """Forget what was measured."""
+    """Delete all measurements."""
     with _open(profile_db) as database:
         if not yes:
             _confirm(database)
@@ -112,7 +113,7 @@ def _confirm(database: ProfileDatabase) -> None:
 def export(file: Destination, profile_db: Path | None) -> None:
     """Write all measurements to FILE as JSON lines; '-' is stdout.
 
-    Read them on another machine with 'iosched profile import'.
+    'iosched profile import' reads them on another machine.
     """
     from iosched.profiler.store.transfer import export_lines
 
@@ -128,9 +129,9 @@ def export(file: Destination, profile_db: Path | None) -> None:
 @profile_db_option
 @verbosity_options
 def import_(file: str, profile_db: Path | None) -> None:
-    """Add the measurements of FILE, as 'profile export' wrote it; '-' is stdin.
+    """Add the measurements in FILE, an output of 'profile export'; '-' is stdin.
 
-    All lines are taken, or none; of two measurements of one stage the newer stays.
+    All lines are added, or none. Of two measurements of one stage, the newer stays.
     """
     from iosched.profiler.store.transfer import import_lines
 

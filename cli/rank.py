@@ -10,6 +10,7 @@ import click
 
 from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_pool
 from iosched.cli.complete import complete_model
+from iosched.cli.help import Command
 from iosched.cli.members import name_of
 from iosched.cli.objects import json_object
 from iosched.cli.options import (
@@ -71,33 +72,34 @@ def _settings(
     )
 
 
-@click.command(name="rank", short_help="Say which of several MODELS are fast, and on which device.")
+@click.command(
+    name="rank",
+    cls=Command,
+    short_help="Rank MODELS by latency, on one device or several.",
+    basic="device measure budget cluster json",
+)
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @devices_option(
-    "--device",
-    "--devices",
     default=("auto",),
-    text="Where models are to run: 'cpu', 'cuda[:N]', and names of GPUs ('v100', 'h100', …: see 'iosched devices'), "
-    "which are planned for where they are not attached.",
+    text="'auto', 'cpu', 'cuda[:N]' and names of GPUs. Repeat, or separate by commas.\n\nA named GPU that is not "
+    "attached is simulated by an analytic model.",
 )
 @click.option(
     "--measure",
     type=click.Choice(MEASURES),
     default=DEFAULT_MEASURE,
     show_default=True,
-    help="On a device that is here: 'models' measures whole models, as 'optimize' ships them; 'stages' adds up stages "
-    "that are measured alone; 'none' measures nothing and takes what the profile database knows.",
+    metavar="HOW",
+    help="Measure whole 'models', 'stages' or 'none'.\n\n'models' optimizes each model and measures it. 'stages' "
+    "measures stages alone and adds them up. 'none' uses the profile database only. Simulated devices measure nothing.",
 )
 @threads_option
 @binding_options
-@precision_option("What devices compute in.")
+@precision_option("Number format of the computation.")
 @budget_option(
-    "Be done after about so many seconds; the models share what is left of them equally.",
+    "End after about SECONDS, shared equally between models.",
 )
-@cluster_option(
-    "Measure on devices of a cluster, which D then names; models side by side on all of its workers. They also plan "
-    "for GPUs that it lacks."
-)
+@cluster_option("Measure on devices of a Ray cluster.")
 @searched_options
 @json_option
 @verbosity_options
@@ -105,16 +107,17 @@ def _settings(
 def command(
     models: tuple[str, ...], binding: Binding, settings: RankSettings, cluster: str | None, as_json: bool
 ) -> None:
-    """Find what each MODEL costs on each device, as 'optimize' would ship it there, and print them, the fastest first.
+    """Rank MODELS by the latency of what 'optimize' would ship on each device, fastest first.
 
-    There are three kinds of latencies. 'measured' is of a whole model. 'estimated' is a sum of stages that were
-    measured alone, with the error that such sums have had on models that were measured both ways on this device.
-    'analytic' is computed for a GPU that is not attached. Behind each latency stands the interval that it lies in.
+    A latency is of one of three kinds. 'measured' is of a whole model. 'estimated' is a sum of stages measured alone;
+    its uncertainty comes from models that were measured both ways on this device. 'analytic' is computed for a
+    simulated GPU. Each latency has its interval.
 
-    Stages that several models have in common are measured once. The profile database keeps what was measured, so a call
-    that was stopped goes on where it was.
+    Stages that models share are measured once. The profile database keeps all measurements, so an interrupted call
+    resumes. With --cluster, --device names devices of the cluster, whose workers measure models in parallel and also
+    simulate GPUs.
 
-    A model that cannot be read or run is a row with the reason. The exit code tells of that only if no model could.
+    A model that cannot be read or run is a row with the reason; the exit code is an error only if all models fail.
     Ctrl-C prints the rows that are done.
 
     \b

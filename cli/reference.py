@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
+from iosched.cli.help import SHOWS_ALL
 from iosched.cli.main import COMMANDS, cli
-from iosched.cli.options import SHOWS_ALL
 
 FOLDER = Path("docs", "cli")
 

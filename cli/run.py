@@ -11,6 +11,7 @@ from warnings import catch_warnings
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.help import Command
 from iosched.cli.objects import CHECK, json_object
 from iosched.cli.options import (
     INPUT_FILE,
@@ -48,14 +49,19 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 
-@click.command(name="run", short_help="Run MODEL by its schedule; check and time it.")
+@click.command(
+    name="run",
+    cls=Command,
+    short_help="Run MODEL by its schedule; check and time it.",
+    basic="schedule input output repeat check against trace device json",
+)
 @model_argument
 @click.option(
     "--schedule",
     shell_complete=complete_file,
     metavar="F",
-    help="Schedule file to run by; '-' is stdin. Default: the schedule inside MODEL, else plain onnxruntime "
-    "(on a GPU: one operator after another).",
+    help="Schedule file; '-' is stdin. Default: the schedule inside MODEL.\n\nWithout a schedule, plain onnxruntime "
+    "runs the model; a GPU runs one operator after another.",
 )
 @click.option(
     "--input",
@@ -63,41 +69,40 @@ if TYPE_CHECKING:
     metavar=INPUT_FILE,
     multiple=True,
     callback=each(parse_input_file),
-    help="Input NAME from a .npy file. Repeat for several inputs; those not given are filled at random, seeded.",
+    help="Input NAME from a .npy file. Repeat for several.\n\nOther inputs get seeded random values.",
 )
-@output_option("--output", metavar="F.npz", text="Write all outputs to this .npz file; '-' is stdout.")
+@output_option("--output", metavar="F.npz", text="Write all outputs to a .npz file; '-' is stdout.")
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     metavar="N",
-    help="Time N runs, after one that is not timed.",
+    help="Time N runs, after one untimed run.",
 )
 @click.option(
     "--check",
     is_flag=True,
-    help="Compare the outputs with onnxruntime's on the same file; if they differ, name the first operator that does, "
-    "and exit 4. Where plain onnxruntime runs the file, there is nothing to compare.",
+    help="Compare the outputs with onnxruntime's; exit 4 if they differ.\n\nThe first operator that differs is named. "
+    "A file that plain onnxruntime runs has nothing to compare.",
 )
 @click.option(
     "--check-schedule",
     is_flag=True,
-    help="Run by the schedule in the file and compare as --check does, also where a library was shipped.",
+    help="Run by the schedule in the file and compare like --check, even if a library was shipped.",
 )
 @click.option(
     "--against",
     metavar="[NAME=]ORIGINAL.onnx",
     multiple=True,
-    help="Compare with onnxruntime on this model instead. If the file has several models, compare model NAME in it; "
-    "repeat for each.",
+    help="Compare with onnxruntime on this model instead.\n\nNAME selects a model in a file of 'batch'; repeat for "
+    "several.",
 )
 @output_option(
     "--trace",
     metavar="F.json",
-    text="Write when what ran, lane by lane, beside what is predicted: a trace for ui.perfetto.dev or "
-    "chrome://tracing. Of a run on a CPU, which is then by the schedule, also where a library was shipped; '-' is "
-    "stdout.",
+    text="Write a trace of measured and predicted task times.\n\nOpen it in ui.perfetto.dev or chrome://tracing. The "
+    "run is on a CPU and by the schedule, even if a library was shipped. '-' is stdout.",
 )
 @device_options
 @binding_options
@@ -118,7 +123,7 @@ def command(
     binding: Binding,
     as_json: bool,
 ) -> None:
-    """Run MODEL by its schedule, with inputs from files or seeded random ones.
+    """Run MODEL by its schedule, on inputs from files or seeded random inputs.
 
     \b
     Examples:

@@ -23,8 +23,8 @@ schedule_from_option = click.option(
     "source",
     shell_complete=complete_file,
     metavar="F",
-    help="Search nothing, and take the schedule of F. F is a schedule file, or an optimized model of the same "
-    "structure, such as the model before it was retrained. '-' is stdin.",
+    help="Use the schedule in F; search nothing.\n\nF is a schedule file or an optimized model with the same "
+    "structure, such as the model before retraining. '-' is stdin.",
 )
 
 

@@ -14,6 +14,7 @@ import click
 
 from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.help import Command
 from iosched.cli.objects import json_object
 from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
@@ -42,7 +43,7 @@ peak_tflops=throughputs.peak_tflops
 _MOST_NAMES = 3
 
 
-@click.command(name="show", short_help="Draw a schedule.")
+@click.command(name="show", cls=Command, short_help="Draw a schedule.", basic="format output json")
 @click.argument("schedule", metavar="SCHEDULE", shell_complete=complete_file)
 @click.option(
     "--format",
@@ -50,20 +51,21 @@ _MOST_NAMES = 3
     type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="'text' for a terminal, 'html' for a browser, with search and zoom, 'svg' for a page, 'netron' for "
-    "Netron, beside the optimized model, 'trace' for ui.perfetto.dev or chrome://tracing.",
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS)}.\n\n'html' is a page with search and zoom. 'netron' is a file to put next to the "
+    "optimized model for Netron. 'trace' opens in ui.perfetto.dev or chrome://tracing.",
 )
 @output_option(
     "-o",
     "--output",
     metavar="F",
-    text="Where to write the picture. Default: stdout, if not --json.",
+    text="File to write. Default: stdout, without --json.",
 )
 @click.option(
     "--model",
     shell_complete=complete_model,
     metavar="MODEL",
-    help="The model of a schedule file, to show what each operator is and computes. Not needed for an optimized model.",
+    help="Model of a schedule file, to describe its operators. An optimized model does not need it.",
 )
 @click.option(
     "--block",
@@ -71,13 +73,12 @@ _MOST_NAMES = 3
     type=click.IntRange(min=0),
     multiple=True,
     metavar="N",
-    help="Draw this block only. Repeat for several. Default: all.",
+    help="Draw block N only. Repeat for several.",
 )
 @click.option(
     "--alternative",
     metavar="NAME",
-    help="Draw another schedule that 'optimize' considered: 'iosched', 'sequential' or 'greedy', as far as it is in "
-    "the file.",
+    help="Draw another schedule in the file: 'iosched', 'sequential' or 'greedy'.",
 )
 @profile_db_option
 @which_schedule_option
@@ -94,12 +95,11 @@ def command(
     batch_size: int | None,
     as_json: bool,
 ) -> None:
-    """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
+    """Draw SCHEDULE: its blocks, stages, and the groups that run in parallel.
 
-    SCHEDULE is a schedule file, an optimized model, or '-' for standard input. If the model is at hand, the text and
-    JSON say what each stage computes and how fast. On GPUs they also say the share of the peak, and on GPUs that are
-    planned for the share of the SMs' time that is filled with work, by the analytic model. 'idle' is the share of the
-    lanes' time in which they wait while the stage runs, or '-' where that is not known.
+    SCHEDULE is a schedule file, an optimized model, or '-' for stdin. With the model, text and JSON include each
+    stage's operations and throughput; on GPUs also the share of peak, and on simulated GPUs the share of the SMs' time
+    with work. 'idle' is the share of the lanes' time spent waiting in the stage, or '-' if unknown.
     """
     if output is None and not as_json:
         output = Destination("-o", None)

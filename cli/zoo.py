@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from iosched.cli.complete import complete_network
+from iosched.cli.help import Group
 from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 
 
-@click.group(name="zoo", short_help="Bundled networks: list them, or export one as ONNX.")
+@click.group(name="zoo", cls=Group, short_help="List the bundled networks, or export one as ONNX.")
 @verbosity_options
 def command() -> None:
     """Bundled benchmark networks, with seeded weights.
@@ -40,7 +41,7 @@ def list_(as_json: bool) -> None:
     "-o",
     "--output",
     metavar="F",
-    text="Where to write the model; '-' is stdout. Default: NAME.onnx in the working folder.",
+    text="Model to write; '-' is stdout. Default: NAME.onnx.",
 )
 @verbosity_options
 def export(name: str, output: Destination | None) -> None:

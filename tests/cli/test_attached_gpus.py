@@ -48,7 +48,7 @@ def test_a_v100_is_planned_for_on_paper_with_a_line_that_says_what_would_measure
     assert found["cost"] == "analytic"
     assert found["notes"] == [ATTACHED]
     assert invoke("optimize", model, "--device", "v100", "--dry-run").stderr.splitlines() == [ATTACHED]
-    assert ATTACHED in invoke("matrix", model, "--devices", "v100,k80").stderr.splitlines()
+    assert ATTACHED in invoke("matrix", model, "--device", "v100,k80").stderr.splitlines()
 
 
 def test_nothing_is_said_of_gpus_that_were_not_asked_for(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_rank_simulates_gpus_that_the_cluster_lacks_beside_what_it_measures(invo
 def test_matrix_prints_a_table(invoke, workdir: Path, cluster) -> None:
     cluster(2)
     onnx.save(branches(batch="N"), "m.onnx")
-    result = invoke("matrix", "m.onnx", "--devices", "cpu", "--batch-sizes", "1,2", "--cluster", "h:1", "--json")
+    result = invoke("matrix", "m.onnx", "--device", "cpu", "--batch-sizes", "1,2", "--cluster", "h:1", "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert [(target["device"], target["batch_size"], target["cost"]) for target in found["targets"]] == [
@@ -213,7 +213,7 @@ def test_matrix_prints_a_table(invoke, workdir: Path, cluster) -> None:
         (("optimize", "branches.onnx", "--dry-run"), 2, "leave --cluster out"),
         (("optimize", "branches.onnx", "--threads", "3"), 2, "--threads 3 is more than the 2"),
         (("rank", "branches.onnx", "--device", "cpu,cuda:0"), 2, "the cluster has no device 'cuda:0'"),
-        (("matrix", "branches.onnx", "--devices", "t4"), 2, "the cluster has no device 't4'"),
+        (("matrix", "branches.onnx", "--device", "t4"), 2, "the cluster has no device 't4'"),
         (("explore", "branches.onnx", "--space", SPACE, "--objective", "latency:cuda:0"), 2, "no device 'cuda:0'"),
     ],
 )
@@ -395,7 +395,7 @@ def test_no_cluster_is_a_device_that_is_missing(
     assert not (workdir / "branches.explored").exists()  # nothing was done that would be in it
 
 
-@pytest.mark.parametrize("command", ["optimize", "rank", "matrix --devices cpu", f"explore --space {SPACE}"])
+@pytest.mark.parametrize("command", ["optimize", "rank", "matrix --device cpu", f"explore --space {SPACE}"])
 def test_a_text_that_means_no_cluster_is_wrong_usage(invoke, model: Path, complains, command: str) -> None:
     complains(invoke(*command.split(), "branches.onnx", "--cluster", "everywhere"), 2, "everywhere")
 

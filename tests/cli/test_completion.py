@@ -61,7 +61,7 @@ def test_devices_to_run_on_are_here_and_those_to_plan_for_may_be_elsewhere() -> 
 
 def test_the_last_of_several_devices_is_completed() -> None:
     assert offered("rank", "--device", "cpu,h1") == ["cpu,h100"]
-    assert offered("matrix", "m.onnx", "--devices", "v100,k") == ["v100,k80"]
+    assert offered("matrix", "m.onnx", "--device", "v100,k") == ["v100,k80"]
 
 
 @pytest.mark.parametrize(

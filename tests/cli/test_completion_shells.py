@@ -23,7 +23,7 @@ COMPLETED = [
     ("optimize --devi", "--device"),
     ("optimize model.onnx --device ti", "titanxp"),
     ("optimize model.onnx --device=ti", "--device=titanxp"),
-    ("matrix model.onnx --devices v100,ti", "v100,titanxp"),
+    ("matrix model.onnx --device v100,ti", "v100,titanxp"),
     ("inspect zoo:sq", "zoo:squeezenet"),
     ("inspect mo", "model.onnx"),
     ("optimize model.onnx --output=fo", "--output=folder/"),

@@ -259,5 +259,5 @@ def test_show_refuses_what_is_no_study(invoke: Invoke, workdir: Path, complains:
 def test_help_tells_of_both(invoke: Invoke) -> None:
     both = invoke("explore", "--help").stdout
     assert "[OPTIONS] [BASE]" in both
-    assert "show  Print what is known of a study." in both
+    assert "show  Print the results of a study." in both
     assert "STUDY" in invoke("explore", "show", "--help").stdout

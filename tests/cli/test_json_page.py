@@ -131,7 +131,7 @@ def of_many_models(ask: Callable[..., list[Any]]) -> Printed:
     yield "batch", *ask("batch", *models, *CPU, "--budget", 0.5, "-o", "measured.onnx")
     yield "batch", *ask("batch", "super.onnx", "--replace", "b=a.onnx", "-o", "newer.onnx")
     yield "rank", *ask("rank", "a.onnx", "none.onnx", *V100)
-    yield "matrix", *ask("matrix", "m.onnx", "--devices", "v100,cpu", "--batch-sizes", "1,4")
+    yield "matrix", *ask("matrix", "m.onnx", "--device", "v100,cpu", "--batch-sizes", "1,4")
     study = ("explore", "a.onnx", "--space", "space.py", "--objective", "latency:v100,flops", "--sampler", "random")
     yield "explore", *ask(*study, "--trials", 6, "--top", 1, "-o", "out", "--storage", "kept.db")
     yield "explore", *ask("explore", "show", "kept.db")

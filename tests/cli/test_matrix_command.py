@@ -28,7 +28,7 @@ def texts(svg: str) -> list[str]:
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
-    result = invoke("matrix", "dynamic.onnx", "--devices", "v100,k80", "--batch-sizes", "1,16", "-r", 2, "--json")
+    result = invoke("matrix", "dynamic.onnx", "--device", "v100,k80", "--batch-sizes", "1,16", "-r", 2, "--json")
     found = json.loads(result.stdout)
     assert set(found) == {
         "model", "cost", "precision", "launch", "strategy", "pruning", "targets", "latency_us", "slowdown",
@@ -69,7 +69,7 @@ def test_schedules_that_the_model_cannot_tell_apart_are_marked(
     other = MatrixIntervals(Interval(4.4, 4.0, 5.0), Interval(1.1, low, 1.2))
     told = MatrixResult((target, target), ((4.0, 4.4), (4.4, 4.0)), ((None,) * 2,) * 2, ((own, other), (other, own)))
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
-    words = ("matrix", model, "--devices", "v100,k80")
+    words = ("matrix", model, "--device", "v100,k80")
     table = invoke(*words).stdout
     assert ("4.4 µs +10.0% =" in table) == is_equal
     assert ("= takes as long as the row's own schedule (*)" in table) == is_equal
@@ -93,32 +93,32 @@ def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -
 
 def test_targets_are_called_by_what_tells_them_apart(invoke, workdir: Path) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
-    lines = invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1", "--batch-sizes", "4,1").stdout
+    lines = invoke("matrix", "dynamic.onnx", "--device", "v100", "--batch-sizes", "1", "--batch-sizes", "4,1").stdout
     headers = [word.strip() for word in lines.splitlines()[1].split("for ")]
     assert [header.split("  ")[0] for header in headers] == ["executed on", "batch 1", "batch 4"]
     assert "Tesla V100" in lines.splitlines()[0]
-    both = invoke("matrix", "dynamic.onnx", "--devices", "v100,k80", "--batch-sizes", "1,4").stdout
+    both = invoke("matrix", "dynamic.onnx", "--device", "v100,k80", "--batch-sizes", "1,4").stdout
     assert "k80 x4" in both
 
 
 def test_a_model_from_a_pipe_is_read_once_for_all_batch_sizes(invoke) -> None:
     data = branches(batch="n").SerializeToString()
-    result = invoke("matrix", "-", "--devices", "v100", "--batch-sizes", "1,2,8", "--json", stdin=data)
+    result = invoke("matrix", "-", "--device", "v100", "--batch-sizes", "1,2,8", "--json", stdin=data)
     assert [target["batch_size"] for target in json.loads(result.stdout)["targets"]] == [1, 2, 8]
 
 
 def test_the_picture_says_that_nothing_was_measured(invoke, model: Path, workdir: Path) -> None:
-    result = invoke("matrix", model, "--devices", "v100,h100", "--plot", "m.svg")
+    result = invoke("matrix", model, "--device", "v100,h100", "--plot", "m.svg")
     assert result.exit_code == 0
     found = texts((workdir / "m.svg").read_text())
     assert "latency, computed by the analytic model for one CUDA graph, not measured" in found
     assert found.count("v100") == found.count("h100") == 2
-    on_stdout = invoke("matrix", model, "--devices", "v100,h100", "--plot", "-").stdout
+    on_stdout = invoke("matrix", model, "--device", "v100,h100", "--plot", "-").stdout
     assert on_stdout == (workdir / "m.svg").read_text()
 
 
 def test_dos_is_recorded_with_its_limits(invoke, model: Path) -> None:
-    found = json.loads(invoke("matrix", model, "--devices", "v100", "--strategy", "dos", "--json").stdout)
+    found = json.loads(invoke("matrix", model, "--device", "v100", "--strategy", "dos", "--json").stdout)
     assert (found["strategy"], found["pruning"]) == ("dos", {"r": 1, "s": None})
 
 
@@ -131,7 +131,7 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     )
     told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4), ((None,) * 4,) * 4)
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
-    result = invoke("matrix", model, "--devices", "cpu,v100")
+    result = invoke("matrix", model, "--device", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
     assert "schedule for v100 is the best found, not proven optimal." in result.stderr
     assert "schedule for k80 is the best found, each block optimal, the whole not proven." in result.stderr
@@ -150,7 +150,7 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
     )
     told = MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0)), ((None, None), (None, None)))
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
-    words = ("matrix", model, "--devices", "cpu,v100")
+    words = ("matrix", model, "--device", "cpu,v100")
     headers, cpu, v100 = invoke(*words).stdout.splitlines()[1:]
     assert "lies in" not in headers
     assert "%" not in cpu
@@ -170,19 +170,19 @@ def test_launches_into_streams_take_longer_than_a_graph_and_the_object_says_whic
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: MatrixResult((), (), ()))
-    words = ("matrix", "dynamic.onnx", "--devices", "v100,auto", "--batch-sizes")
+    words = ("matrix", "dynamic.onnx", "--device", "v100,auto", "--batch-sizes")
     assert "takes minutes" in invoke(*words, "1,2").stderr
-    assert invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1,2").stderr == ""
+    assert invoke("matrix", "dynamic.onnx", "--device", "v100", "--batch-sizes", "1,2").stderr == ""
     assert invoke(*words, "1").stderr == ""
 
 
 def test_wrong_usage_is_refused_before_any_work(invoke, complains, model: Path) -> None:
-    complains(invoke("matrix", model), 2, "--devices")
-    complains(invoke("matrix", model, "--devices", ","), 2, "names no device")
-    complains(invoke("matrix", model, "--devices", "v100", "--batch-sizes", "1,x"), 2, "'x'")
-    complains(invoke("matrix", model, "--devices", "v100", "--batch-sizes", "0"), 2, "'0'")
-    complains(invoke("matrix", model, "--devices", "v1000"), 2, "v100")
-    complains(invoke("matrix", model, "--devices", "cuda"), 3, "pip install '.[cuda]'")
-    complains(invoke("matrix", model, "--devices", "h100,v100", "--precision", "tf32"), 2, "V100", "has no tf32")
-    complains(invoke("matrix", model, "--devices", "v100", "--plot", "-", "--json"), 2, "stdout")
-    complains(invoke("matrix", model, "--devices", "v100", "--no-pruning", "-r", 2), 2, "--no-pruning")
+    complains(invoke("matrix", model), 2, "--device")
+    complains(invoke("matrix", model, "--device", ","), 2, "names no device")
+    complains(invoke("matrix", model, "--device", "v100", "--batch-sizes", "1,x"), 2, "'x'")
+    complains(invoke("matrix", model, "--device", "v100", "--batch-sizes", "0"), 2, "'0'")
+    complains(invoke("matrix", model, "--device", "v1000"), 2, "v100")
+    complains(invoke("matrix", model, "--device", "cuda"), 3, "pip install '.[cuda]'")
+    complains(invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "has no tf32")
+    complains(invoke("matrix", model, "--device", "v100", "--plot", "-", "--json"), 2, "stdout")
+    complains(invoke("matrix", model, "--device", "v100", "--no-pruning", "-r", 2), 2, "--no-pruning")

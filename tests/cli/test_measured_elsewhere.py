@@ -112,7 +112,7 @@ def test_a_dry_run_counts_the_stages_that_were_measured(invoke, model: Path, pro
 
 
 def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model: Path, profile: Path) -> None:
-    words = "matrix", model, "--devices", "v100,v100pcie"
+    words = "matrix", model, "--device", "v100,v100pcie"
     before = invoke(*words)
     assert "* measured" not in before.stdout
     assert before.stderr == ""

@@ -27,7 +27,7 @@ def test_inputs_are_drawn_from_the_seed_that_is_told() -> None:
         (("run", "branches.onnx", "--json"), INPUTS_SEED),
         (("optimize", "branches.onnx", *V100, "--json"), INPUTS_SEED),
         (("rank", "branches.onnx", *V100, "--json"), INPUTS_SEED),
-        (("matrix", "branches.onnx", "--devices", "v100", "--batch-sizes", "1", "--json"), INPUTS_SEED),
+        (("matrix", "branches.onnx", "--device", "v100", "--batch-sizes", "1", "--json"), INPUTS_SEED),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

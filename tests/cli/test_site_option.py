@@ -23,11 +23,21 @@ VARIABLES = {"IOSCHED_DEVICE", "IOSCHED_THREADS", "IOSCHED_PROFILE_DB", "IOSCHED
 
 @click.command
 @planning_device_options
-@devices_option("--on", default=("auto",), text="Where.")
 @profile_db_option
 @cluster_option("There.")
 def taken(**values: Any) -> None:
     click.echo(json.dumps(values, default=str))
+
+
+@click.command
+@devices_option(default=("auto",), text="Where.")
+def several(devices: tuple[str, ...]) -> None:
+    click.echo(json.dumps(devices))
+
+
+def devices_of(*words: str, **environment: str) -> list[str]:
+    devices: list[str] = json.loads(CliRunner().invoke(several, words, env=environment).stdout)
+    return devices
 
 
 def values_of(*words: str, **environment: str) -> dict[str, Any]:
@@ -40,19 +50,21 @@ def values_of(*words: str, **environment: str) -> dict[str, Any]:
 def test_the_environment_sets_what_the_command_line_does_not() -> None:
     environment = {"IOSCHED_DEVICE": "v100", "IOSCHED_THREADS": "3", "IOSCHED_CLUSTER": "local:2"}
     set_ = values_of(**environment)
-    assert set_ == {"device": "v100", "threads": 3, "devices": ["v100"], "cluster": "local:2", "profile_db": None}
-    words = ("--device", "cpu", "--threads", "1", "--on", "t4", "--cluster", "auto", "--profile-db", "p.db")
-    written = {"device": "cpu", "threads": 1, "devices": ["t4"], "cluster": "auto", "profile_db": "p.db"}
+    assert set_ == {"device": "v100", "threads": 3, "cluster": "local:2", "profile_db": None}
+    words = ("--device", "cpu", "--threads", "1", "--cluster", "auto", "--profile-db", "p.db")
+    written = {"device": "cpu", "threads": 1, "cluster": "auto", "profile_db": "p.db"}
     assert values_of(*words, **environment) == values_of(*words) == written
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
     assert values_of(**dict.fromkeys(VARIABLES, "")) == values_of()
-    assert values_of() == {"device": "auto", "threads": None, "devices": ["auto"], "cluster": None, "profile_db": None}
+    assert values_of() == {"device": "auto", "threads": None, "cluster": None, "profile_db": None}
 
 
 def test_several_devices_are_separated_by_commas_where_several_are_taken() -> None:
-    assert values_of(IOSCHED_DEVICE="cpu, v100,cpu")["devices"] == ["cpu", "v100"]
+    assert devices_of(IOSCHED_DEVICE="cpu, v100,cpu") == ["cpu", "v100"]
+    assert devices_of("--device", "t4", IOSCHED_DEVICE="cpu") == ["t4"]
+    assert devices_of() == ["auto"]
 
 
 def test_none_is_no_cluster() -> None:
@@ -91,7 +103,7 @@ def test_the_guide_names_the_commands_that_read_a_variable() -> None:
     [
         ("IOSCHED_DEVICE", "v1000", "optimize branches.onnx", 2, "(--device v1000 comes from IOSCHED_DEVICE)"),
         ("IOSCHED_DEVICE", "v1000", "rank branches.onnx", 2, "(--device v1000 comes from IOSCHED_DEVICE)"),
-        ("IOSCHED_DEVICE", "v1000", "matrix branches.onnx", 2, "(--devices v1000 comes from IOSCHED_DEVICE)"),
+        ("IOSCHED_DEVICE", "v1000", "matrix branches.onnx", 2, "(--device v1000 comes from IOSCHED_DEVICE)"),
         ("IOSCHED_DEVICE", "cpu,v100", "bench branches.onnx", 2, "IOSCHED_DEVICE"),
         ("IOSCHED_DEVICE", "v100", "run branches.onnx", 3, "(--device v100 comes from IOSCHED_DEVICE)"),
         ("IOSCHED_DEVICE", "cuda:1", "run branches.onnx", 3, "(--device cuda:1 comes from IOSCHED_DEVICE)"),
