@@ -32,9 +32,9 @@ from iosched.profiler.devices.analytic.device import OpenOnPaper, PaperGpu
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.blocks import partition
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.strategies import can_merge
 
 HEADERS = (
     "network", "schedules", "stages", "wholes", "order accuracy", "Spearman", "measured / predicted",

@@ -30,9 +30,9 @@ from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibrati
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import merge_classes
 
 FITTED = ("kernel_us", "issue_us", "fork_us", "tuned", "window", "interference")
 PARTS = frozenset({"tuned", "interference"})

@@ -38,7 +38,7 @@ from iosched.runtime.cuda.cudnn.plans import (
 from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
-from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
+from iosched.runtime.cuda.kernels.product import Dense, MatMul
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU

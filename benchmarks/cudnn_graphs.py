@@ -19,9 +19,9 @@ from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.precision import precision_named
 from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.strategies import merge_classes
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from iosched.profiler.devices.cuda.device import GPU_EFFORT
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.peers.onnxruntime_cuda import open_on_gpu
+from iosched.profiler.peers.gpu_openers import open_on_gpu
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel

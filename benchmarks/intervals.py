@@ -1,7 +1,7 @@
 """Says how far the analytic model's parts lie from measurements, and how many measurements lie in its intervals.
 
 Run as `python benchmarks/intervals.py --data FOLDER [-o FILE.json]`; it takes some minutes and measures nothing. The
-spreads that it prints are to be copied to `profiler/devices/analytic/spreads.py`, from where intervals are made.
+spreads that it prints are to be copied to `profiler/devices/analytic/uncertainty.py`, from where intervals are made.
 
 What kernels tell is in `intervals_kernels.py`, what networks tell in `intervals_networks.py`. Where few series of
 measurements tell how far kernels of a kind lie off together, and few networks how far stages do, standard deviations
@@ -25,7 +25,7 @@ from measured import read
 from testbed import keep_results
 
 from iosched.profiler.devices.analytic.interval import LEVEL, Spread
-from iosched.profiler.devices.analytic.spreads import SPREADS, Spreads
+from iosched.profiler.devices.analytic.uncertainty import SPREADS, Spreads
 
 RESULTS = Path(__file__).parent / "results"
 

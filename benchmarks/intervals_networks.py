@@ -34,8 +34,7 @@ from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.interval import NORMAL, Spread
-from iosched.profiler.devices.analytic.spreads import Spreads
-from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
+from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty, Spreads
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning

@@ -33,8 +33,7 @@ from testbed import RESULTS, YARDSTICK, print_table, write_results
 
 from iosched.jobs.opening import opened
 from iosched.jobs.optimize import optimize
-from iosched.jobs.ranking.calibration import calibrated
-from iosched.jobs.ranking.cost import model_cost
+from iosched.jobs.ranking.cost import calibrated, model_cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model

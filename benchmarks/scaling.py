@@ -23,7 +23,7 @@ from measured import Row, read
 from testbed import keep_results
 
 from iosched.profiler.devices.analytic.kernels import Kind, kind_of
-from iosched.profiler.devices.analytic.scaling import PRIOR, Ratio, scaling
+from iosched.profiler.devices.analytic.scaled import PRIOR, Ratio, scaling
 
 KERNELS, GIVEN, NETWORKS, SEED = 40, (1, 3, 6, 12, 24), 60, 0
 FORMER = {"convolution": 0.83, "product": 0.45}  # of the former model on the T4, see `results/kernels-before.json`

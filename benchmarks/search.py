@@ -32,7 +32,7 @@ from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.lanes import assign_lanes
+from iosched.runtime.cpu.calls import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import Latencies, Lattice

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import traceback
+from typing import TYPE_CHECKING
+
 import click
 
 from iosched.cli.cluster import refuse_cluster
 from iosched.cli.help import Command
+from iosched.cli.objects import json_object
 from iosched.cli.options import cluster_option, json_option, verbosity_options
-from iosched.cli.output import emit_json
+from iosched.cli.output import debugging, emit_json, note, quiet
 from iosched.cli.tables import print_pairs
+from iosched.cli.terminal import say
+from iosched.jobs.selftest import selftest
 from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.jobs.selftest import CheckResult, SelfTest
+    from iosched.runtime.selfcheck import SelfCheck
 
 
 @click.command(name="devices", cls=Command, short_help="List devices, and what is missing to use them.")
@@ -34,8 +44,6 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
         print_cluster(cluster, as_json=as_json)
         return
     if tries:
-        from iosched.cli.selftest import print_selftest
-
         print_selftest(device or "cuda", as_json=as_json)
         return
     if device is not None:
@@ -52,3 +60,52 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
         print_pairs(facts.kind, facts.rows, to_stderr=False)
     rows = [(gpu.key, gpu.name) for gpu in plannable]
     print_pairs("can be planned for without being here: optimize --device NAME", rows, to_stderr=False)
+
+
+_CHECK = "part name outcome detail seconds"
+
+
+class _Lines:
+    """A line on stderr for each check; its name stands there before the check begins, which may end the process."""
+
+    def began(self, check: SelfCheck) -> None:
+        """Writes the name."""
+        if not quiet():
+            click.echo(f"  {check.part}: {check.name} ... ", nl=False, err=True)
+
+    def ended(self, result: CheckResult) -> None:
+        """Writes the outcome behind the name, and the traceback of a failure where that is wanted."""
+        if result.outcome == "not tried":
+            note(f"  {result.title} ... not tried")
+            return
+        word = "ok" if result.outcome == "passed" else "FAILED"
+        note(f"{word}, {result.seconds:.1f} s: {result.detail}")
+        if result.error is not None and debugging():
+            click.echo("".join(traceback.format_exception(result.error)), err=True)
+
+
+def print_selftest(device: str, *, as_json: bool) -> None:
+    """Runs all checks of a device and prints a line on stdout that says what works.
+
+    Raises:
+        UsageError: there is no such device.
+        DeviceError: it is not attached, or what it needs is not installed.
+        MismatchError: all that failed are checks whose numbers were wrong.
+        ExecutionError: another check failed.
+    """
+    found = selftest(device, _Lines())
+    if as_json:
+        emit_json(_as_json(found))
+    else:
+        say(found.summary)
+    if found.failure is not None:
+        raise found.failure
+
+
+def _as_json(found: SelfTest) -> dict[str, object]:
+    return json_object(
+        found,
+        "device name passed summary seconds about checks",
+        seconds=round(found.seconds, 3),
+        checks=[json_object(each, _CHECK, seconds=round(each.seconds, 3)) for each in found.results],
+    )

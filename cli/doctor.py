@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,11 @@ from iosched.cli.help import Command
 from iosched.cli.objects import json_object
 from iosched.cli.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
 from iosched.cli.output import emit_result
+from iosched.cli.site_files import KEYS, candidates, read_site_file, user_file
 from iosched.cli.tables import print_pairs
 from iosched.cli.terminal import say
+from iosched.jobs.doctor.section import Asked, SettingsFile
+from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.jobs.doctor.diagnosis import Diagnosis
@@ -48,7 +52,6 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
       iosched doctor --json > report.json
       iosched doctor model.onnx
     """
-    from iosched.cli.site_survey import survey
     from iosched.cli.source import read_model
     from iosched.jobs.doctor.diagnosis import diagnose
 
@@ -85,3 +88,33 @@ def _print(found: Diagnosis) -> None:
         say(f"{level}: {each.where}: {each.what}. Way out: {each.way}.")
     if not found.broken:
         say("Nothing is broken here.")
+
+
+def survey() -> Asked:
+    """What a command would take from files and the environment, without a word on what is wrong with it."""
+    files = _files()
+    counting = [each for each in files if each.counts]
+    set_to: dict[str, tuple[str | int, str]] = {}
+    for key in KEYS:
+        variable = f"IOSCHED_{key.upper().replace('-', '_')}"
+        if os.environ.get(variable):
+            set_to[key] = os.environ[variable], variable
+            continue
+        setter = next((each for each in counting if key in each.values), None)
+        if setter is not None:
+            set_to[key] = setter.values[key], setter.path
+    return Asked(settings=files, set_to=set_to)
+
+
+def _files() -> tuple[SettingsFile, ...]:
+    found: list[SettingsFile] = []
+    for path, allowed in candidates():
+        counts = not found or path == user_file()
+        try:
+            file = read_site_file(path, allowed)
+        except UsageError as error:
+            found.append(SettingsFile(str(path), counts=counts, problem=str(error)))
+            continue
+        if file is not None:
+            found.append(SettingsFile(str(path), file.values, counts))
+    return tuple(found)

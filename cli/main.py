@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from importlib import import_module
 from typing import Any
@@ -13,7 +14,26 @@ from iosched.cli.complete import VARIABLE, use_in_shells
 from iosched.cli.errors import guarded, warnings_as_notes
 from iosched.cli.log_file import WORDS, logged
 from iosched.cli.options import verbosity_options
-from iosched.cli.version import print_version
+
+
+def version_text() -> str:
+    """One line; its second word is the version of the package, as ever."""
+    from iosched.models.version import iosched_version
+    from iosched.runtime.compiled import compiled_executor
+
+    compiled = compiled_executor()
+    executor = "executor in Python" if compiled is None else f"compiled executor {compiled.partition(' ')[0]}"
+    system = f"{platform.system()} {platform.machine()}".strip()
+    return f"iosched {iosched_version()} ({executor}; Python {platform.python_version()}; {system})"
+
+
+def print_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
+    """Prints that line and ends the call; for click."""
+    if not is_wanted or ctx.resilient_parsing:
+        return
+    click.echo(version_text())
+    ctx.exit()
+
 
 COMMANDS = {
     "optimize": "getting-started.md#optimize-a-model",

@@ -23,6 +23,7 @@ from iosched.cli.options import (
     budget_option,
     cluster_option,
     gathered,
+    given,
     json_option,
     model_argument,
     output_option,
@@ -35,8 +36,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
-from iosched.cli.schedule_from import refuse_searching, schedule_from_option, schedules_from
-from iosched.cli.source import input_file, read_model, read_units, stem
+from iosched.cli.source import input_file, read_model, read_schedules, read_units, stem
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
@@ -47,8 +47,47 @@ if TYPE_CHECKING:
     from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.models.model import Model
     from iosched.profiler.devices.open_settings import Barriers, LayoutName
+    from iosched.scheduler.batch_schedules import BatchSchedules
+    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.pruning import Pruning
     from iosched.scheduler.strategy_names import StrategyName
+
+
+_SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "units", "dry_run")
+"""The parameters of `optimize` that say how to search."""
+
+schedule_from_option = click.option(
+    "--schedule-from",
+    "source",
+    shell_complete=complete_file,
+    metavar="F",
+    help="Use the schedule in F; search nothing.\n\nF is a schedule file or an optimized model with the same "
+    "structure, such as the model before retraining. '-' is stdin.",
+)
+
+
+def refuse_searching() -> None:
+    """Refuses the options that say how to search, beside `--schedule-from`, with which nothing is searched.
+
+    Raises:
+        UsageError: one of them was written on the command line.
+    """
+    if click.get_current_context().params["source"] is not None and (options := given(*_SEARCHING)):
+        raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
+
+
+def schedules_from(source: str | None, model: str) -> ScheduleDocument | BatchSchedules | None:
+    """Reads what `--schedule-from` names, or returns None where the option is not given.
+
+    Args:
+        source: the file that `--schedule-from` names, or None.
+        model: MODEL as the command line names it, to refuse that both are standard input.
+
+    Raises:
+        UsageError: both are standard input.
+        InvalidScheduleError: the file cannot be read, or has no schedule.
+    """
+    return None if source is None else read_schedules(source, model=model)
 
 
 def _settings(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +22,10 @@ from iosched.cli.options import json_option, output_option, profile_db_option, v
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
 from iosched.cli.pictures.drawn import Drawn
 from iosched.cli.pictures.formats import FORMATS
-from iosched.cli.pictures.painted import has_colours, painted
-from iosched.cli.pictures.wrapped import wrapped
+from iosched.cli.pictures.looks import Look
 from iosched.cli.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object
-from iosched.cli.terminal import width_of
+from iosched.cli.terminal import fitted_line, width_of
 from iosched.cli.words import count_text
 from iosched.models.errors import UsageError
 
@@ -254,3 +255,56 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
     if missing := [index for index in indices if index not in known]:
         raise UsageError(f"there is no block {missing[0]}: the schedule has {len(known)} blocks, counted from 0")
     return Schedule(tuple(block for block in schedule.blocks if block.index in indices))
+
+
+_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+
+def has_colours(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal is to be given colours: not with NO_COLOR, and not if it knows none."""
+    return not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
+
+
+def painted(text: str, looks: Mapping[str, Look]) -> str:
+    """The text with the names of operators in the colours of their models; as it is where there is one model.
+
+    Args:
+        text: words between blanks; one that is an operator's name is coloured.
+        looks: how operators are shown, by their names.
+    """
+    models = dict.fromkeys(look.models for look in looks.values() if look.models)
+    colours = dict(zip(models, cycle(_COLOURS), strict=False))
+
+    def word(match: re.Match[str]) -> str:
+        look = looks.get(match[0])
+        return match[0] if look is None or not look.models else click.style(match[0], fg=colours[look.models])
+
+    return re.sub(r"\S+", word, text) if models else text
+
+
+_MARK = re.compile(r"^( .*?)((?:──|┬─|├─|└─|--|\+-|\|-|`-) .*)$")
+_GOES_ON = {"┬": "│", "├": "│", "+": "|", "|": "|"}
+"""What stands below a group's mark where another group follows."""
+_MOST = 0.5
+"""The part of a line that what stands before a group may take; where it is more, it gets a line of its own."""
+_INDENT = " " * 6
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """The text of a schedule wrapped to so many columns; as it is for None."""
+    if width is None or all(len(line) <= width for line in text.splitlines()):
+        return text
+    return "".join(f"{part}\n" for line in text.splitlines() for part in _parts(line, width))
+
+
+def _parts(line: str, width: int) -> Iterator[str]:
+    found = _MARK.match(line)
+    if found is None:
+        yield fitted_line(line, width, _INDENT if line.startswith(" ") else "")
+        return
+    head, chain = found.groups()
+    if len(head) > _MOST * width:
+        if head.strip():
+            yield fitted_line(head.rstrip(), width, _INDENT)
+        head = _INDENT
+    yield fitted_line(head + chain, width, f"{' ' * len(head)}{_GOES_ON.get(chain[0], ' ')}    ")

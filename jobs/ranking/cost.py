@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from iosched.jobs.opening import NOTHING_LENT, Lent, check_schedulable, opened
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.ranking.calibration import LEAST_MODELS, Calibration, calibrated
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.schedules import found_by, schedule_asked_for
@@ -279,3 +279,40 @@ def _note(calibration: Calibration) -> str:
 
 def _share_of_peak(model: Model, result: OptimizeResult) -> float | None:
     return share_of(model, result.shipped_us, throughputs(model, result.document).peak_tflops)
+
+
+LEAST_MODELS = 9
+"""With fewer models even the largest error seen is exceeded more often than `LEVEL` allows: n / (n + 1) is below it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """By what sums of stages are multiplied, and how exact that is.
+
+    Attributes:
+        models: how many models it was learned from.
+        factor: what whole models take over the sum of their stages; 1 where there are too few models.
+        error: by what factor, at most, the product is off with the probability `LEVEL`; None where there are too few.
+    """
+
+    models: int
+    factor: float = 1.0
+    error: float | None = None
+
+    def applied(self, sum_us: float) -> Interval | None:
+        """What a whole model takes in microseconds by the sum of its stages; None where the error is not known."""
+        value = sum_us * self.factor
+        return None if self.error is None else Interval(value, value / self.error, value * self.error)
+
+
+def calibrated(pairs: Sequence[tuple[float, float]]) -> Calibration:
+    """Learns from pairs of a sum of stages and what the whole model took, both in microseconds.
+
+    Complexity: O(n^2 log n) for n pairs.
+    """
+    logs = [math.log(whole / total) for total, whole in pairs if total > 0 and whole > 0]
+    if len(logs) < LEAST_MODELS:
+        return Calibration(len(logs))
+    missed = sorted(abs(each - quantile([*logs[:place], *logs[place + 1 :]], 0.5)) for place, each in enumerate(logs))
+    rank = math.ceil((len(logs) + 1) * LEVEL)
+    return Calibration(len(logs), math.exp(quantile(logs, 0.5)), math.exp(missed[min(rank, len(missed)) - 1]))

@@ -6,16 +6,16 @@ it does not matter how fast the machine was on that day. Rounds in which others 
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from iosched.profiler.measuring.disturbance import Taken
 from iosched.profiler.measuring.in_turn import Round, TakeRound
-from iosched.profiler.measuring.looks import lasting_interval, least_lasting
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
     Interval,
@@ -24,6 +24,64 @@ from iosched.profiler.measuring.statistics import (
     quantile,
     summarize,
 )
+
+
+def lasting_interval(samples: Sequence[float], error: float) -> tuple[float, float]:
+    """Ends of the interval of the median; infinite where there are too few samples for one.
+
+    Args:
+        samples: each lies above the median with a probability of one half, whatever the others are.
+        error: the probability that the median is ever below the lower end, and that it is ever above the upper one.
+
+    Raises:
+        ValueError: the error is not between 0 and 1.
+    """
+    if not 0 < error < 1:
+        raise ValueError(f"an error is a probability between 0 and 1, not {error}")
+    count = len(samples)
+    above = _least_above(count, error)
+    if above > count:
+        return -math.inf, math.inf
+    ordered = sorted(samples)
+    return ordered[count - above], ordered[above - 1]
+
+
+def least_lasting(error: float) -> int:
+    """The least number of samples that have such an interval."""
+    return next(count for count in itertools.count(1) if _least_above(count, error) <= count)
+
+
+@lru_cache(maxsize=4096)
+def _least_above(count: int, error: float) -> int:
+    """How many of `count` samples have to lie above x for x to be below the median; more than `count` if none are.
+
+    The capital grows with the number of samples above x, so the least is found by halving.
+    """
+    low, high = count // 2, count + 1
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _log_capital(count, middle) >= -math.log(error) else (middle, high)
+    return high
+
+
+def _log_capital(count: int, above: int) -> float:
+    """Logarithm of the capital after bets on `count` samples of which `above` lay above x.
+
+    It is the mean of (2 p)^above (2 (1 - p))^(count - above) over p from 1/2 to 1. Over p from 0 to 1 that integral is
+    a beta function; the share of it above 1/2 is the chance of at most `above` heads in `count` + 1 tosses.
+    """
+    tosses = count + 1
+    heads = math.fsum(_binomial(tosses, k) for k in range(above + 1))
+    return (tosses + 1) * math.log(2) - math.log(tosses) - _log_ways(count, above) + math.log(heads) - math.log(2)
+
+
+def _binomial(tosses: int, heads: int) -> float:
+    return math.exp(_log_ways(tosses, heads) - tosses * math.log(2))
+
+
+def _log_ways(count: int, chosen: int) -> float:
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
+
 
 Decision = Literal["faster", "slower", "equal", "undecided"]
 """How the best of ours compares with the faster plain way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, Self
@@ -21,7 +21,6 @@ from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.optimized import build_kernel_graph
-from iosched.runtime.cpu.origins import task_origins
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen, tensor_owners
 from iosched.runtime.cpu.partial_sums import partial_sums
 from iosched.runtime.cpu.placement import place_tensors
@@ -352,3 +351,43 @@ def _sample(spec: TensorSpec) -> np.ndarray:
     if spec.dtype in ("float32", "float64", "float16"):
         return np.random.default_rng(0).standard_normal(shape, np.float32).astype(spec.dtype)
     return np.zeros(shape, np.dtype(spec.dtype))
+
+
+def task_origins(
+    lowering: Lowering,
+    coarse: CoarseGraph,
+    stages: Sequence[tuple[int, Stage]],
+    nodes: Mapping[str, tuple[int, ...]],
+) -> tuple[TaskOrigin, ...]:
+    """What each task of the plan is of, in the order of the plan's `tasks`.
+
+    A node belongs to all operators of its unit: onnxruntime fuses across them.
+
+    Args:
+        lowering: of these stages.
+        coarse: the graph of units.
+        stages: stages of units, each with its number in the schedule; a task's own stage is an index into them.
+        nodes: for each unit its nodes. Where several run as one, the first has the nodes of all, and the others none.
+    """
+    operators = {
+        node: tuple(name for unit in units for name in coarse.units.members[unit])
+        for _, stage in stages
+        for units in _together(coarse, stage, nodes)
+        for node in nodes[units[0]]
+    }
+    lanes = [lane for lane, tasks in enumerate(lowering.plan.lanes) for _ in tasks]
+    return tuple(
+        TaskOrigin(
+            task.name, lane, stages[task.stage][0], tuple(dict.fromkeys(o for node in own for o in operators[node]))
+        )
+        for lane, task, own in zip(lanes, lowering.plan.tasks, lowering.nodes, strict=True)
+    )
+
+
+def _together(coarse: CoarseGraph, stage: Stage, nodes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, ...]]:
+    """The units of a stage, those that run as one together."""
+    gone = tuple(unit for unit in stage.operators if coarse.nodes[unit] and not nodes[unit])
+    if gone:
+        yield stage.operators
+        return
+    yield from ((unit,) for unit in stage.operators)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.runtime.cpu.shares import Share, Slice
 from iosched.runtime.cpu.split import split, split_sum
 from iosched.runtime.cpu.work import node_work_us
@@ -152,3 +151,33 @@ def _spans(views: Iterable[tuple[str, View]]) -> tuple[Span, ...]:
 def _span(view: View) -> Span:
     stop = sys.maxsize if view.shape is None else view.offset + view.nbytes
     return Span(view.buffer, 0 if view.shape is None else view.offset, stop)
+
+
+def assign_lanes(work_us: Sequence[float], lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Gives each group its lanes.
+
+    With at least as many groups as lanes, every group gets one lane, longest first to the least loaded (Graham's LPT:
+    at most 4/3 - 1/(3 lanes) of the best makespan). With fewer, every group gets one lane and each lane that is left
+    goes to the group with the most work per lane.
+
+    Args:
+        work_us: guessed single-core time of each group.
+        lanes: how many there are.
+    """
+    if len(work_us) >= lanes:
+        return _longest_first(work_us, lanes)
+    counts = [1] * len(work_us)
+    for _ in range(lanes - len(work_us)):
+        counts[max(range(len(counts)), key=lambda group: (work_us[group] / counts[group], -group))] += 1
+    starts = [sum(counts[:group]) for group in range(len(counts))]
+    return tuple(tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True))
+
+
+def _longest_first(work_us: Sequence[float], lanes: int) -> tuple[tuple[int, ...], ...]:
+    load = [0.0] * lanes
+    chosen = [0] * len(work_us)
+    for group in sorted(range(len(work_us)), key=lambda g: (-work_us[g], g)):
+        lane = min(range(lanes), key=lambda candidate: (load[candidate], candidate))
+        chosen[group] = lane
+        load[lane] += work_us[group]
+    return tuple((lane,) for lane in chosen)

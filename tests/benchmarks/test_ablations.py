@@ -28,8 +28,8 @@ from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.checks import check_operators
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.strategies import can_merge
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

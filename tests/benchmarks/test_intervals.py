@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from iosched.profiler.devices.analytic.interval import NORMAL, around
-from iosched.profiler.devices.analytic.spreads import SPREADS
+from iosched.profiler.devices.analytic.uncertainty import SPREADS
 from iosched.profiler.devices.uncertainty import LEVEL
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

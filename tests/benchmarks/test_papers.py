@@ -14,8 +14,8 @@ from networks import zoo_model
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
 from iosched.scheduler.checks import check_operators
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.strategies import can_merge
 
 ROOT = Path(__file__).parents[2]
 STALE = "stale: run  python benchmarks/papers.py -o benchmarks/results/papers.json;  python benchmarks/papers_page.py"

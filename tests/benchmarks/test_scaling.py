@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from iosched.profiler.devices.analytic.scaling import PRIOR
+from iosched.profiler.devices.analytic.scaled import PRIOR
 
 WAYS = {"not scaled", "median", "median of the kind", *(f"prior {prior}, by kind" for prior in ("1", "2", "4"))}
 

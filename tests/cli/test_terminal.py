@@ -7,7 +7,7 @@ import io
 import pytest
 from terminals import Terminal
 
-from iosched.cli.pictures.wrapped import wrapped
+from iosched.cli.show import wrapped
 from iosched.cli.terminal import fitted, say, width_of
 
 PICTURE = """\

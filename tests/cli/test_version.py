@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from iosched.cli.version import version_text
+from iosched.cli.main import version_text
 from iosched.models.version import iosched_version
 from iosched.runtime.cpu import library
 

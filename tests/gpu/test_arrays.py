@@ -17,7 +17,7 @@ from session_models import counted, sliced
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
-from iosched.profiler.devices.cuda.session_note import session_notes
+from iosched.profiler.devices.cuda.device import session_notes
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.cuda.onnxruntime.sessions import Home
 from iosched.runtime.inputs import random_inputs

@@ -22,7 +22,7 @@ from iosched.models.errors import MismatchError, PlanError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.teams import CpuTeams
+from iosched.profiler.devices.cpu.open import CpuTeams
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.runtime.compare import compare

@@ -27,8 +27,8 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.strategies import can_merge
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -13,9 +13,9 @@ from onnx import helper
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import partition
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import can_merge
 
 
 @st.composite

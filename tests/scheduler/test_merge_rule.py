@@ -13,7 +13,7 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.merge_rule import merge_key
-from iosched.scheduler.merge import can_merge, merge_classes
+from iosched.scheduler.strategies import can_merge, merge_classes
 
 BASE = Conv(channels=4)
 

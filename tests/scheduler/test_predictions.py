@@ -14,9 +14,9 @@ from lane_costs import KeyedLanes, Lanes, cells, makespans_of
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.exploration import LIKELY, OPTIMISTIC, factors
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import build, popcount, relation
-from iosched.scheduler.predictions import LIKELY, OPTIMISTIC, factors
 from iosched.scheduler.pruning import NO_PRUNING
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import SearchResult, search

@@ -16,11 +16,11 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.cost import AdditiveGroups, CostModel
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.proof import gap_text, loses_nothing, proof_text
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import can_merge
 from iosched.scheduler.strategy_names import SearchStrategy
 
 PRUNINGS = [Pruning(3, 8), Pruning(2, 1), Pruning(1, 2), Pruning(2, 2), NO_PRUNING]

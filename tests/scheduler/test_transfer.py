@@ -27,9 +27,9 @@ from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.checks import check_operators
 from iosched.scheduler.document import Alternative, ScheduleDocument
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import can_merge
 from iosched.scheduler.transfer import fitted
 
 

@@ -12,8 +12,8 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.plan import ExecutionPlan
-from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.strategies import merge_classes
 
 
 def random_schedule(graph: ComputationGraph, seed: int) -> Schedule:

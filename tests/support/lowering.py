@@ -19,9 +19,9 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import merge_classes
 
 FLOAT = TensorProto.FLOAT
 Shape = Sequence[int | str]

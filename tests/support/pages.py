@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosched.cli.pictures.drawn import Drawn
+from iosched.cli.pictures.formats import draw_html
 from iosched.cli.pictures.looks import Look
 from iosched.cli.pictures.page_data import page_data
-from iosched.cli.pictures.schedule_html import draw_html
 from iosched.jobs.known_stages import KnownStages
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

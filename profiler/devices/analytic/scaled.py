@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp, log
+from statistics import median
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.analytic.scaling import Ratio, Scaling, scaling
+from iosched.profiler.devices.analytic.kernels import Kind
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.schedule import Stage, Strategy
@@ -88,3 +91,54 @@ class ScaledCost:
 
 def _alone(name: str) -> Stage:
     return Stage(Strategy.CONCURRENT, ((name,),))
+
+
+PRIOR = 2.0
+"""How many measured kernels weigh as much as the model: `benchmarks/scaling.py` says what others would do."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How far a measured operator lies from the model.
+
+    Attributes:
+        kind: of its longest kernel; None where it has none.
+        factor: measured over computed latency, above 0 and finite.
+    """
+
+    kind: Kind | None
+    factor: float
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Factors for operators that were not measured.
+
+    Attributes:
+        factor: for those of kinds that were not measured.
+        by_kind: for those of kinds that were.
+    """
+
+    factor: float
+    by_kind: Mapping[Kind | None, float]
+
+    def of(self, kind: Kind | None) -> float:
+        """The factor for an operator of this kind."""
+        return self.by_kind.get(kind, self.factor)
+
+
+def scaling(ratios: Iterable[Ratio], prior: float = PRIOR) -> Scaling:
+    """The factors by what was measured; all are 1 where nothing was, and then exactly; O(n log n).
+
+    Args:
+        prior: see `PRIOR`; with 0, medians count in full.
+    """
+    logs: dict[Kind | None, list[float]] = {}
+    for ratio in ratios:
+        logs.setdefault(ratio.kind, []).append(log(ratio.factor))
+    whole = _estimate([value for values in logs.values() for value in values], 0.0, prior)
+    return Scaling(exp(whole), {kind: exp(_estimate(values, whole, prior)) for kind, values in logs.items()})
+
+
+def _estimate(logs: list[float], before: float, prior: float) -> float:
+    return (len(logs) * median(logs) + prior * before) / (len(logs) + prior) if logs else before

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from iosched.models.graph import ComputationGraph
+from iosched.models.images import with_images
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.devices.device import (
     Baselines,
     CostDetails,
@@ -25,12 +25,14 @@ from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.in_turn import Budget, TakeRound, measure_in_turn, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
-from iosched.profiler.peers.openers import CPU_OPENERS
-from iosched.profiler.peers.openvino import PlainOpenvino
+from iosched.profiler.peers.onnxruntime import PlainOnnxruntime, open_best, open_parallel
+from iosched.profiler.peers.openvino import PlainOpenvino, open_openvino
+from iosched.profiler.peers.requests import open_sessions, open_streams, timed
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.divided import TeamBackends, lower_in_teams, open_divided
+from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.remarks import core_remarks
 from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
@@ -42,6 +44,7 @@ from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.teams import Teams
 from iosched.scheduler.unit_graph import Unit, UnitGraph, shown, units_text
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.015, max_measurements=80)
@@ -203,3 +206,54 @@ def open_on_cpu(
     cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
     effort = CPU_EFFORT.with_gap(settings.gap_percent)
     return OpenOnCpu(device, model, cost, settings.precision, effort, settings.units)
+
+
+@dataclass(frozen=True, eq=False)
+class CpuTeams:
+    """See `TeamWays`."""
+
+    model: Model
+    lanes: int
+    cpus: LaneCpus
+    open_beside: Callable[[Model, CpuBackend], OpenModelHere]
+    _backends: dict[int, TeamBackends] = field(default_factory=dict)
+
+    def opened(self, teams: Teams) -> OpenModelHere:
+        """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
+        backend = self._of(teams).of(teams.images)
+        return self.open_beside(with_images(self.model, teams.images), backend)
+
+    def ready(self, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, Callable[[], Arrays]]:
+        """The model ready to be timed on these inputs, and a function that runs it once for its outputs.
+
+        Raises:
+            UsageError: the model does not compute the images of its batch apart.
+            ExecutionError: onnxruntime refuses a kernel.
+        """
+        found = open_divided(self._of(teams), schedule, teams, self.cpus)
+        return timed(found, inputs), partial(found.run, inputs)
+
+    def n_kernels(self, schedule: Schedule, teams: Teams) -> int:
+        """How many kernels one run of the model calls; `schedule` is what a team runs, in operators of the model."""
+        return len(lower_in_teams(self._of(teams), schedule, teams).plan.tasks)
+
+    def close(self) -> None:
+        """Frees what was prepared."""
+        for backends in self._backends.values():
+            backends.close()
+
+    def _of(self, teams: Teams) -> TeamBackends:
+        lanes = teams.lanes(self.lanes)
+        if lanes not in self._backends:
+            self._backends[lanes] = TeamBackends(self.model, lanes)
+        return self._backends[lanes]
+
+
+CPU_OPENERS: Mapping[str, Callable[[Model, int, Arrays], Candidate]] = {
+    "onnxruntime": open_best,
+    "onnxruntime-parallel": open_parallel,
+    "openvino": open_openvino,
+    "onnxruntime-sessions": open_sessions,
+    "openvino-streams": open_streams,
+}
+"""By name, functions that open a peer for a model on a number of threads, to be timed on given inputs."""

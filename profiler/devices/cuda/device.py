@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.cuda.about import about
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
 from iosched.profiler.devices.cuda.probe import usable_names
-from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import (
     Baselines,
     CostDetails,
@@ -30,6 +30,7 @@ from iosched.profiler.devices.device import (
     OpenModelHere,
     ProfiledDevice,
 )
+from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
@@ -47,6 +48,7 @@ from iosched.runtime.cuda.gpu.extras import extra_for, way_to_run
 from iosched.runtime.cuda.gpu.library import look
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.cuda.onnxruntime.sessions import described
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Candidate, Executor
 from iosched.runtime.inputs import Arrays
@@ -370,3 +372,57 @@ KIND = Kind(
     facts=cuda_facts,
     remarks=_remarks,
 )
+
+
+_MODULE = Path("/sys/module/nvidia/version")
+_PACKAGES = ("nvidia-cudnn-frontend",)
+
+
+def about(gpu: AttachedGpu) -> dict[str, str]:
+    """Versions as people write them, by short names; `cuda_driver` is the newest CUDA that the driver supports."""
+    found = dict(gpu.versions)
+    named = {"cuda_driver": "driver", "cuda": "cuda"}
+    versions = {name: _cuda(found.pop(key)) for name, key in named.items() if key in found}
+    if "cudnn" in found:
+        found["cudnn"] = _cudnn(found["cudnn"])
+    capability = "{}.{}".format(*divmod(gpu.driver.gpu.capability, 10))
+    return {"capability": capability, **_driver(), **versions, **found, **installed(_PACKAGES)}
+
+
+def _driver() -> dict[str, str]:
+    """The version of NVIDIA's driver; nothing where its module does not tell."""
+    try:
+        return {"driver": _MODULE.read_text().strip()}
+    except OSError:
+        return {}
+
+
+def _cuda(number: str) -> str:
+    """CUDA numbers 13.0 as 13000."""
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
+
+
+def _cudnn(number: str) -> str:
+    """cuDNN 9 numbers 9.19.0 as 91900."""
+    return f"{int(number) // 10_000}.{int(number) // 100 % 100}.{int(number) % 100}"
+
+
+RUNS = 5
+
+
+def session_notes(model: CudaModel) -> tuple[str, ...]:
+    """A sentence on the operators that run in onnxruntime and their part of the latency; empty if there are none.
+
+    Runs the model a few times on the inputs that already lie on the GPU.
+
+    Raises:
+        ExecutionError: a kernel fails on the GPU.
+    """
+    executor = model.executor
+    if not executor.homes:
+        return ()
+    samples = [executor.time_sessions() for _ in range(RUNS)]
+    within_us, total_us = (median(values) for values in zip(*samples, strict=True))
+    text = described(model.lowering.sessions, executor.homes)
+    cost = f"{within_us:.0f} of {total_us:.0f} µs ({within_us / total_us:.0%})"
+    return (f"Outside of the CUDA graph run {text}: {cost}.",)

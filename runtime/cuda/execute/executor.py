@@ -19,13 +19,13 @@ from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPl
 from iosched.runtime.cuda.execute.buffers import DeviceBuffers
 from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
-from iosched.runtime.cuda.execute.segments import Segment, segments
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, settled
 from iosched.runtime.cuda.gpu.timing import between, elapsed_in_a_row_us, elapsed_us
-from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
+from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, SessionRun, Sessions
+from iosched.runtime.order import happens_before
 from iosched.runtime.plan import Task, View
 
 ADDRESSES_KEPT = 4
@@ -392,3 +392,33 @@ def _displaced(driver: Driver, stream: Any, cold: ColdWeights, graph: Any) -> No
     """Copies of weights are in L2 no more, and what the runs in `graph` read and write beside weights is."""
     cold.displace(stream)
     driver.launch_graph(graph, stream)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tasks between two of onnxruntime's: `(lane, step)` in an order that all waits allow; or one of onnxruntime's."""
+
+    tasks: tuple[tuple[int, int], ...]
+    is_session: bool
+
+
+def segments(lowering: Lowering) -> list[Segment]:
+    """The tasks in an order that all waits allow, cut before and after those of onnxruntime."""
+    order = happens_before(lowering.plan.lanes)
+    place = [(lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step in range(len(tasks))]
+    pairs = [place[number] for number in order.sequence]
+    found: list[Segment] = []
+    current: list[tuple[int, int]] = []
+    for pair in pairs:
+        if not _runs_in_session(lowering.kernels, lowering.plan.lanes[pair[0]][pair[1]]):
+            current.append(pair)
+            continue
+        if current:
+            found.append(Segment(tuple(current), is_session=False))
+        found.append(Segment((pair,), is_session=True))
+        current = []
+    return [*found, *([Segment(tuple(current), is_session=False)] if current else [])]
+
+
+def _runs_in_session(kernels: Sequence[Kernel], task: Task) -> bool:
+    return isinstance(kernels[task.kernel], SessionKernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from iosched.cli.pictures.looks import Look
-from iosched.cli.pictures.painted import painted
+from iosched.cli.show import painted
 
 LOOKS = {
     "a/y": Look("Conv", "Conv 1x1", "a"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.locating.bisection import find_differing
+from iosched.jobs.locating.locate import find_differing
 from iosched.models.graph import ComputationGraph, Operator
 
 

@@ -15,8 +15,7 @@ from scripted import LATENCIES_US, fire, model_with, script_models, script_stage
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.ranking import cost as cost_job
-from iosched.jobs.ranking.calibration import LEAST_MODELS
-from iosched.jobs.ranking.cost import model_cost
+from iosched.jobs.ranking.cost import LEAST_MODELS, model_cost
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError

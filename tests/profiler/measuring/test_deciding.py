@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.profiler.measuring.deciding import ERROR, LEAST_ROUNDS, NARROWED, Session, Trial, shares
+from iosched.profiler.measuring.deciding import ERROR, LEAST_ROUNDS, NARROWED, Session, Trial, lasting_interval, shares
 from iosched.profiler.measuring.disturbance import Taken
-from iosched.profiler.measuring.looks import lasting_interval
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 OURS = {"found": 0.5, "greedy": 0.5}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.profiler.measuring.looks import lasting_interval, least_lasting
+from iosched.profiler.measuring.deciding import lasting_interval, least_lasting
 
 ERRORS = (0.05, 0.0125, 0.004)
 

@@ -9,8 +9,8 @@ import pytest
 from host_gpu import host_place
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.peers import onnxruntime_cuda as peer
-from iosched.profiler.peers.onnxruntime_cuda import open_on_gpu
+from iosched.profiler.peers import gpu_openers as peer
+from iosched.profiler.peers.gpu_openers import open_on_gpu
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.reference import Reference
 

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.runtime.cpu.lanes import assign_lanes
+from iosched.runtime.cpu.calls import assign_lanes
 
 WORK = st.lists(st.integers(1, 50).map(float), min_size=1, max_size=6)
 

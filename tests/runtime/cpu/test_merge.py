@@ -9,8 +9,8 @@ from onnx import helper
 
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.strategies import can_merge
 
 node = helper.make_node
 

@@ -30,12 +30,12 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import build, relation
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.paths import bound_us
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import can_merge
 
 CONCURRENT, MERGE = Strategy.CONCURRENT, Strategy.MERGE
 

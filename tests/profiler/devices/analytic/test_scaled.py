@@ -21,8 +21,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.analytic.scaling import Ratio, Scaling, scaling
+from iosched.profiler.devices.analytic.scaled import Ratio, ScaledCost, Scaling, scaling
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import OpenModelHere

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.profiler.devices.analytic.scaling import PRIOR, Ratio, scaling
+from iosched.profiler.devices.analytic.scaled import PRIOR, Ratio, scaling
 
 KINDS = st.sampled_from((None, "convolution", "product", "elementwise", "depthwise"))
 FACTORS = st.floats(1e-9, 1e12)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iosched.profiler.devices.analytic.constants import Known, known_by
 from iosched.profiler.devices.analytic.kernels import Kind
-from iosched.profiler.devices.analytic.spreads import SHORT_US, SPREADS
+from iosched.profiler.devices.analytic.uncertainty import SHORT_US, SPREADS
 from iosched.profiler.devices.gpus import gpu_keys, gpu_named
 
 KERNELS: tuple[Kind, ...] = ("convolution", "product", "elementwise", "depthwise")

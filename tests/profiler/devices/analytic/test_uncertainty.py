@@ -24,18 +24,17 @@ from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.interval import Sum, around, deviation
 from iosched.profiler.devices.analytic.kernels import Kernel
 from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.analytic.spreads import SPREADS
-from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty, SideBySide
+from iosched.profiler.devices.analytic.uncertainty import SPREADS, AnalyticUncertainty, SideBySide
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.launch import LAUNCHES, LaunchName
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.strategies import merge_classes
 
 PUBLISHED_MS = {"inception_v3": (6.51, 4.62), "squeezenet": (0.86, 0.98)}  # sequential and greedy, IOS table on a V100
 

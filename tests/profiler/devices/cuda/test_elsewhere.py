@@ -23,7 +23,7 @@ from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.analytic.scaling import Ratio, scaling
+from iosched.profiler.devices.analytic.scaled import Ratio, scaling
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere

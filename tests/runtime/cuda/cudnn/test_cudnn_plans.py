@@ -30,7 +30,7 @@ from iosched.runtime.cuda.cudnn.plans import (
 from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
-from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
+from iosched.runtime.cuda.kernels.product import Dense, MatMul
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.plan import View
 

@@ -19,8 +19,7 @@ from iosched.runtime.cuda.kernel import Kernel, Precision
 from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
-from iosched.runtime.cuda.kernels.matmul import MatMul
-from iosched.runtime.cuda.kernels.product import lower_product
+from iosched.runtime.cuda.kernels.product import MatMul, lower_product
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import RELU, Activation

@@ -18,8 +18,7 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.kernels.dense_row import DenseRow
-from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
-from iosched.runtime.cuda.kernels.product import lower_product
+from iosched.runtime.cuda.kernels.product import Dense, MatMul, lower_product
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
 TF32 = Precision("tf32")

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from iosched.models import beside
+from iosched.models import initializers
 from iosched.models.errors import InvalidModelError
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -142,7 +142,7 @@ def test_a_link_that_comes_between_check_and_open_leads_nowhere(
     (folder / "below").mkdir()
     (folder / "below" / "good.bin").write_bytes(VALUES.tobytes())
     (folder.parent / "good.bin").write_bytes((VALUES + 100).tobytes())
-    check = beside._place
+    check = initializers._place
 
     def then_swapped(name: str, text: str, source: Path) -> tuple[Path, Path]:
         found = check(name, text, source)
@@ -151,7 +151,7 @@ def test_a_link_that_comes_between_check_and_open_leads_nowhere(
         first.symlink_to(folder.parent / "good.bin" if len(Path(text).parts) == 1 else folder.parent)
         return found
 
-    monkeypatch.setattr(beside, "_place", then_swapped)
+    monkeypatch.setattr(initializers, "_place", then_swapped)
     with pytest.raises(InvalidModelError, match=r"good\.bin (is missing|cannot be read)"):
         loaded(folder, initializer(location))
 
