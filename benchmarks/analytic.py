@@ -296,7 +296,7 @@ def rounded(calibration: Calibration) -> dict[str, float]:
 
 
 def main() -> None:
-    """Writes everything that docs/analytic-model.md and benchmarks/reports/analytic-evidence.md say."""
+    """Writes everything that benchmarks/reports/analytic-evidence.md says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--plot", type=Path)

@@ -2,7 +2,7 @@
 
     python benchmarks/rounds.py MODEL... -o results/rounds.json     # zoo:NAME, light_NAME, or a file; adds to results
     python benchmarks/rounds.py --cpu MODEL... -o results/rounds.json
-    python benchmarks/rounds.py --write                             # the tables of docs/search.md, from these results
+    python benchmarks/rounds.py --write                             # the tables of reports/search.md
 
 Latencies are those of the analytic model of a V100, and of two made-up lanes with noise, with the effort that
 `optimize` makes on a CPU; with `--cpu` they are measured on this one, which takes as long as a search. A round is what
@@ -42,7 +42,7 @@ from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 from iosched.scheduler.signature import stage_signature
 
-PAGE = Path(__file__).parents[1] / "docs" / "search.md"
+PAGE = Path(__file__).with_name("reports") / "search.md"
 WORKERS = (2, 4, 16, 64)
 V100, LANES, CPU = "analytic V100", "two lanes with noise", "measured on a CPU"
 TITLES = {
@@ -209,7 +209,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("models", nargs="*", help="zoo:NAME, light_NAME of the onnx package, or a file")
     parser.add_argument("--cpu", action="store_true", help="measure on this CPU")
     parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; those that are in it stay")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/search.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into reports/search.md")
     options = parser.parse_args(words)
     rows: list[Row] = []
     for name in options.models:

@@ -187,10 +187,10 @@ class Prefetchable(Protocol):
         """These are asked next, in any order; returns when what can be answered ahead is.
 
         Each is surely asked, but for those that the answer to another of the same list rules out: once a stage is known
-        to be fast merged, say, it need not be known side by side (of the networks in docs/search.md that was up to 18 %
-        of what was handed over for a V100, and up to 6 % for CPUs). `worse_than_us` may be lower by then, for the same
-        reason, and never higher, so that an answer given ahead serves. Blocks do not know of each other: a list may
-        have questions about stages that are alike.
+        to be fast merged, say, it need not be known side by side (of the networks in benchmarks/reports/search.md that
+        was up to 18 % of what was handed over for a V100, and up to 6 % for CPUs). `worse_than_us` may be lower by
+        then, for the same reason, and never higher, so that an answer given ahead serves. Blocks do not know of each
+        other: a list may have questions about stages that are alike.
 
         Whoever answers nothing changes nothing. What this raises ends the search.
         """

@@ -32,7 +32,7 @@ def test_all_cases_took_turns(runs: list[dict[str, Any]]) -> None:
 
 
 def test_no_worker_measures_what_one_would_not(runs: list[dict[str, Any]]) -> None:
-    """But for what an answer of the same round rules out, a fifth at most (docs/search.md)."""
+    """But for what an answer of the same round rules out, a fifth at most (benchmarks/reports/search.md)."""
     alone = {run["model"]: run["measured"] for run in runs if run["workers"] == 1}
     assert all(alone[run["model"]] <= run["measured"] <= 1.2 * alone[run["model"]] for run in runs)
 

@@ -14,7 +14,7 @@ from lane_costs import alone
 
 from iosched.scheduler.questions import Question, of_operator
 
-PAGE = Path(__file__).parents[2] / "docs" / "search.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "reports" / "search.md"
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ CALIBRATION = Calibration(kernel_us=6.42, issue_us=5.6, fork_us=7.79, tuned=0.81
 """Of kernels launched one by one, fitted to published latencies by `benchmarks/analytic.py`."""
 
 NODE_US, LEAST_NODE_US, MOST_NODE_US = 1.0, 0.5, 2.0
-"""Microseconds for each node of a CUDA graph, and the range in which it is known: see `docs/analytic-model.md`."""
+"""Microseconds for each node of a CUDA graph, and the range in which it is known; see reports/analytic-evidence.md."""
 
 
 def in_graph(node_us: float) -> Calibration:

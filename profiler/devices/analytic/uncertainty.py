@@ -101,7 +101,7 @@ SPREADS = Spreads(
     side_by_side=0.236,
     gains=0.81,
 )
-"""As they were found; see `docs/analytic-model.md`."""
+"""As they were found; see `benchmarks/reports/analytic-evidence.md`."""
 
 
 @dataclass(frozen=True)

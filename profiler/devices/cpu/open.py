@@ -50,8 +50,8 @@ from iosched.scheduler.unit_graph import Unit, UnitGraph, shown, units_text
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.015, max_measurements=80)
 """Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
 After 80 measured stages of a block, the gap to the block's bound is a few percent, see benchmarks/search.py. To end
-within 3 % of it lost as much on a cell of NASNet-Mobile, and within 1.5 % nothing (docs/search.md), with no more
-measurements there."""
+within 3 % of it lost as much on a cell of NASNet-Mobile, and within 1.5 % nothing (benchmarks/reports/search.md), with
+no more measurements there."""
 
 CPU_PRICES = Prices(measurement_s=0.1, comparison_s=8.0, samples_alone=2)
 """Seldom a stage takes longer to be measured, up to half a second, see `cost.STAGE_SETTINGS`."""
