@@ -17,12 +17,11 @@ from iosched.cli.output import emit_result
 from iosched.cli.site_files import KEYS, candidates, read_site_file, user_file
 from iosched.cli.tables import print_pairs
 from iosched.cli.terminal import say
-from iosched.jobs.doctor.section import Asked, SettingsFile
+from iosched.jobs.doctor.diagnosis import Asked, SettingsFile
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.doctor.diagnosis import Diagnosis
-    from iosched.jobs.doctor.section import Asked
+    from iosched.jobs.doctor.diagnosis import Asked, Diagnosis
 
 
 @click.command(
@@ -87,7 +86,7 @@ def _print(found: Diagnosis) -> None:
         level = "broken" if each.is_broken else "remark"
         say(f"{level}: {each.where}: {each.what}. Way out: {each.way}.")
     if not found.broken:
-        say("Nothing is broken here.")
+        say("No problems found.")
 
 
 def survey() -> Asked:

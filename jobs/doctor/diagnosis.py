@@ -1,20 +1,83 @@
-"""Runs all checks; one that fails is itself a finding, and keeps no other from being run."""
+"""Runs the checks of `iosched doctor`; a check that fails is a finding, and the others still run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from iosched.jobs.doctor.discreet import discreet
-from iosched.jobs.doctor.section import Asked, Section
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.profiler.devices.finding import Finding
 
-CHECKS = ("software", "machine", "libraries", "devices", "database", "environment", "settings", "kernels")
-"""The modules of this folder that look at something, in the order in which a report has them.
+if TYPE_CHECKING:
+    from iosched.models.model import Model
 
-They are imported when they are run, since what they need may be what is broken.
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """A file that options are set in for all calls.
+
+    Attributes:
+        path: the file.
+        values: what it sets, by key; empty where it cannot be used.
+        counts: whether it is read; not where a nearer one is.
+        problem: why it cannot be used, and in further lines the way out; None if it can.
+    """
+
+    path: str
+    values: Mapping[str, str | int] = field(default_factory=dict)
+    counts: bool = True
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said of the machine to look at.
+
+    Attributes:
+        profile_db: the profile database; None stands for the user's own.
+        model: whose kernels to count; None leaves that out.
+        settings: the files of settings that there are, those first that come first.
+        set_to: what settings are set to in the end, and by which file or variable, by their keys in files.
+    """
+
+    profile_db: Path | None = None
+    model: Model | None = None
+    settings: tuple[SettingsFile, ...] = ()
+    set_to: Mapping[str, tuple[str | int, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one check found.
+
+    Attributes:
+        values: for programs; `docs/json.md` lists the keys.
+        rows: the same for people, as pairs of a label and a text.
+        findings: what is wrong, or worth knowing.
+    """
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    rows: tuple[tuple[str, str], ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+CHECKS = {
+    "software": "installation",
+    "machine": "machine",
+    "libraries": "installation",
+    "devices": "machine",
+    "database": "machine",
+    "environment": "machine",
+    "settings": "machine",
+    "kernels": "machine",
+}
+"""The checks in the order of a report, each with the module of this folder that has its function `check_NAME`.
+
+Modules are imported when a check runs: a broken dependency fails that check alone.
 """
 
 NOTHING_ASKED = Asked()
@@ -45,10 +108,10 @@ class Diagnosis:
         count = len(self.broken)
         if count == 0:
             return None
-        return ExecutionError(f"{count} {'thing is' if count == 1 else 'things are'} broken here; see what was found")
+        return ExecutionError(f"{count} {'problem' if count == 1 else 'problems'} found: see the report")
 
 
-def diagnose(asked: Asked = NOTHING_ASKED, *, checks: Sequence[str] = CHECKS) -> Diagnosis:
+def diagnose(asked: Asked = NOTHING_ASKED, *, checks: Iterable[str] = CHECKS) -> Diagnosis:
     """Looks at this machine, and changes nothing on it. Raises no error of its own.
 
     Args:
@@ -60,7 +123,7 @@ def diagnose(asked: Asked = NOTHING_ASKED, *, checks: Sequence[str] = CHECKS) ->
 
 def _looked(name: str, asked: Asked) -> Section:
     try:
-        section = import_module(f"{__package__}.{name}").look(asked)
+        section = getattr(import_module(f"{__package__}.{CHECKS[name]}"), f"check_{name}")(asked)
         assert isinstance(section, Section)
         return discreet(section)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with this machine, the report must be made
@@ -72,6 +135,52 @@ def _failed(name: str, error: Exception) -> Finding:
     text = next(iter(str(error).splitlines()), "")[:_MOST_COLUMNS]
     if isinstance(error, ImportError):
         library = error.name or "a library"
-        what = f"what it needs cannot be imported: {type(error).__name__}: {text}"
-        return Finding(what, f"check of {name}", f"install {library} anew, or iosched with all that it needs")
+        what = f"a dependency cannot be imported: {type(error).__name__}: {text}"
+        return Finding(what, f"check of {name}", f"install {library} again, or iosched with its dependencies")
     return Finding(f"it failed: {type(error).__name__}: {text}", f"check of {name}", _REPORT)
+
+
+_ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*)://[^\s'\",;)]+", re.IGNORECASE)
+
+
+def home() -> str:
+    """The user's home; "" where there is none, or where it is the root of all paths."""
+    try:
+        found = str(Path.home())
+    except RuntimeError:
+        return ""
+    return "" if found == "/" else found
+
+
+def discreet_text(text: str, at_home: str) -> str:
+    """The text without the home `at_home` and without hosts."""
+    text = _ADDRESS.sub(r"\1://...", text)
+    return re.sub(rf"{re.escape(at_home)}(?![\w.-])", "~", text) if at_home else text
+
+
+def discreet(section: Section) -> Section:
+    """The section without the user's home and without hosts."""
+    at_home = home()
+    return Section(
+        {name: _discreet(value, at_home) for name, value in section.values.items()},
+        tuple((label, discreet_text(text, at_home)) for label, text in section.rows),
+        tuple(
+            replace(
+                each,
+                what=discreet_text(each.what, at_home),
+                where=discreet_text(each.where, at_home),
+                way=discreet_text(each.way, at_home),
+            )
+            for each in section.findings
+        ),
+    )
+
+
+def _discreet(value: object, at_home: str) -> object:
+    if isinstance(value, str):
+        return discreet_text(value, at_home)
+    if isinstance(value, Mapping):
+        return {key: _discreet(each, at_home) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_discreet(each, at_home) for each in value]
+    return value

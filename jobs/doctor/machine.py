@@ -1,4 +1,4 @@
-"""The machine: its system, how many cores and how much memory there are for this process, and what else uses them."""
+"""Checks of the machine: its system and devices, the profile database, variables, settings, and a model's kernels."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from iosched.jobs.doctor.section import Asked, Section
+from iosched.jobs.doctor.diagnosis import Asked, Section, SettingsFile
 from iosched.profiler.devices.finding import Finding
 from iosched.profiler.devices.system import not_linux
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.quota import cpu_quota
 
+if TYPE_CHECKING:
+    from iosched.profiler.store.health import Health
+
 _LITTLE_MEMORY = 2**29
-_LITTLE_SPACE = 2**28
+_LITTLE_TEMPORARY_SPACE = 2**28
 
 
-def look(asked: Asked) -> Section:
+def check_machine(asked: Asked) -> Section:
     """What Linux tells of it; what is not told is None."""
     del asked
     total, available, limit = _meminfo("MemTotal"), _meminfo("MemAvailable"), _group_limit()
@@ -49,10 +53,10 @@ def look(asked: Asked) -> Section:
         ("load", "not known" if load is None else f"{load:.1f} over the last minute"),
         ("memory", f"{_size(total)}, {_size(available)} available{'' if limit is None else f', limit {_size(limit)}'}"),
     )
-    return Section(values, rows, tuple(_findings(load, threads, available)))
+    return Section(values, rows, tuple(_machine_findings(load, threads, available)))
 
 
-def _findings(load: float | None, threads: int, available: int | None) -> Iterator[Finding]:
+def _machine_findings(load: float | None, threads: int, available: int | None) -> Iterator[Finding]:
     if (system := not_linux()) is not None:
         what = f"models run and are measured on Linux, and this is {system}"
         yield Finding(what, "system", "use a container, a virtual machine or WSL with Linux; plans for GPUs work here")
@@ -67,7 +71,7 @@ def _findings(load: float | None, threads: int, available: int | None) -> Iterat
     except FileNotFoundError:
         yield Finding("no folder for temporary files can be written", "TMPDIR", "set TMPDIR to one that can")
         return
-    if (free := shutil.disk_usage(folder).free) < _LITTLE_SPACE:
+    if (free := shutil.disk_usage(folder).free) < _LITTLE_TEMPORARY_SPACE:
         yield Finding(
             f"only {_size(free)} are free", folder, "make room, or set TMPDIR to another folder", is_broken=False
         )
@@ -111,3 +115,177 @@ def _distribution() -> str | None:
 
 def _size(nbytes: int | None) -> str:
     return "not known" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
+
+
+def check_devices(asked: Asked) -> Section:
+    """Facts about each kind of device on this machine."""
+    from iosched.profiler.devices.resolve import facts_here
+
+    del asked
+    found = facts_here()
+    rows = tuple((f"{facts.kind}: {label}", text) for facts in found for label, text in facts.rows)
+    findings = tuple(each for facts in found for each in facts.findings)
+    return Section({"devices": [dict(facts.values) for facts in found]}, rows, findings)
+
+
+_LITTLE_DATABASE_SPACE = 2**26
+
+
+def check_database(asked: Asked) -> Section:
+    """The file that commands would take here; it is neither made nor changed."""
+    from iosched.profiler.store.database import default_path
+    from iosched.profiler.store.explained import IN_MEMORY
+    from iosched.profiler.store.health import health
+
+    path = asked.profile_db or default_path()
+    if path is None or str(path) == IN_MEMORY:
+        return Section({"path": None}, (("path", "none: measurements are kept in memory alone"),))
+    found = health(path)
+    values = {
+        "path": str(found.path),
+        "exists": found.exists,
+        "nbytes": found.nbytes,
+        "readable": found.readable,
+        "writable": found.writable,
+        "schema": found.schema,
+        "newest_schema": found.newest_schema,
+        "intact": found.intact,
+    }
+    rows = (("path", str(found.path)), ("state", _state(found)))
+    return Section(values, rows, tuple(_database_findings(found)))
+
+
+def _state(found: Health) -> str:
+    if not found.exists:
+        return "not there yet; it is made when something is measured"
+    words = ["readable" if found.readable else "not readable", "writable" if found.writable else "not writable"]
+    words += [] if found.intact is None else ["intact" if found.intact else "damaged"]
+    schema = "" if found.schema is None else f", schema {found.schema} of {found.newest_schema}"
+    return f"{found.nbytes / 2**20:.1f} MiB, {', '.join(words)}{schema}"
+
+
+def _database_findings(found: Health) -> Iterator[Finding]:
+    if found.problem is not None:
+        what, _, way = found.problem.partition("\n")
+        yield Finding(what.rstrip("."), str(found.path), way.replace("\n", " ").rstrip("."))
+        return
+    folder = next(each for each in (found.path, *found.path.absolute().parents) if Path(each).exists())
+    from iosched.profiler.store.explained import WAY_OUT
+
+    if (free := shutil.disk_usage(folder).free) < _LITTLE_DATABASE_SPACE:
+        what = f"only {free / 2**20:.0f} MiB are free beside the profile database"
+        yield Finding(what, str(found.path), f"make room. {WAY_OUT}", is_broken=False)
+
+
+_OWN = "IOSCHED_"
+_SHOWN = (
+    *("IOSCHED_PROFILE_DB", "IOSCHED_SHARE_CORES", "IOSCHED_DEVICE", "IOSCHED_THREADS"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+    *("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_ARENA_MAX", "LD_PRELOAD", "LD_LIBRARY_PATH"),
+    *("PYTHONPATH", "PYTHONMALLOC", "XDG_CACHE_HOME", "TMPDIR", "LANG", "LC_ALL", "NO_COLOR"),
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
+)
+"""Those whose values are shown: numbers, words and paths."""
+
+_HIDDEN = ("RAY_ADDRESS",)
+_SET = "set, not shown"
+
+
+def check_environment(asked: Asked) -> Section:
+    """Those that are set; of any that may name a host or hold a secret, only that it is."""
+    del asked
+    found = _variables(os.environ)
+    values = {name: value for name, value in found.items() if value != _SET}
+    hidden = [name for name, value in found.items() if value == _SET]
+    rows = tuple((name, value or "set, empty") for name, value in found.items())
+    return Section(
+        {"shown": values, "hidden": hidden},
+        rows or (("variables", "none that matter is set"),),
+        tuple(_variable_findings(os.environ)),
+    )
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    shown = {name: environ[name] for name in _SHOWN if name in environ}
+    others = sorted(name for name in environ if name.startswith(_OWN) and name not in _SHOWN)
+    return {**shown, **{name: _SET for name in (*others, *_HIDDEN) if name in environ}}
+
+
+def _variable_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
+    if environ.get("LD_PRELOAD"):
+        what = "a library is loaded before all others, and may change what is measured"
+        yield Finding(what, "LD_PRELOAD", "unset it to compare", is_broken=False)
+    if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        yield Finding("it hides all GPUs", "CUDA_VISIBLE_DEVICES", "unset it to use one", is_broken=False)
+    if "IOSCHED_SHARE_CORES" in environ:
+        what = "processes of iosched take the same cores, and slow each other down where several run"
+        yield Finding(what, "IOSCHED_SHARE_CORES", "unset it where several run at a time", is_broken=False)
+
+
+def check_settings(asked: Asked) -> Section:
+    """The files that the caller found, in the order in which they come, and what holds in the end."""
+    rows = [(f"{each.path}", _settings_text(each)) for each in asked.settings]
+    rows += [(key, f"{value}, from {place}") for key, (value, place) in asked.set_to.items()]
+    return Section(
+        {
+            "files": [
+                {"path": each.path, "counts": each.counts, "values": dict(each.values), "problem": each.problem}
+                for each in asked.settings
+            ],
+            "set": {key: {"value": value, "from": place} for key, (value, place) in asked.set_to.items()},
+        },
+        tuple(rows) or (("files", "none; nothing is set for all calls"),),
+        tuple(_settings_findings(asked)),
+    )
+
+
+def _settings_text(file: SettingsFile) -> str:
+    if file.problem is not None:
+        return "cannot be used"
+    said = ", ".join(f"{key} = {value}" for key, value in file.values.items()) or "sets nothing"
+    return said if file.counts else f"{said}; not read: a nearer file comes first"
+
+
+def _settings_findings(asked: Asked) -> Iterator[Finding]:
+    for each in asked.settings:
+        if each.problem is not None and each.counts:
+            what, _, way = each.problem.partition("\n")
+            yield Finding(f"commands that need a setting refuse this file: {what}", each.path, way or "fix it")
+    if "threads" in asked.set_to:
+        value, place = asked.set_to["threads"]
+        if not (str(value).isdecimal() and int(value) > 0):
+            yield Finding(f"threads is {value!r}, and has to be a whole number from 1", place, "fix or unset it")
+    if "device" in asked.set_to:
+        yield from _device_findings(*asked.set_to["device"])
+
+
+def _device_findings(value: str | int, place: str) -> Iterator[Finding]:
+    from iosched.models.errors import UsageError
+    from iosched.profiler.devices.resolve import check_name
+
+    for name in str(value).split(","):
+        try:
+            check_name(name)
+        except UsageError as error:
+            what, _, way = str(error).partition("\n")
+            yield Finding(what, place, way or "fix or unset it")
+
+
+def check_kernels(asked: Asked) -> Section:
+    """Counts of the model's kernels by operator; empty without a model."""
+    from iosched.profiler.devices.device import CountsKernelCalls
+    from iosched.profiler.devices.resolve import resolve
+
+    if asked.model is None:
+        return Section()
+    device = resolve("cpu")
+    if not isinstance(device, CountsKernelCalls):
+        return Section()
+    calls = device.kernel_calls(asked.model)
+    rows = (("called without a session", _counts_text(calls["invoked"])), ("sessions", _counts_text(calls["sessions"])))
+    return Section(calls, rows)
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    each = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{sum(counts.values())}: {each}" if counts else "none"

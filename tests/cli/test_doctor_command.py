@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from iosched.cli import site_files, site_survey
-from iosched.jobs.doctor import diagnosis, libraries
-from iosched.jobs.doctor.diagnosis import CHECKS, Diagnosis
-from iosched.jobs.doctor.section import Section
+from iosched.cli import doctor as doctor_command
+from iosched.cli import site_files
+from iosched.jobs.doctor import diagnosis, installation
+from iosched.jobs.doctor.diagnosis import CHECKS, Diagnosis, Section
 from iosched.profiler.devices.finding import Finding
 
 REMARK = Finding("it is slow", "the cores", "wait", is_broken=False)
@@ -35,7 +35,7 @@ def test_all_is_well(invoke, scripted) -> None:
     scripted()
     result = invoke("doctor")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == ["machine", "  cores  2", "Nothing is broken here."]
+    assert result.stdout.splitlines() == ["machine", "  cores  2", "No problems found."]
 
 
 def test_remarks_are_lines_and_no_failure(invoke, scripted) -> None:
@@ -53,8 +53,8 @@ def test_what_is_broken_is_a_line_and_exit_code_1(invoke, scripted) -> None:
     assert lines[0].startswith("broken: a library: it is ")
     assert "\x1b" not in result.stdout
     assert len(lines) == 2
-    assert "Nothing is broken" not in result.stdout
-    assert result.stderr == "Error: 1 thing is broken here; see what was found\n"
+    assert "No problems" not in result.stdout
+    assert result.stderr == "Error: 1 problem found: see the report\n"
 
 
 def test_json_has_the_findings_and_what_each_check_found(invoke, scripted) -> None:
@@ -74,7 +74,7 @@ def test_json_has_the_findings_and_what_each_check_found(invoke, scripted) -> No
 
 
 def test_this_machine(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "why_not", lambda module: None)
+    monkeypatch.setattr(installation, "why_not", lambda module: None)
     found = json.loads(invoke("doctor", "--json").stdout)
     assert set(found) == {"healthy", "findings", *CHECKS, "provenance"}
     assert {each["package"] for each in found["libraries"]["packages"]} > {"numpy", "onnx", "onnxruntime", "ray"}
@@ -84,7 +84,7 @@ def test_this_machine(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_database_that_is_named_is_looked_at(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "why_not", lambda module: None)
+    monkeypatch.setattr(installation, "why_not", lambda module: None)
     (workdir / "bad.sqlite").write_bytes(b"no database" * 500)
     result = invoke("doctor", "--profile-db", "bad.sqlite")
     assert result.exit_code == 1
@@ -127,7 +127,7 @@ def test_it_tells_which_files_of_settings_are_read(
     (inner / "pyproject.toml").write_text("[tool.iosched]\nthreads = 2\n")
     own = Path(os.environ["XDG_CONFIG_HOME"]) / "iosched" / "config.toml"
     monkeypatch.setattr(site_files, "user_file", lambda: own)
-    monkeypatch.setattr(site_survey, "user_file", lambda: own)
+    monkeypatch.setattr(doctor_command, "user_file", lambda: own)
     monkeypatch.chdir(inner)
     monkeypatch.setenv("IOSCHED_DEVICE", "cpu")
     found = settings_section()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scripted import LATENCIES_US, script_models, script_stages
 
-from iosched.jobs.doctor import libraries
+from iosched.jobs.doctor import installation
 from iosched.runtime.cpu import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason=f"no compiled executor: {library.missing()}")
@@ -37,7 +37,7 @@ def test_devices_names_the_reason_and_the_way_out(invoke) -> None:
 
 
 def test_doctor_calls_it_broken(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "why_not", lambda module: None)
+    monkeypatch.setattr(installation, "why_not", lambda module: None)
     result = invoke("doctor")
     assert result.exit_code == 1
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("broken: compiled executor")]

@@ -29,7 +29,7 @@ from small_models import branches
 import iosched
 from iosched.cli.main import cli, main
 from iosched.jobs import pace, throughput
-from iosched.jobs.doctor import libraries
+from iosched.jobs.doctor import installation
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu import open as cpu_open
@@ -81,7 +81,7 @@ def _quieten() -> None:
     disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     squeezenet.build = branches
     _narrow(Network)
-    libraries.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
+    installation.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
     idle.LONGEST_SECONDS, rate.TURN_SECONDS, pace.LEAST_DECIDING_S = 0.0, 0.01, 0.1
     few = Budget(rounds=LEAST_SAMPLES)

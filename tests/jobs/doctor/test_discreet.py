@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.jobs.doctor.discreet import discreet_text, home
+from iosched.jobs.doctor.diagnosis import discreet_text, home
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.jobs.doctor import environment
-from iosched.jobs.doctor.section import Asked, Section
+from iosched.jobs.doctor import machine
+from iosched.jobs.doctor.diagnosis import Asked, Section
 
 
 @pytest.fixture
@@ -13,8 +13,8 @@ def looked(monkeypatch: pytest.MonkeyPatch):
     """What is found in an environment of these variables."""
 
     def look(**variables: str) -> Section:
-        monkeypatch.setattr(environment.os, "environ", variables)
-        return environment.look(Asked())
+        monkeypatch.setattr(machine.os, "environ", variables)
+        return machine.check_environment(Asked())
 
     return look
 

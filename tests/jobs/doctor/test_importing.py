@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from iosched.jobs.doctor import importing
-from iosched.jobs.doctor.importing import why_not
+from iosched.jobs.doctor import installation
+from iosched.jobs.doctor.installation import why_not
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_one_that_leaves_without_a_word(module) -> None:
 
 
 def test_one_that_hangs_is_given_up(module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "_SECONDS", 0.2)
+    monkeypatch.setattr(installation, "_IMPORT_SECONDS", 0.2)
     why = why_not(module("import time; time.sleep(60)"))
     assert why is not None
     assert "longer" in why

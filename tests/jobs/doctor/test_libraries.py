@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from iosched.jobs.doctor import libraries
-from iosched.jobs.doctor.requirements import Requirement
-from iosched.jobs.doctor.section import Asked, Section
+from iosched.jobs.doctor import installation
+from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.jobs.doctor.installation import Requirement
 
 ASKED = (
     Requirement("numpy", ">=1.26", None),
@@ -24,10 +24,10 @@ def looked(monkeypatch: pytest.MonkeyPatch):
     """What is found where these versions are installed, and these modules do not load."""
 
     def look(versions: Mapping[str, str], troubles: Mapping[str, str] | None = None) -> Section:
-        monkeypatch.setattr(libraries, "requirements", lambda: ASKED)
-        monkeypatch.setattr(libraries, "package_version", versions.get)
-        monkeypatch.setattr(libraries, "why_not", (troubles or {}).get)
-        return libraries.look(Asked())
+        monkeypatch.setattr(installation, "requirements", lambda: ASKED)
+        monkeypatch.setattr(installation, "package_version", versions.get)
+        monkeypatch.setattr(installation, "why_not", (troubles or {}).get)
+        return installation.check_libraries(Asked())
 
     return look
 
@@ -82,6 +82,6 @@ def test_two_packages_that_own_the_same_files_are_broken(looked, one: str, other
 
 
 def test_where_the_metadata_does_not_tell_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "requirements", lambda: ())
-    (finding,) = libraries.look(Asked()).findings
+    monkeypatch.setattr(installation, "requirements", lambda: ())
+    (finding,) = installation.check_libraries(Asked()).findings
     assert not finding.is_broken

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iosched.jobs.doctor import requirements as module
-from iosched.jobs.doctor.requirements import Requirement, is_met, meets, requirements
+from iosched.jobs.doctor import installation as module
+from iosched.jobs.doctor.installation import Requirement, is_met, meets, requirements
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 

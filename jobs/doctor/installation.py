@@ -1,0 +1,295 @@
+"""Checks of the installation: iosched and Python, and the packages that iosched needs or can use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires
+from pathlib import Path
+
+from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.facts import package_version
+from iosched.profiler.devices.finding import Finding
+from iosched.runtime.lacking import way_to_install
+
+_TRIED = "Programming Language :: Python :: "
+
+
+def check_software(asked: Asked) -> Section:
+    """The versions of both, where they are, and whether they go together."""
+    del asked
+    version, place = _version(), str(Path(__file__).parents[2])
+    python, kind = platform.python_version(), platform.python_implementation()
+    return Section(
+        {
+            "iosched": version,
+            "place": place,
+            "python": python,
+            "implementation": kind,
+            "executable": sys.executable,
+            "virtual_environment": sys.prefix != sys.base_prefix,
+        },
+        (
+            ("iosched", f"{version or 'of no known version'}, in {place}"),
+            ("Python", f"{python} ({kind}), {sys.executable}"),
+        ),
+        tuple(_software_findings(version)),
+    )
+
+
+def _version() -> str | None:
+    try:
+        return iosched_version()
+    except PackageNotFoundError:
+        return None
+
+
+def _software_findings(version: str | None) -> Iterator[Finding]:
+    if version is None:
+        yield Finding("it is not installed, only on Python's path", "iosched", "run pip install -e . in its folder")
+        return
+    tried = _tried_pythons()
+    here = sys.version_info[:2]
+    if tried and here < min(tried):
+        yield Finding(
+            f"Python {_version_text(here)} is too old",
+            sys.executable,
+            f"use Python {_version_text(min(tried))} or newer",
+        )
+    elif tried and here > max(tried):
+        way = f"use Python {_version_text(max(tried))} if something fails"
+        yield Finding(f"iosched was not tried on Python {_version_text(here)}", sys.executable, way, is_broken=False)
+    other = shutil.which("iosched")
+    if other is not None and Path(other).resolve().parent not in _folders_of_commands():
+        way = "call python -m iosched, or put this environment first in PATH"
+        what = f"the command iosched in PATH is not that of {sys.executable}"
+        yield Finding(what, other, way, is_broken=False)
+
+
+def _tried_pythons() -> list[tuple[int, ...]]:
+    """The versions of Python that the package names."""
+    words = [each.removeprefix(_TRIED) for each in metadata("iosched").get_all("Classifier") or ()]
+    return [tuple(map(int, each.split("."))) for each in words if each.replace(".", "").isdecimal() and "." in each]
+
+
+def _version_text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _folders_of_commands() -> set[Path]:
+    """Where pip puts the commands of packages of this Python."""
+    folders = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
+    if "posix_user" in sysconfig.get_scheme_names():
+        folders.append(sysconfig.get_path("scripts", "posix_user"))
+    return {Path(each).resolve() for each in folders}
+
+
+_FOR_USERS = (None, "cpu", "cuda", "cuda12", "openvino", "explore", "fleet")
+"""The extras that people install, and what iosched itself needs."""
+
+_MODULES = {
+    "onnxruntime-gpu": "onnxruntime",
+    "cupy-cuda13x": "cupy",
+    "cupy-cuda12x": "cupy",
+    "nvidia-cudnn-frontend": "cudnn",
+    "nvidia-ml-py": "pynvml",
+}
+"""The modules of packages that are called otherwise. NVIDIA's other packages have libraries and no module."""
+
+_ONE_OF = (
+    ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn"),
+    ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
+    ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+)
+"""Packages that own the same files, so that of two the later one has overwritten the earlier one."""
+
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class _Library:
+    """A package, what iosched asks of it, and what became of importing it."""
+
+    package: str
+    version: str | None
+    asked: tuple[Requirement, ...]
+    trouble: str | None = None
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The extras that bring it; none for what iosched itself needs."""
+        return tuple(each.extra for each in self.asked if each.extra is not None)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether nothing works without it."""
+        return any(each.extra is None for each in self.asked)
+
+    @property
+    def install(self) -> str:
+        """The clause that tells people how to install it again, in the version that is wanted."""
+        return way_to_install(None if self.is_needed else self.extras[0], "--upgrade --force-reinstall ")
+
+    @property
+    def wanted(self) -> str:
+        """Which versions, in words."""
+        return " or ".join(dict.fromkeys(each.wanted for each in self.asked))
+
+
+def check_libraries(asked: Asked) -> Section:
+    """Each package with its version; those that are here are imported, each in a process of its own."""
+    del asked
+    found = _libraries()
+    values = [
+        {
+            "package": each.package,
+            "version": each.version,
+            "extras": list(each.extras),
+            "wanted": each.wanted,
+            "trouble": each.trouble,
+        }
+        for each in found
+    ]
+    return Section({"packages": values}, tuple(_library_rows(found)), tuple(_library_findings(found)))
+
+
+def _libraries() -> list[_Library]:
+    by_package: dict[str, list[Requirement]] = {}
+    for each in requirements():
+        if each.extra in _FOR_USERS:
+            by_package.setdefault(each.package, []).append(each)
+    versions = {package: package_version(package) for package in by_package}
+    troubles = _troubles([package for package, version in versions.items() if version is not None])
+    return [
+        _Library(package, versions[package], tuple(asked), troubles.get(package))
+        for package, asked in by_package.items()
+    ]
+
+
+def _troubles(packages: Sequence[str]) -> Mapping[str, str | None]:
+    """For each package why it cannot be imported; None where it can, or has nothing to import."""
+    modules = {
+        name: _MODULES.get(name, name) for name in packages if name in _MODULES or not name.startswith("nvidia-")
+    }
+    with ThreadPoolExecutor(min(_AT_ONCE, os.cpu_count() or 1)) as pool:
+        return dict(zip(modules, pool.map(why_not, modules.values()), strict=True))
+
+
+def _library_rows(found: Sequence[_Library]) -> Iterator[tuple[str, str]]:
+    for each in found:
+        if each.version is not None:
+            trouble = "" if each.trouble is None else f", which does not load: {each.trouble}"
+            yield each.package, f"{each.version}{trouble}"
+    for extra in _FOR_USERS[1:]:
+        missing = [each.package for each in found if each.version is None and extra in each.extras]
+        if missing:
+            yield f"[{extra}]", f"not installed: {', '.join(missing)}; {way_to_install(extra)}"
+
+
+def _library_findings(found: Sequence[_Library]) -> Iterator[Finding]:
+    if not found:
+        what = "the installed iosched does not say which packages it needs"
+        yield Finding(what, "iosched", "install it with pip", is_broken=False)
+    for each in found:
+        if each.version is None and each.is_needed:
+            yield Finding(f"{each.package} is not installed", each.package, way_to_install(None))
+        elif each.trouble is not None:
+            yield Finding(f"it does not load: {each.trouble}", f"{each.package} {each.version}", each.install)
+        elif each.version is not None and not is_met(each.version, each.asked):
+            yield Finding(f"iosched asks for {each.wanted}", f"{each.package} {each.version}", each.install)
+    for rivals in _ONE_OF:
+        here = [name for name in rivals if package_version(name) is not None]
+        if len(here) > 1:
+            way = f"pip uninstall {' '.join(here)}, then install the extra for this machine alone"
+            yield Finding("they overwrite each other's files", ", ".join(here), way)
+
+
+_FORM = re.compile(
+    r"^(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?(?P<wanted>[^;)]*)\)?\s*(?:;\s*extra == [\"'](?P<extra>[^\"']+)[\"'])?"
+)
+_CLAUSE = re.compile(r"^(>=|<|==)\s*([\d.]+)$")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A package that iosched needs, or that an extra of it brings.
+
+    Attributes:
+        package: the name of the package.
+        wanted: which versions, as pip is told (">=1.22,<2").
+        extra: the extra that brings it; None for what iosched itself needs.
+    """
+
+    package: str
+    wanted: str
+    extra: str | None
+
+
+def requirements() -> tuple[Requirement, ...]:
+    """All of them; none where the metadata does not tell."""
+    found = (_FORM.match(text) for text in requires("iosched") or ())
+    return tuple(Requirement(each["name"], each["wanted"].strip(), each["extra"]) for each in found if each)
+
+
+def meets(version: str, wanted: str) -> bool:
+    """Whether a version is one of those wanted; so it is where that cannot be told."""
+    return all(_meets(_release(version), clause.strip()) for clause in wanted.split(","))
+
+
+def is_met(version: str, found: Iterable[Requirement]) -> bool:
+    """Whether a version is right for one of these requirements of its package at least."""
+    return any(meets(version, each.wanted) for each in found)
+
+
+def _meets(release: tuple[int, ...], clause: str) -> bool:
+    parts = _CLAUSE.match(clause)
+    if parts is None or not release:
+        return True
+    bound = _release(parts[2])
+    length = max(len(release), len(bound))
+    have, limit = (each + (0,) * (length - len(each)) for each in (release, bound))
+    return {">=": have >= limit, "<": have < limit, "==": have == limit}[parts[1]]
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: 1.32.0rc1 is (1, 32, 0)."""
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version.strip(), maxsplit=1)[0])))
+
+
+_IMPORT_SECONDS = 60.0
+_MOST_COLUMNS = 200
+
+
+def why_not(module: str) -> str | None:
+    """Why a module cannot be imported, in one line; None where it can."""
+    # -P: a file of that name in the working folder is not meant.
+    command = [sys.executable, "-P", "-c", f"import {module}"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_IMPORT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"it takes longer than {_IMPORT_SECONDS:.0f} seconds"
+    if done.returncode < 0:
+        return f"the process that imports it ends by {_signal(-done.returncode)}"
+    if done.returncode > 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return (lines[-1] if lines else f"exit code {done.returncode}")[:_MOST_COLUMNS]
+    return None
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
