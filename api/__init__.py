@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
     from iosched.jobs.optimize_batches import BatchesResult as BatchesResult
+    from iosched.jobs.python_api import optimize as optimize
+    from iosched.jobs.python_api import optimize_batches as optimize_batches
     from iosched.jobs.rank import RankResult as RankResult
     from iosched.jobs.rank import RankSettings as RankSettings
     from iosched.jobs.rank import rank as rank
     from iosched.jobs.run import RunResult as RunResult
     from iosched.jobs.run import open_executor as open_executor
     from iosched.jobs.run import run as run
-    from iosched.jobs.scripting import optimize as optimize
-    from iosched.jobs.scripting import optimize_batches as optimize_batches
     from iosched.models.batch_shape import DynamicBatchSpec as DynamicBatchSpec
     from iosched.models.errors import DeviceError as DeviceError
     from iosched.models.errors import ExecutionError as ExecutionError
@@ -170,8 +170,8 @@ _HOME = {
     "load_model": "iosched.models.load",
     "matrix": "iosched.jobs.matrix",
     "open_executor": "iosched.jobs.run",
-    "optimize": "iosched.jobs.scripting",
-    "optimize_batches": "iosched.jobs.scripting",
+    "optimize": "iosched.jobs.python_api",
+    "optimize_batches": "iosched.jobs.python_api",
     "partition": "iosched.scheduler.blocks",
     "rank": "iosched.jobs.rank",
     "record_of": "iosched.models.mutation.record",

@@ -27,7 +27,7 @@ from testbed import SEEDS, Bed, open_bed, option_parser, print_table, write_resu
 
 from iosched.jobs.costing import schedule_latency_us, stage_latency_us
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.device import OpenOnPaper, PaperGpu
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.statistics import Measurement

@@ -19,10 +19,10 @@ from functools import partial
 from testbed import option_parser, print_table, write_results, zoo_model
 
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
-from iosched.profiler.measuring.in_turn import Budget, close_all, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow

@@ -32,8 +32,8 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import summarize
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument

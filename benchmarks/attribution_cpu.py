@@ -41,8 +41,8 @@ from testbed import SEEDS, option_parser, print_table, write_results, zoo_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.cpu.sweep import swept_amid
-from iosched.profiler.devices.cpu.yardstick import compile_yardstick
+from iosched.profiler.devices.cpu.cache_flush import swept_amid
+from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.statistics import median_interval
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend

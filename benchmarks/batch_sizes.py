@@ -32,11 +32,11 @@ from typing import Any, TypeVar
 
 from testbed import RESULTS, keep_results, markdown_table
 
-from iosched.jobs.fitting import for_batch
 from iosched.jobs.loaded_batches import LoadedBatches
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.run import open_executor
+from iosched.jobs.schedule_fit import for_batch
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
@@ -44,8 +44,8 @@ from iosched.models.light import light_model
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs

@@ -40,9 +40,9 @@ from onnx import numpy_helper
 from testbed import RESULTS, print_table, write_results
 
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
+from iosched.jobs.batching.baselines import Site, packed_schedule
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.plan import Cluster, composed
-from iosched.jobs.batching.rivals import Site, packed_schedule
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
 from iosched.models.batching.rewrite import weightless

@@ -28,10 +28,10 @@ from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_n
 from testbed import YARDSTICK, print_table, write_results, zoo_model
 
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
-from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate

@@ -34,14 +34,14 @@ from cpu_models import cpu_model, short_name
 from cpu_rivals import alternatives
 from testbed import RESULTS, compared, keep_results, origin, speedup_text
 
-from iosched.jobs.opening import opened
+from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.measuring.in_turn import Budget, close_all
+from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument

@@ -230,7 +230,7 @@ def _nothing(count: int) -> bytes:
 
 def _openvino(model: Model, threads: int) -> Answers:
     inputs, owners = random_inputs(model.graph.inputs), Owners(model)
-    from iosched.profiler.peers.openvino import open_openvino
+    from iosched.profiler.baselines.openvino import open_openvino
 
     plain = open_openvino(model, threads, inputs)
     compiled = _compiled_by_openvino(model, threads)

@@ -30,8 +30,8 @@ from onnx import TensorProto, helper
 from testbed import print_table, write_results
 
 from iosched.models.load import load_model
+from iosched.profiler.baselines.openvino import open_openvino
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.peers.openvino import open_openvino
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings

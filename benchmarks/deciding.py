@@ -21,10 +21,10 @@ from pathlib import Path
 
 from testbed import RESULTS, keep_results, markdown_table
 
-from iosched.jobs.pace import LEAST_DECIDING_S, MOST_DECIDING_S
+from iosched.jobs.time_budget import LEAST_DECIDING_S, MOST_DECIDING_S
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
 from iosched.profiler.measuring.disturbance import Taken
-from iosched.profiler.measuring.in_turn import Round
+from iosched.profiler.measuring.interleaved_models import Round
 from iosched.profiler.measuring.statistics import quantile
 
 RATIOS = (0.95, 0.99, 1.0, 1.01, 1.03, 1.05, 1.10)

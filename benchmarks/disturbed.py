@@ -26,7 +26,7 @@ from unittest import mock
 from regret import bootstrap, candidate_of, in_turn
 from testbed import print_table, write_results, zoo_model
 
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.store.database import ProfileDatabase

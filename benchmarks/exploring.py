@@ -28,7 +28,7 @@ from typing import Any
 
 from testbed import RESULTS, print_table, write_results
 
-from iosched.jobs.ranking.cost import ModelCost, model_cost
+from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 from iosched.models.mutation.variant import Variant, variant_of

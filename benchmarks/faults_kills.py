@@ -154,7 +154,7 @@ def _note_measurements(path: Path, last: int, delay_s: float) -> None:
     It is killed so long after it has written line number `last`, by an alarm of the kernel's, which ends a process as
     SIGKILL does: nothing handles it, and no thread of Python's has to get its turn first.
     """
-    from iosched.profiler.devices.cpu import cost
+    from iosched.profiler.devices.cpu import measured_cost as cost
     from iosched.profiler.store.database import ProfileDatabase
 
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)

@@ -22,14 +22,14 @@ from testbed import compared
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
+from iosched.profiler.baselines.gpu_openers import open_on_gpu
+from iosched.profiler.baselines.gpu_place import GpuPlace
 from iosched.profiler.devices.cuda.attached import AttachedGpu
-from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.device import GPU_EFFORT
+from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost
 from iosched.profiler.devices.gpus import spec_of
-from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.peers.gpu_openers import open_on_gpu
-from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.kernel import Precision

@@ -31,8 +31,8 @@ from published import (
 )
 
 from iosched.models.zoo import names
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.interval import NORMAL, Spread
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty, Spreads
 from iosched.profiler.measuring.statistics import Interval

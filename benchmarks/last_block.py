@@ -8,7 +8,7 @@ from dataclasses import replace
 from analytic import CALIBRATION, cost_of
 from kernel_traffic import is_merged
 
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 

@@ -20,6 +20,7 @@ from testbed import keep_results, print_table
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.zoo import names
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.calibration import (
     CALIBRATIONS,
     LEAST_NODE_US,
@@ -28,7 +29,6 @@ from iosched.profiler.devices.analytic.calibration import (
     Calibration,
     in_graph,
 )
-from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Schedule

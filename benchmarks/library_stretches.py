@@ -34,7 +34,7 @@ from iosched.models.graph import Operator
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.wiring import reads
-from iosched.profiler.measuring.in_turn import Budget, close_all, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_in_turn
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate

@@ -24,7 +24,7 @@ from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.throughput import Throughput
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.blocks import partition

@@ -31,17 +31,17 @@ from typing import Any
 import numpy as np
 from testbed import RESULTS, YARDSTICK, print_table, write_results
 
-from iosched.jobs.opening import opened
+from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import optimize
-from iosched.jobs.ranking.cost import calibrated, model_cost
+from iosched.jobs.ranking.model_cost import calibrated, model_cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
+from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.measuring.in_turn import Budget, close_all
+from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow

@@ -38,9 +38,9 @@ from testbed import print_table, write_results, zoo_model
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.cache_flush import swept_amid
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
-from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.measuring.disturbance import disturbances, read_load
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.store.database import ProfileDatabase

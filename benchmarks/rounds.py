@@ -31,7 +31,7 @@ from search import NOISE, Analytic, Timed, TwoLanes
 from testbed import RESULTS, markdown_table, write_results
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase

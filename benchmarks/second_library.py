@@ -25,9 +25,9 @@ from testbed import compared, print_table, speedup_text, write_results
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.model import Model
+from iosched.profiler.baselines.openvino import PlainOpenvino
 from iosched.profiler.devices.cpu.open import CPU_OPENERS
-from iosched.profiler.measuring.in_turn import Budget, close_all, measure_in_turn
-from iosched.profiler.peers.openvino import PlainOpenvino
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_in_turn
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs

@@ -37,9 +37,9 @@ from testbed import print_table, write_results
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.spaces.lookup import PREFIX, find_space
+from iosched.profiler.devices.cpu.cache_flush import LEAST_SWEPT, MOST_SWEPT, swept_nbytes
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.cpu.sweep import LEAST_SWEPT, MOST_SWEPT, swept_nbytes
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, median_interval, quantile
 from iosched.profiler.store.database import ProfileDatabase

@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from iosched.jobs.costing import measured_stage_us, stage_latency_us
-from iosched.jobs.opening import opened
+from iosched.jobs.open_model import opened
 from iosched.jobs.provenance import provenance
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.candidates import Way
+from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.facts import package_version
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs

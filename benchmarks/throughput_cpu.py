@@ -24,13 +24,13 @@ from iosched.models import zoo
 from iosched.models.errors import DeviceError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.baselines.requests import open_in_teams, open_streams
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import TeamWays
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.interleave import compare as compare_speed
+from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.rate import measure_rates
-from iosched.profiler.peers.requests import open_in_teams, open_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate

@@ -15,7 +15,7 @@ from torch.nn import functional
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.models.node_attributes import values
-from iosched.profiler.peers.torch_ways import WAYS, TorchRun, open_way
+from iosched.profiler.baselines.torch_runs import WAYS, TorchRun, open_way
 from iosched.runtime.cuda.kernel import Precision
 
 

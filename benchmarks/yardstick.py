@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from testbed import option_parser, print_table, write_results, zoo_model
 
-from iosched.profiler.devices.cpu.yardstick import compile_yardstick, runs_beside
+from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick, runs_beside
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.schedule import Stage, Strategy

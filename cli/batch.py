@@ -13,8 +13,8 @@ from iosched.cli.complete import complete_model
 from iosched.cli.help import Command
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.intervals import COMPARED
-from iosched.cli.members import files_of, parse_named, read_models
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
+from iosched.cli.named_models import files_of, parse_named, read_models
 from iosched.cli.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
 from iosched.cli.options import (
     Binding,
@@ -44,7 +44,7 @@ from iosched.cli.output import (
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_alike, read_schedule_and_model
 from iosched.cli.tables import print_items, print_pairs
-from iosched.cli.words import count_text, latency_text
+from iosched.cli.text import count_text, latency_text
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
 

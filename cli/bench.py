@@ -12,7 +12,7 @@ import click
 
 from iosched.cli.complete import complete_file
 from iosched.cli.help import Command
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import (
     Binding,
     device_options,
@@ -37,7 +37,7 @@ from iosched.cli.pictures.bars import draw_bars
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
 from iosched.cli.tables import print_items, print_pairs
-from iosched.cli.words import latency_text
+from iosched.cli.text import latency_text
 from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.profiler.measuring.interleave import speedup_text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from iosched.cli.errors import printable
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import given
 from iosched.cli.output import note, quiet
 from iosched.cli.progress import Phases, bar_columns, description_for, end_of

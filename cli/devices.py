@@ -9,7 +9,7 @@ import click
 
 from iosched.cli.cluster import refuse_cluster
 from iosched.cli.help import Command
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import cluster_option, json_option, verbosity_options
 from iosched.cli.output import debugging, emit_json, note, quiet
 from iosched.cli.tables import print_pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
 

@@ -11,7 +11,7 @@ import click
 
 from iosched.cli.complete import complete_model
 from iosched.cli.help import Command
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
 from iosched.cli.output import emit_result
 from iosched.cli.site_files import KEYS, candidates, read_site_file, user_file

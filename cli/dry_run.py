@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.output import emit_json, note
 from iosched.cli.tables import print_columns, print_pairs
 

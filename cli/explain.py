@@ -13,14 +13,14 @@ from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.help import Command
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.source import read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import idle_text, stage_object, throughput_object, throughput_text
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.terminal import say
-from iosched.cli.words import cost_remark, latency_text
+from iosched.cli.text import cost_remark, latency_text
 from iosched.models.errors import UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 

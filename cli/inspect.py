@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.help import Command
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import (
     Binding,
     binding_options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iosched.cli.words import latency_text
+from iosched.cli.text import latency_text
 
 if TYPE_CHECKING:
     from iosched.profiler.measuring.statistics import Interval

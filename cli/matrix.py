@@ -11,7 +11,7 @@ import click
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.help import Command
 from iosched.cli.intervals import ENDS, EQUAL, RATIO, equal_text, latency_ends_text
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -37,7 +37,7 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_items
 from iosched.cli.terminal import say
-from iosched.cli.words import latency_text, percent_more, share_text
+from iosched.cli.text import latency_text, percent_more, share_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:

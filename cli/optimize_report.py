@@ -6,8 +6,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from iosched.cli.intervals import AS_FAR, COMPARED, ENDS, RATIO, latency_ends_text
-from iosched.cli.objects import CHECK, json_object
-from iosched.cli.words import latency_text, share_text, source_text
+from iosched.cli.json_objects import CHECK, json_object
+from iosched.cli.text import latency_text, share_text, source_text
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from iosched.cli.errors import printable
+from iosched.cli.json_objects import plain
 from iosched.cli.log_file import WORDS, without_secrets
-from iosched.cli.objects import plain
 from iosched.cli.terminal import fitted, width_of
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import logger

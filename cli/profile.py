@@ -14,7 +14,7 @@ import click
 
 from iosched.cli.complete import complete_file
 from iosched.cli.help import Group
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
 from iosched.cli.tables import print_columns

@@ -11,8 +11,8 @@ import click
 from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_pool
 from iosched.cli.complete import complete_model
 from iosched.cli.help import Command
-from iosched.cli.members import name_of
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
+from iosched.cli.named_models import name_of
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -31,14 +31,14 @@ from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before, note
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import STDIN, read_model
 from iosched.cli.tables import Columns, print_items
-from iosched.cli.words import count_text, latency_text, share_text
+from iosched.cli.text import count_text, latency_text, share_text
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.jobs.rank import RankInterruptedError, RankResult, RankRow, RankSettings
-    from iosched.jobs.ranking.cost import ModelCost
     from iosched.jobs.ranking.measures import Measure
+    from iosched.jobs.ranking.model_cost import ModelCost
     from iosched.models.model import Model
     from iosched.scheduler.precision import PrecisionName
 

@@ -12,7 +12,7 @@ import click
 
 from iosched.cli.complete import complete_file
 from iosched.cli.help import Command
-from iosched.cli.objects import CHECK, json_object
+from iosched.cli.json_objects import CHECK, json_object
 from iosched.cli.options import (
     INPUT_FILE,
     Binding,
@@ -36,14 +36,14 @@ from iosched.cli.output import (
 )
 from iosched.cli.source import input_file, read_alike, read_model, schedule_for
 from iosched.cli.tables import print_pairs
-from iosched.cli.words import latency_text, shape_text
+from iosched.cli.text import latency_text, shape_text
 from iosched.models.errors import ExecutionError, MismatchError, OtherDeviceWarning, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from iosched.jobs.fitting import Taken
     from iosched.jobs.run import RunResult, RunTrace
+    from iosched.jobs.schedule_fit import Taken
     from iosched.models.model import Model
     from iosched.runtime.compare import Check
     from iosched.scheduler.document import ScheduleDocument
@@ -172,7 +172,7 @@ def command(
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
     _emit(found, taken, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
-        from iosched.jobs.locating.words import mismatch_text
+        from iosched.jobs.bisect_mismatch.report import mismatch_text
 
         raise MismatchError(mismatch_text(found.check.reasons, found.first_difference))
 
@@ -258,7 +258,7 @@ def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
 
 
 def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
-    from iosched.cli.pictures.looks import looks_of
+    from iosched.cli.pictures.theme import looks_of
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
     document, runs = trace.document, trace.runs

@@ -17,16 +17,16 @@ import click
 from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.help import Command
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
-from iosched.cli.pictures.drawn import Drawn
+from iosched.cli.pictures.drawing import Drawn
 from iosched.cli.pictures.formats import FORMATS
-from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.theme import Look
 from iosched.cli.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object
 from iosched.cli.terminal import fitted_line, width_of
-from iosched.cli.words import count_text
+from iosched.cli.text import count_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
 
 def _drawn_alone(document: ScheduleDocument) -> Drawn:
     """What is drawn of a schedule file without its model."""
-    from iosched.cli.pictures.looks import looks_by_structure
+    from iosched.cli.pictures.theme import looks_by_structure
 
     return Drawn(document, looks_by_structure(document.structure))
 
@@ -157,7 +157,7 @@ def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) ->
 
 def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawn:
     """What is drawn of `document`, a part of `shipped` or an alternative in it; None where that is of another model."""
-    from iosched.cli.pictures.looks import looks_of
+    from iosched.cli.pictures.theme import looks_of
     from iosched.profiler.devices.resolve import throughputs
 
     looks = looks_of(model.graph, _models_of_operators(model))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from iosched.cli.batch_choice import Shapes, bound, chosen, chosen_size, for_model, parse_schedules, schedules_inside
 from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
-from iosched.cli.words import source_text
+from iosched.cli.text import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -21,7 +21,7 @@ from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
-    from iosched.jobs.fitting import Taken
+    from iosched.jobs.schedule_fit import Taken
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from iosched.cli.objects import json_object
+from iosched.cli.json_objects import json_object
 
 if TYPE_CHECKING:
     from iosched.profiler.devices.throughput import Throughput

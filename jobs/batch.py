@@ -9,6 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
+from iosched.jobs.batching.baselines import (
+    Rival,
+    Site,
+    alone_us,
+    batched_rivals,
+    mixed_rivals,
+    packed_rivals,
+    predicted_us,
+    serial_rivals,
+)
 from iosched.jobs.batching.comparison import (
     BatchResult,
     ClusterResult,
@@ -20,30 +30,20 @@ from iosched.jobs.batching.comparison import (
 )
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
-from iosched.jobs.batching.rivals import (
-    Rival,
-    Site,
-    alone_us,
-    batched_rivals,
-    mixed_rivals,
-    packed_rivals,
-    predicted_us,
-    serial_rivals,
-)
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.member_checks import check_members
-from iosched.jobs.opening import profile_database
-from iosched.jobs.pace import PRICED, SEARCHED, Pace, share_s
+from iosched.jobs.open_model import profile_database
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
+from iosched.jobs.time_budget import PRICED, SEARCHED, Pace, share_s
 from iosched.models.batching.replacement import note_record
 from iosched.models.batching.rewrite import weightless
 from iosched.models.composition.compose import compose, footprint_of, together_nbytes
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
+from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.resolve import remarks
-from iosched.profiler.devices.ways import Running
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import rtol_of
 from iosched.runtime.inputs import Arrays, random_inputs

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from iosched.jobs.bench_rows import ROWS
-from iosched.jobs.opening import check_schedulable, opened
+from iosched.jobs.open_model import check_schedulable, opened
 from iosched.jobs.other_device import warn_of_other_device
 from iosched.jobs.progress import Observer
 from iosched.jobs.row import Row
@@ -17,15 +17,15 @@ from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
+from iosched.profiler.baselines.names import FOR_THROUGHPUT, SLOW_TO_OPEN
+from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.device import OpenModelHere, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.background_load import background_load as busy_processes
-from iosched.profiler.measuring.in_turn import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, least_samples, summarize
-from iosched.profiler.peers.names import FOR_THROUGHPUT, SLOW_TO_OPEN
 from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosched.profiler.peers.names import ON_CPU, ON_GPU
+from iosched.profiler.baselines.names import ON_CPU, ON_GPU
 from iosched.scheduler.strategy_names import COMPARED, MEANINGS, ONE_SESSION
 
 ROWS: dict[str, str] = {

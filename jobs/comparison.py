@@ -9,23 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
+from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
+from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.deciding import Session, Trial, shares, until_settled
-from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, close_all, interference_notes
+from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile
-from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.divided import divided
+from iosched.scheduler.lane_schedules import divided
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
 

@@ -8,14 +8,14 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from iosched.jobs.opening import opened
+from iosched.jobs.open_model import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler.devices.candidates import Prices
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.ways import Prices
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from iosched.jobs.opening import of_a_team, opened
+from iosched.jobs.open_model import of_a_team, opened
 from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
@@ -21,8 +21,8 @@ from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval
+from iosched.scheduler.alternatives import only_place, places_of
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.elsewhere import only_place, places_of
 from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.executor import Candidate
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from iosched.jobs.opening import of_a_team, opened
+from iosched.jobs.open_model import of_a_team, opened
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from iosched.jobs.fitting import for_batch
 from iosched.jobs.run import open_executor
+from iosched.jobs.schedule_fit import for_batch
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.load import read_unbound

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from iosched.jobs.costing import measured_share, schedule_latency_us, stages_as_run
-from iosched.jobs.opening import check_schedulable
+from iosched.jobs.open_model import check_schedulable
 from iosched.jobs.pool.task import Context, Kind
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError

@@ -7,29 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from iosched.jobs.checked import checked
 from iosched.jobs.comparison import Comparison, comparing
-from iosched.jobs.containment import shipped_plain
+from iosched.jobs.fallback import shipped_plain
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import measured_stages_notes
-from iosched.jobs.opening import NOTHING_LENT, Lent, opened
-from iosched.jobs.pace import Pace
+from iosched.jobs.open_model import NOTHING_LENT, Lent, opened
+from iosched.jobs.output_check import checked
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.result import OptimizeResult, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.throughput import best_throughput
+from iosched.jobs.time_budget import Pace
 from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, reduced_verdict, unscheduled_verdict
-from iosched.jobs.wholes import keep_whole
+from iosched.jobs.whole_models import keep_whole
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
+from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
-from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.faults import Faults
 from iosched.scheduler.baselines import sequential

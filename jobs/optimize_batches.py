@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iosched.jobs.annotate import annotated_batches
-from iosched.jobs.fitting import taken_over
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
-from iosched.jobs.pace import share_s
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.result import OptimizeResult
+from iosched.jobs.schedule_fit import taken_over
 from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.time_budget import share_s
 from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.export import write_model

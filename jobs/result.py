@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from iosched.jobs.locating.difference import FirstDifference
+from iosched.jobs.bisect_mismatch.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.settings import OptimizeSettings

@@ -28,8 +28,8 @@ from iosched.scheduler.transfer import fitted
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from iosched.jobs.locating.difference import FirstDifference
-    from iosched.jobs.locating.site import Original
+    from iosched.jobs.bisect_mismatch.difference import FirstDifference
+    from iosched.jobs.bisect_mismatch.model_pair import Original
     from iosched.models.composition.members import Member
 
 _log = logger(__name__)
@@ -147,8 +147,8 @@ def run(
         result = RunResult(outputs, summarize(samples_us), check, executor.description, notes, traced)
     if check is None or check.passed:
         return result
-    from iosched.jobs.locating.locate import first_difference
-    from iosched.jobs.locating.site import Site
+    from iosched.jobs.bisect_mismatch.bisect import first_difference
+    from iosched.jobs.bisect_mismatch.model_pair import Site
 
     tell("Outputs differ from onnxruntime's: looking for the first operator that does.")
     originals = _originals(reference, members, own)
@@ -158,7 +158,7 @@ def run(
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
     """What outputs are compared with, by the names that are the model's own."""
-    from iosched.jobs.locating.site import Original
+    from iosched.jobs.bisect_mismatch.model_pair import Original
 
     if not members and reference is not None:
         return [Original(reference, {spec.name: spec.name for spec in reference.graph.inputs})]

@@ -11,10 +11,10 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
-from iosched.scheduler.asking import ask_ahead
 from iosched.scheduler.components import components, search_components
 from iosched.scheduler.cost import CostModel, Prefetchable
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.prefetch import ask_ahead
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Schedule, Stage, Strategy

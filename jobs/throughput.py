@@ -16,22 +16,22 @@ from typing import cast
 
 from iosched.jobs.comparison import OPENVINO, REFERENCE
 from iosched.jobs.decision import decide
-from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.time_budget import Pace
 from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.images import with_images
 from iosched.models.model import Model
+from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
+from iosched.profiler.baselines.requests import open_in_teams, open_streams
+from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays
-from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, closing_all
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
-from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
-from iosched.profiler.peers.requests import open_in_teams, open_streams
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
 from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, Comparison
-from iosched.jobs.pace import Pace
 from iosched.jobs.schedules import priced
+from iosched.jobs.time_budget import Pace
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
+from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
-from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.deciding import Decision, Trial
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
-from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative

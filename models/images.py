@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iosched.models.apart import check_images_apart
+from iosched.models.batch_independence import check_images_apart
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import source_of
 from iosched.models.load import load_model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 
-from iosched.models.costs import node_flops
 from iosched.models.editable_graph import EditableGraph
+from iosched.models.flops import node_flops
 from iosched.models.fusion import find_units
 from iosched.models.fusion.queries import Unit, is_dequantize, is_op, kernel
 from iosched.models.graph import AttributeValue, ComputationGraph, Operator, TensorSpec

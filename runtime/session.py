@@ -17,7 +17,7 @@ from iosched.models.binding import input_dims
 from iosched.models.errors import DeviceError, InvalidModelError, ResourceError
 from iosched.models.model import Model
 from iosched.models.source import read_proto
-from iosched.runtime.lacking import failure, lacking, way_to_install
+from iosched.runtime.missing_dependencies import failure, lacking, way_to_install
 
 DERIVED = "a graph that iosched derived from this model"
 """What errors call a source that is not the user's own model."""

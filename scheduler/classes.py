@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.forms import group_numbers
+from iosched.scheduler.isomorphism import group_numbers
 from iosched.scheduler.lattice import Indices, Lattice, bits
 from iosched.scheduler.signature import outputs_read_outside, sources_inside
 

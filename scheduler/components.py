@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iosched.models.graph import ComputationGraph, TensorSpec
-from iosched.scheduler.asking import ask_ahead
+from iosched.scheduler.block_searches import Deadline
 from iosched.scheduler.classes import block_key
 from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys
+from iosched.scheduler.prefetch import ask_ahead
 from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.turns import Deadline
 
 Part = tuple[str, ...]
 """The operators of a component, in topological order."""

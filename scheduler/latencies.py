@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from iosched.scheduler.asking import ask
 from iosched.scheduler.bounds import concurrent_bounds
 from iosched.scheduler.cost import ConcurrentBounds, CostModel, Curtailable, Disturbable, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Relation, bits, popcount
+from iosched.scheduler.prefetch import ask
 from iosched.scheduler.questions import Question, of_operator
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import STAGES

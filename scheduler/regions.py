@@ -12,6 +12,7 @@ from collections.abc import Container, Mapping
 from heapq import heappop, heappush
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.block_searches import Deadline
 from iosched.scheduler.components import (
     Find,
     Part,
@@ -24,7 +25,6 @@ from iosched.scheduler.components import (
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.schedule import Block, Schedule
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.turns import Deadline
 
 
 def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]:

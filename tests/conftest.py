@@ -11,12 +11,12 @@ from few_samples import FewSamples
 from hypothesis import settings
 
 from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
-from iosched.jobs import pace
+from iosched.jobs import time_budget as pace
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
 from iosched.profiler.measuring.disturbance import Taken
-from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
+from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)

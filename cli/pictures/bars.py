@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosched.cli.pictures.svg import GREY, INK, picture, text
-from iosched.cli.words import latency_text
+from iosched.cli.text import latency_text
 
 _WIDTH = 900
 _LEFT = 190  # room for names

@@ -12,7 +12,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from iosched.cli.errors import printable
-from iosched.cli.pictures.drawn import Drawn
+from iosched.cli.pictures.drawing import Drawn
 from iosched.cli.pictures.families import FAMILIES, Paint
 from iosched.cli.stages import idle_text, throughput_columns, throughput_text
 from iosched.models.errors import UsageError
@@ -58,7 +58,7 @@ def _proven(document: ScheduleDocument) -> str | None:
 
 def _considered(document: ScheduleDocument) -> str:
     """A line on the other schedules in the file, for `--alternative`."""
-    from iosched.cli.pictures.looks import latency_label
+    from iosched.cli.pictures.theme import latency_label
 
     if not document.alternatives:
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from iosched.cli.intervals import EQUAL, equal_text
 from iosched.cli.pictures.svg import GREY, INK, picture, text
-from iosched.cli.words import latency_text, percent_more
+from iosched.cli.text import latency_text, percent_more
 
 _TOP = 126
 _HEIGHT = 52

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import cast
 
-from iosched.jobs.batching.rivals import Rival, predicted_us
+from iosched.jobs.batching.baselines import Rival, predicted_us
 from iosched.jobs.decision import decide
 from iosched.jobs.interrupt import compared_in_turn
-from iosched.jobs.pace import OPENED, Pace
 from iosched.jobs.row import Row
 from iosched.jobs.schedule_file import document_from, search_record
+from iosched.jobs.time_budget import OPENED, Pace
 from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
+from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.devices.ways import Running
-from iosched.profiler.measuring.in_turn import closing_all, interference_notes
+from iosched.profiler.measuring.interleaved_models import closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate

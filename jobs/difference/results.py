@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iosched.jobs.difference.bench_file import BenchFile, BenchLine
-from iosched.jobs.difference.places import unlike_places
+from iosched.jobs.difference.conditions import unlike_places
 from iosched.models.errors import MismatchError, UsageError
 from iosched.profiler.measuring.bootstrap import ratio_interval
 from iosched.profiler.measuring.interleave import speedup_text

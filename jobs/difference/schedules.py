@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosched.jobs.difference.places import unlike_places
+from iosched.jobs.difference.conditions import unlike_places
 from iosched.models.errors import InvalidScheduleError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.scheduler.difference import ScheduleDifference, difference

@@ -134,7 +134,7 @@ _LITTLE_DATABASE_SPACE = 2**26
 def check_database(asked: Asked) -> Section:
     """The file that commands would take here; it is neither made nor changed."""
     from iosched.profiler.store.database import default_path
-    from iosched.profiler.store.explained import IN_MEMORY
+    from iosched.profiler.store.errors import IN_MEMORY
     from iosched.profiler.store.health import health
 
     path = asked.profile_db or default_path()
@@ -170,7 +170,7 @@ def _database_findings(found: Health) -> Iterator[Finding]:
         yield Finding(what.rstrip("."), str(found.path), way.replace("\n", " ").rstrip("."))
         return
     folder = next(each for each in (found.path, *found.path.absolute().parents) if Path(each).exists())
-    from iosched.profiler.store.explained import WAY_OUT
+    from iosched.profiler.store.errors import WAY_OUT
 
     if (free := shutil.disk_usage(folder).free) < _LITTLE_DATABASE_SPACE:
         what = f"only {free / 2**20:.0f} MiB are free beside the profile database"

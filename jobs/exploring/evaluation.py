@@ -11,7 +11,7 @@ from iosched.jobs.exploring.score import ScoreError
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.exploring.strategy import Feedback, Graph, Latency, Strategy
 from iosched.jobs.progress import Observer
-from iosched.jobs.ranking.cost import ModelCost
+from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.models.model import Model
 from iosched.models.mutation.edit import AnswerError

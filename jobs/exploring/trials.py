@@ -26,7 +26,7 @@ from iosched.jobs.exploring.strategy import Feedback, Graph, Strategy
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
 from iosched.jobs.pool.task import Pending, Pool, Target, Task
-from iosched.jobs.ranking.cost import ModelCost
+from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
 from iosched.models.errors import ExecutionError, IoschedError, UsageError
 from iosched.models.model import Model

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.opening import NOTHING_LENT, Lent, profile_database
+from iosched.jobs.open_model import NOTHING_LENT, Lent, profile_database
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.opening import Lent
+from iosched.jobs.open_model import Lent
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import Progress, Rows, Step
 from iosched.jobs.progress import Observer

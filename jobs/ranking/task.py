@@ -6,8 +6,8 @@ import msgspec
 
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.task import Context, Kind, Pool, Target, Task
-from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.jobs.ranking.measures import Measure
+from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 

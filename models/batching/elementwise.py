@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosched.models.apart import BROADCAST, UNARY
+from iosched.models.batch_independence import BROADCAST, UNARY
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Writer, same, varies
 
 _UNARY = UNARY | {"Clip"}

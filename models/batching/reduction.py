@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosched.models.apart import REDUCTIONS, SOFTMAXES
+from iosched.models.batch_independence import REDUCTIONS, SOFTMAXES
 from iosched.models.batching.layer import Axes, Layer
 from iosched.models.node_attributes import integer, integers
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
+from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere
 from iosched.runtime.device import Device
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
+    from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+    from iosched.profiler.baselines.openvino import PlainOpenvino
+    from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.devices.uncertainty import Uncertainty
-    from iosched.profiler.devices.ways import Prices, Running, Way, Wording
-    from iosched.profiler.measuring.in_turn import Budget, TakeRound
+    from iosched.profiler.measuring.interleaved_models import Budget, TakeRound
     from iosched.profiler.measuring.statistics import Measurement
-    from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
-    from iosched.profiler.peers.openvino import PlainOpenvino
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.executor import Candidate
     from iosched.runtime.inputs import Arrays

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from iosched.profiler.devices.analytic.device import PaperGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
     from iosched.profiler.devices.device import ProfiledDevice
-    from iosched.profiler.devices.elsewhere import FoundElsewhere
     from iosched.profiler.devices.facts import DeviceFacts
+    from iosched.profiler.devices.imported_stages import FoundElsewhere
     from iosched.profiler.devices.kind import Kind
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.store.database import ProfileDatabase
@@ -213,7 +213,7 @@ def _usable(device: ProfiledDevice) -> ProfiledDevice:
 
 
 def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
-    from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
+    from iosched.profiler.devices.cuda.imported_gpu import measured_elsewhere
 
     return measured_elsewhere(database, model, gpu, precision)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import IN_A_ROW_SECONDS, MOST_IN_A_ROW
 from iosched.profiler.measuring.interleave import compare, interleave
+from iosched.profiler.measuring.interleaved_models import IN_A_ROW_SECONDS, MOST_IN_A_ROW
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, quantile
 from iosched.runtime.executor import Candidate
 

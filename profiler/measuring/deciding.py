@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from iosched.profiler.measuring.disturbance import Taken
-from iosched.profiler.measuring.in_turn import Round, TakeRound
+from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
     Interval,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import REST_SECONDS, Budget
+from iosched.profiler.measuring.interleaved_models import REST_SECONDS, Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
+from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
 from iosched.profiler.store.process import is_alive, this_process
 from iosched.profiler.store.schema import connected, transaction
 from iosched.profiler.store.tables import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from iosched.models.errors import IoschedError
 from iosched.profiler.store.database import is_there
-from iosched.profiler.store.explained import WAY_OUT, explained
+from iosched.profiler.store.errors import WAY_OUT, explained
 from iosched.profiler.store.schema import VERSION, version_of
 
 _BUSY_SECONDS = 2.0

@@ -13,7 +13,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from iosched.models.errors import SetAsideWarning, UsageError
-from iosched.profiler.store.explained import IN_MEMORY, WAY_OUT
+from iosched.profiler.store.errors import IN_MEMORY, WAY_OUT
 
 APPLICATION_ID = 0x494F5364  # "IOSd": marks an SQLite file as ours
 BUSY_TIMEOUT_SECONDS = 30.0

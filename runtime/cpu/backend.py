@@ -12,7 +12,6 @@ import numpy as np
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.cpu.as_one import AsOne, merge_nodes, session_nodes
 from iosched.runtime.cpu.calls import own_lanes, stage_calls
 from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -26,6 +25,7 @@ from iosched.runtime.cpu.partial_sums import partial_sums
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.rewrite import kernel_rewrites
+from iosched.runtime.cpu.segments import AsOne, merge_nodes, session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
 from iosched.runtime.memory import give_back
 from iosched.runtime.placement import Placement

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.shares import Share, Slice
+from iosched.runtime.cpu.slicing import Share, Slice
 from iosched.runtime.cpu.split import split, split_sum
 from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from iosched.runtime.lacking import failure, way_to_install
+from iosched.runtime.missing_dependencies import failure, way_to_install
 
 _ABI_VERSION = 7
 _ERROR_NBYTES = 2048

@@ -18,10 +18,10 @@ from iosched.runtime.cpu.invoked import is_invocable
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
-from iosched.runtime.given import given_spaces
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.stage_inputs import given_spaces
 from iosched.runtime.waits import find_waits
 from iosched.scheduler.schedule import Division
 

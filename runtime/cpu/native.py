@@ -44,8 +44,8 @@ from iosched.runtime.cpu.library import (
 )
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare, session
 from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.cpu.proof_cache import proofs_path, remember, remembered
 from iosched.runtime.cpu.proofs import Candidate, proven
-from iosched.runtime.cpu.remembered import proofs_path, remember, remembered
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype

@@ -32,7 +32,7 @@ from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
-from iosched.runtime.lacking import failure
+from iosched.runtime.missing_dependencies import failure
 from iosched.runtime.plan import Space, Task, View
 from iosched.runtime.session import load_onnxruntime, refusals
 

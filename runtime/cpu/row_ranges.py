@@ -18,7 +18,7 @@ from iosched.models.wiring import is_standard
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.cpu.rewrite.images import is_image
-from iosched.runtime.cpu.shares import even_ranges
+from iosched.runtime.cpu.slicing import even_ranges
 
 Rows = tuple[int, int]
 """Rows from the first up to, and without, the second."""

@@ -22,7 +22,7 @@ from iosched.models.node_attributes import assign, integer, names, text, with_at
 from iosched.runtime.cpu.kernel_graph import KernelGraph, SharedRows
 from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.cpu.row_ranges import RowPlan, Rows, height, kernel_pads, plan_rows, row_axis, windows
-from iosched.runtime.cpu.shares import even_ranges
+from iosched.runtime.cpu.slicing import even_ranges
 from iosched.runtime.cpu.work import node_work_us
 
 _SET_COST = (0.0, 1.8, 2.3, 3.1, 4.0)

@@ -15,7 +15,7 @@ from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
-    from iosched.runtime.side_by_side import Library
+    from iosched.runtime.parallel_sessions import Library
 
 _LARGEST_BASE = 1024
 
@@ -74,7 +74,7 @@ def _apart(
     if not isinstance(side_by_side, int) or not isinstance(threads, int):
         return None
     from iosched.models.composition.members import members_of
-    from iosched.runtime.side_by_side import SessionsSettings, SideBySide
+    from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide
 
     members = members_of(model.proto)
     if not members:

@@ -7,13 +7,13 @@ from contextlib import closing
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.divided import TeamBackends, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
+from iosched.runtime.cpu.team_model import TeamBackends, open_divided
+from iosched.runtime.divided_sessions import is_divided, open_shared
 from iosched.runtime.executor import By, Executor
 from iosched.runtime.openvino.model import open_requests
 from iosched.runtime.requests import Requests
-from iosched.runtime.shares import is_divided, open_shared
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.teams import Teams
 

@@ -17,7 +17,7 @@ import onnx
 from iosched.models.node_attributes import integer, with_attributes
 from iosched.runtime.cpu import split_quantized
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.shares import (
+from iosched.runtime.cpu.slicing import (
     Share,
     along,
     broadcast_share,

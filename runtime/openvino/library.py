@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.runtime.lacking import way_to_install
+from iosched.runtime.missing_dependencies import way_to_install
 
 _WAY = way_to_install("openvino")
 OLDEST = 2026

@@ -22,8 +22,8 @@ from networks import zoo_model
 from scripted import fire, script_stages
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential

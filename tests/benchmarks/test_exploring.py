@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from iosched.jobs.optimize import OptimizeSettings
-from iosched.jobs.ranking.cost import ModelCost, model_cost
+from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.models.model import Model
 from iosched.models.spaces.lookup import find_space
 from iosched.profiler.measuring.statistics import summarize

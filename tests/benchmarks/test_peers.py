@@ -69,7 +69,7 @@ def test_pytorch_in_either_layout_on_the_cpu(monkeypatch: pytest.MonkeyPatch, pr
     torch = pytest.importorskip("torch")
     from torch_peers import peers
 
-    from iosched.profiler.peers import torch_ways
+    from iosched.profiler.baselines import torch_runs as torch_ways
 
     monkeypatch.setattr(torch.cuda, "Event", WallEvent)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

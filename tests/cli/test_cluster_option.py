@@ -31,7 +31,7 @@ from iosched.jobs.pool.transport import Lost
 from iosched.jobs.pool.worker import Worker as AnyWorker
 from iosched.jobs.worker import Worker
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.batch_schedules import BatchSchedules
 

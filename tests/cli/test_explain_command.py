@@ -16,7 +16,7 @@ from small_models import branches
 
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.baselines import one_session
 from iosched.scheduler.document import ScheduleDocument

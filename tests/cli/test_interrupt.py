@@ -23,7 +23,7 @@ _QUESTION = b"Write the best schedule found so far? [y/N]"
 _COMMAND = """
 import os, select, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.measuring.statistics import summarize
 done = 0
 came, wake = os.pipe()

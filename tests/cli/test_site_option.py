@@ -16,7 +16,7 @@ from iosched.cli.main import cli
 from iosched.cli.options import cluster_option, devices_option, planning_device_options, profile_db_option
 from iosched.cli.reference import commands
 from iosched.profiler.devices import resolve
-from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE
+from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE
 
 VARIABLES = {"IOSCHED_DEVICE", "IOSCHED_THREADS", "IOSCHED_PROFILE_DB", "IOSCHED_CLUSTER"}
 

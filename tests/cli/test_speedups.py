@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import fire_proto, script_models, script_stages, scripted_round
 
-from iosched.cli.words import latency_text
-from iosched.jobs import pace
+from iosched.cli.text import latency_text
+from iosched.jobs import time_budget as pace
 from iosched.jobs.decision import decide
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.in_turn import Round, TakeRound
 from iosched.profiler.measuring.interleave import compare, speedup_text
+from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, summarize
 
 DRIFTING: Mapping[str, tuple[float, ...]] = {

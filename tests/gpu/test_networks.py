@@ -24,7 +24,7 @@ from iosched.models import zoo
 from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.gpus import gpu_named

@@ -17,9 +17,9 @@ from scripted import LATENCIES_US, fire, script_models, script_stages, scripted_
 
 from iosched.jobs.annotate import annotated
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.in_turn import Round, TakeRound
+from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
@@ -164,7 +164,7 @@ import sys, time
 from pathlib import Path
 from asked import Asked
 from scripted import LATENCIES_US, fire
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.measuring import disturbance

@@ -25,7 +25,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate

@@ -15,7 +15,7 @@ from shipped import document
 from iosched.jobs.bench import bench
 from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.strategy_names import COMPARED
 

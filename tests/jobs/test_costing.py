@@ -15,8 +15,8 @@ from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.schedules import priced
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase

@@ -17,7 +17,7 @@ from iosched.jobs.explain import MOST_IN_TURN, Explained, explain_operator, find
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.profiler.devices.cost import ComparesStretches
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase

@@ -15,7 +15,7 @@ from iosched.jobs.known_stages import KnownStages, in_a_row, known_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.model import Model
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.one_by_one import one_by_one
+from iosched.scheduler.lone_latencies import one_by_one
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 

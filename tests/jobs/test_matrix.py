@@ -21,7 +21,7 @@ from iosched.jobs.matrix import MatrixResult, MatrixSettings, matrix
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_keys, gpu_named
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential

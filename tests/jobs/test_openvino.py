@@ -101,10 +101,10 @@ def test_what_it_refuses_or_computes_otherwise_is_compared_without_it(
 def test_another_version_is_measured_anew(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     calls = script_models(monkeypatch, FAST)
-    monkeypatch.setattr("iosched.profiler.peers.openvino.installed_version", lambda: "2026.4.1")
+    monkeypatch.setattr("iosched.profiler.baselines.openvino.installed_version", lambda: "2026.4.1")
     optimize(fire(), settings)
     n_calls = len(calls)
-    monkeypatch.setattr("iosched.profiler.peers.openvino.installed_version", lambda: "2027.0.0")
+    monkeypatch.setattr("iosched.profiler.baselines.openvino.installed_version", lambda: "2027.0.0")
     optimize(fire(), settings)
     assert len(calls) > n_calls
 

@@ -20,17 +20,17 @@ from scripted import (
     without_openvino,
 )
 
-from iosched.jobs import pace
+from iosched.jobs import time_budget as pace
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.disturbance import Load
-from iosched.profiler.measuring.in_turn import Round, TakeRound
+from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Interval
-from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import structure
 from iosched.profiler.store.tables import ComparisonRow, StageRow, WholeRow, YardstickRow

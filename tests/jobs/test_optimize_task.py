@@ -100,7 +100,7 @@ class Interrupted:
 def slow_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    from iosched.profiler.devices.cpu import cost as cpu_cost
+    from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 
     timed = cpu_cost.CpuStageCost._timed
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", lambda *a, **k: (time.sleep(0.3), timed(*a, **k))[1])

@@ -11,12 +11,12 @@ from asked import Asked
 from members import chains
 
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.opening import opened
-from iosched.jobs.pace import CHOSEN, Pace
+from iosched.jobs.open_model import opened
+from iosched.jobs.time_budget import CHOSEN, Pace
+from iosched.profiler.baselines.onnxruntime import QUICK
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.measuring.in_turn import Budget
-from iosched.profiler.peers.onnxruntime import QUICK
+from iosched.profiler.measuring.interleaved_models import Budget
 
 
 @pytest.fixture

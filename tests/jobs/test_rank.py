@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
-from iosched.jobs import pace
 from iosched.jobs import rank as rank_job
+from iosched.jobs import time_budget as pace
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pool import local
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank

@@ -18,7 +18,7 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference

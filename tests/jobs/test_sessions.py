@@ -8,7 +8,7 @@ import pytest
 from scripted import fire, script_models
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.schedule import Stage, Strategy
 

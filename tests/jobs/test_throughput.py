@@ -21,10 +21,10 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import MismatchError, PlanError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CpuTeams
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.hazards import HazardError

@@ -31,7 +31,7 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.optimize_task import optimize_on
 from iosched.jobs.run import open_executor
-from iosched.jobs.wholes import whole_key
+from iosched.jobs.whole_models import whole_key
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph

@@ -15,9 +15,9 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu import device as cpu_device
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.transfer import export_lines

@@ -16,7 +16,7 @@ from lowering import loaded
 from random_models import models
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lane_costs import KeyedLanes
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler import wide
+from iosched.scheduler import wide_graphs as wide
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.beam import MAX_OPERATORS, beam
 from iosched.scheduler.checks import check_operators

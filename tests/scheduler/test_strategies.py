@@ -16,8 +16,8 @@ from iosched.jobs.matrix import MatrixSettings
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.alternatives import places_of
 from iosched.scheduler.checks import check_operators
-from iosched.scheduler.elsewhere import places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -27,7 +27,7 @@ from iosched.scheduler.strategy_names import COMPARED, NAMES, SearchStrategy, St
 FOLDERS = ("models", "scheduler", "runtime", "profiler", "jobs", "cli", "api")
 LOWERED_IN = (
     "jobs/annotate.py",  # into nodes of an ONNX file
-    "profiler/devices/analytic/cost.py",
+    "profiler/devices/analytic/analytic_cost.py",
     "runtime/cpu/backend.py",
     "runtime/cuda/lower/plan.py",
 )

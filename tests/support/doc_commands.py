@@ -33,10 +33,10 @@ from iosched.jobs.doctor import installation
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.devices.cpu import stretches
+from iosched.profiler.devices.cpu import segment_latencies as stretches
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle, rate
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 ROOT = Path(__file__).parents[2]

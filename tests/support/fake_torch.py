@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 LAST, FIRST = "last", "first"
-_IMPORTS_IT = "iosched.profiler.peers.torch_ways"
+_IMPORTS_IT = "iosched.profiler.baselines.torch_runs"
 
 
 class Clock:

@@ -12,9 +12,9 @@ from host_exchange import HostExchange
 from scripted import fire
 
 from iosched.models.model import Model
+from iosched.profiler.baselines.gpu_place import GpuPlace
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import AttachedGpu
-from iosched.profiler.peers.place import GpuPlace
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
 from iosched.runtime.cuda.execute.executor import CudaExecutor

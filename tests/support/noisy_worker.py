@@ -12,7 +12,7 @@ from thread_cluster import Fetch, Say
 from iosched.jobs.pool.messages import Call
 from iosched.jobs.pool.worker import Worker
 from iosched.jobs.worker import KINDS
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.measuring import disturbance
 
 DIES = "IOSCHED_TEST_DIES"

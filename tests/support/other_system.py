@@ -61,7 +61,7 @@ _NEEDING_MORE = (
     "iosched.jobs.pool.ray.actor",
     "iosched.jobs.pool.ray.child",
     "iosched.jobs.pool.ray.workers",
-    "iosched.profiler.peers.torch_ways",
+    "iosched.profiler.baselines.torch_runs",
 )
 """Modules that need Ray or PyTorch."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosched.cli.pictures.drawn import Drawn
+from iosched.cli.pictures.drawing import Drawn
 from iosched.cli.pictures.formats import draw_html
-from iosched.cli.pictures.looks import Look
 from iosched.cli.pictures.page_data import page_data
+from iosched.cli.pictures.theme import Look
 from iosched.jobs.known_stages import KnownStages
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

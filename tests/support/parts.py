@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.optimized import build_kernel_graph
-from iosched.runtime.cpu.shares import Share
+from iosched.runtime.cpu.slicing import Share
 from iosched.runtime.cpu.split import split
 from iosched.runtime.inputs import random_inputs
 

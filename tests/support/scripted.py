@@ -14,14 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.baselines import onnxruntime as plain
+from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.disturbance import Taken
-from iosched.profiler.measuring.in_turn import Round, TakeRound
+from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.profiler.peers import onnxruntime as plain
-from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.runtime.compare import Check
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import default_label

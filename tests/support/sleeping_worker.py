@@ -17,7 +17,7 @@ from thread_cluster import Say
 from iosched.jobs.pool.worker import Worker as AnyWorker
 from iosched.jobs.worker import Worker
 from iosched.models.errors import ExecutionError
-from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.schedule import Stage

@@ -25,7 +25,7 @@ from iosched.jobs.pool.ray.cores import local_places
 from iosched.jobs.pool.transport import Command, Event, Place, Reached, Unreached
 from iosched.models.errors import DeviceError
 from iosched.models.prepared import prepare
-from iosched.runtime.lacking import way_to_install
+from iosched.runtime.missing_dependencies import way_to_install
 
 CHILD = "iosched.jobs.pool.ray.child"
 _CLOSE_S = 6.0

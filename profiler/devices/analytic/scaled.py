@@ -10,9 +10,9 @@ from math import exp, log
 from statistics import median
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.kernels import Kind
-from iosched.profiler.devices.elsewhere import MeasuredElsewhere
+from iosched.profiler.devices.imported_stages import MeasuredElsewhere
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.unit_graph import UnitGraph

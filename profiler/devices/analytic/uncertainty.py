@@ -10,9 +10,9 @@ from math import inf, log
 from types import MappingProxyType
 from typing import Literal
 
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.calibration import LEAST_NODE_US, MOST_NODE_US
 from iosched.profiler.devices.analytic.constants import Known, known_by
-from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.interval import NORMAL, PartKind, Share, Spread, Sum, around, deviation, weights
 from iosched.profiler.devices.analytic.kernels import Kernel, Kind, Product, kind_of
 from iosched.profiler.devices.analytic.scaled import ScaledCost

@@ -23,10 +23,10 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
+    from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
     from iosched.profiler.devices.cpu.open import OpenOnCpu
     from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
-    from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.selfcheck import SelfCheck
 
@@ -86,7 +86,7 @@ class CpuDevice:
         """Plain onnxruntime on the same cores; None in a precision that it does not compute in."""
         if settings.precision != DEFAULT_PRECISION:
             return None
-        from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
+        from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
 
         return PlainOnnxruntime(model, min(settings.threads or cpu_count(), cpu_count()))
 

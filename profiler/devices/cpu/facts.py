@@ -10,7 +10,7 @@ from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
 from iosched.runtime.cpu.precision import precisions
-from iosched.runtime.lacking import way_to_install
+from iosched.runtime.missing_dependencies import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor
 from iosched.runtime.quota import cpu_quota

@@ -9,7 +9,11 @@ from functools import cached_property, partial
 from iosched.models.graph import ComputationGraph
 from iosched.models.images import with_images
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime, open_best, open_parallel
+from iosched.profiler.baselines.openvino import PlainOpenvino, open_openvino
+from iosched.profiler.baselines.requests import open_sessions, open_streams, timed
+from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.device import (
     Baselines,
     CostDetails,
@@ -20,20 +24,16 @@ from iosched.profiler.devices.device import (
 )
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, TakeRound, measure_in_turn, rounds_of
+from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_in_turn, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.peers.onnxruntime import PlainOnnxruntime, open_best, open_parallel
-from iosched.profiler.peers.openvino import PlainOpenvino, open_openvino
-from iosched.profiler.peers.requests import open_sessions, open_streams, timed
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.divided import TeamBackends, lower_in_teams, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.remarks import core_remarks
+from iosched.runtime.cpu.team_model import TeamBackends, lower_in_teams, open_divided
 from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import Arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iosched.runtime.lacking import way_to_install
+from iosched.runtime.missing_dependencies import way_to_install
 
 
 @dataclass(frozen=True)

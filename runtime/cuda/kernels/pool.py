@@ -13,7 +13,7 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.sweep import PARAMETERS, Sweep
+from iosched.runtime.cuda.source.sliding_windows import PARAMETERS, Sweep
 from iosched.runtime.cuda.source.window import Image, Window, as_images, tap, window_of
 from iosched.runtime.plan import View
 

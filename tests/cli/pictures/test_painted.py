@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.theme import Look
 from iosched.cli.show import painted
 
 LOOKS = {

@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from iosched.cli.pictures.looks import Look, latency_label
 from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
+from iosched.cli.pictures.theme import Look, latency_label
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, Strategy, total_us
 

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.theme import Look
 from iosched.cli.pictures.trace import draw_trace
 from iosched.runtime.traced import TaskOrigin, TracedRuns, TracedTask
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

@@ -13,20 +13,20 @@ import pytest
 from members import chains
 from needs_openvino import NEEDS_OPENVINO
 
+from iosched.jobs.batching import baselines as rivals_
 from iosched.jobs.batching import comparison
-from iosched.jobs.batching import rivals as rivals_
+from iosched.jobs.batching.baselines import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.batching.comparison import Compared, compare_rivals, document_of, predict_rivals
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.member_checks import check_members
-from iosched.jobs.opening import opened
-from iosched.jobs.pace import Pace
+from iosched.jobs.open_model import opened
 from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor
+from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs

@@ -18,7 +18,7 @@ from scripted import LATENCIES_US, fire, latencies_by_stage, script_models, scri
 from worker_talk import PATIENCE_S, Talk, count_openings
 
 from iosched.jobs import optimize as optimizing
-from iosched.jobs import pace
+from iosched.jobs import time_budget as pace
 from iosched.jobs.exploring.score import ScoreCommand
 from iosched.jobs.exploring.score_task import SCORE, Score, Scored, Scores
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
@@ -43,7 +43,7 @@ from iosched.jobs.pool.messages import (
 from iosched.jobs.pool.prefetch import QUESTIONS, Questions
 from iosched.jobs.pool.sending import packed, unpacked
 from iosched.jobs.pool.worker import Worker
-from iosched.jobs.ranking.cost import model_cost
+from iosched.jobs.ranking.model_cost import model_cost
 from iosched.jobs.ranking.task import COST, SIMULATION, Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceLostError, ExecutionError, InvalidModelError, PlanError, UsageError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.ranking.cost import LEAST_MODELS, Calibration, calibrated
+from iosched.jobs.ranking.model_cost import LEAST_MODELS, Calibration, calibrated
 from iosched.profiler.devices.uncertainty import LEVEL
 
 FACTORS = st.floats(0.2, 5.0)

@@ -9,7 +9,7 @@ from scripted import fire
 from shipped import document
 
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.resolve import throughputs
 from iosched.profiler.devices.throughput import Throughput, Throughputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from iosched.profiler.measuring import rate
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.rate import TURN_SECONDS, measure_rates
 from iosched.runtime.executor import Candidate
 

@@ -22,7 +22,7 @@ from iosched.models.errors import DeviceError, ResourceError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
 from iosched.profiler.store import database, schema
 from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
-from iosched.profiler.store.explained import explained
+from iosched.profiler.store.errors import explained
 from iosched.profiler.store.tables import ComparisonRow
 from iosched.profiler.store.transfer import export_lines, import_lines
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime.cpu.calls import Call, overlap, steps_of
-from iosched.runtime.given import given_spaces
 from iosched.runtime.plan import Space, View, Wait
+from iosched.runtime.stage_inputs import given_spaces
 from iosched.runtime.waits import Step, find_waits
 
 

@@ -16,7 +16,7 @@ from small_models import branches
 
 from iosched.models.load import load_model
 from iosched.models.wiring import reads, writes
-from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.optimized import build_kernel_graph, in_one_order

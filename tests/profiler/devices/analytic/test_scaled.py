@@ -20,13 +20,13 @@ from scripted import fire
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import Ratio, ScaledCost, Scaling, scaling
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.devices.imported_stages import MeasuredElsewhere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import greedy, sequential

@@ -16,9 +16,9 @@ from host_driver import HostChoice, HostDriver, HostMemory
 from scripted import fire
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
-from iosched.profiler.devices.cuda import cost as cuda_tuning
-from iosched.profiler.devices.cuda.cost import CudaStageCost, copies_of, is_tunable, tune
+from iosched.profiler.devices.cuda import gpu_cost as cuda_tuning
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
+from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, copies_of, is_tunable, tune
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import names_from_text, stage_key

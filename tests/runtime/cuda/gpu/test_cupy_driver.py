@@ -33,8 +33,8 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import attach
-from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
+from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn import fastest

@@ -13,9 +13,9 @@ from onnx import helper
 
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source import sweep
+from iosched.runtime.cuda.source import sliding_windows as sweep
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
-from iosched.runtime.cuda.source.sweep import Sweep
+from iosched.runtime.cuda.source.sliding_windows import Sweep
 from iosched.runtime.cuda.source.window import Image, Window
 from iosched.runtime.reference import Reference
 

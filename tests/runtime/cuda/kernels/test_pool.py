@@ -14,7 +14,7 @@ from onnx import helper
 
 from iosched.runtime.cuda.kernels.pool import Pool
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source import sweep
+from iosched.runtime.cuda.source import sliding_windows as sweep
 from iosched.runtime.cuda.source.window import Window
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))

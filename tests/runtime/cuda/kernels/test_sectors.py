@@ -20,7 +20,8 @@ from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source import sweep, window
+from iosched.runtime.cuda.source import sliding_windows as sweep
+from iosched.runtime.cuda.source import window
 from iosched.runtime.cuda.source.window import Window
 
 pytestmark = [needs_compiler, pytest.mark.skipif(gpu_kernels.ON_GPU, reason="accesses are recorded on the host")]

@@ -1,0 +1,119 @@
+"""Opens a model on a device, and the profile database, for the time of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from iosched.jobs.time_budget import Pace
+from iosched.models.errors import UsageError
+from iosched.models.model import Model
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
+from iosched.scheduler.cost import Prefetchable
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.teams import Teams
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What somebody who has many jobs done lends to each of them.
+
+    Attributes:
+        database: the profile database, which stays open; None where each job opens its own.
+        ahead: is called with a model once it is open; makes what answers the questions of a search ahead
+            (`scheduler.search`), or returns None where nobody does.
+        counts_opening: whether opening the model counts towards a budget.
+    """
+
+    database: ProfileDatabase | None = None
+    ahead: Callable[[OpenModel, Pace], Prefetchable | None] | None = None
+    counts_opening: bool = True
+
+    def ahead_on(self, open_model: OpenModel, pace: Pace) -> Prefetchable | None:
+        """What answers questions about a model that is open ahead; None where nobody does."""
+        return None if self.ahead is None else self.ahead(open_model, pace)
+
+
+NOTHING_LENT = Lent()
+
+
+@contextmanager
+def opened(
+    device: ProfiledDevice,
+    model: Model,
+    settings: OpenSettings,
+    profile_db: Path | None,
+    *,
+    writes: bool = True,
+    lent: Lent = NOTHING_LENT,
+) -> Iterator[OpenModel]:
+    """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
+
+    Args:
+        profile_db: the profile database; by default the user's own.
+        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
+        lent: has a profile database that takes the place of both, if any.
+
+    Raises:
+        UsageError: a setting is wrong, or the file is damaged or no profile database.
+        InvalidModelError: onnxruntime refuses the model.
+        DeviceError: the device cannot place the model, or a library is missing.
+    """
+    if lent.database is not None:
+        with closing(device.open(model, settings, lent.database)) as open_model:
+            yield open_model
+        return
+    with (
+        profile_database(device, settings, profile_db, writes=writes) as database,
+        closing(device.open(model, settings, database)) as open_model,
+    ):
+        yield open_model
+
+
+@contextmanager
+def profile_database(
+    device: ProfiledDevice, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
+) -> Iterator[ProfileDatabase | None]:
+    """The profile database, if latencies on `device` are used or kept, else None; closed at the end.
+
+    Args:
+        profile_db: the profile database; by default the user's own.
+        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
+
+    Raises:
+        UsageError: the file is damaged or no profile database.
+    """
+    path, keeps = profile_db or default_path(), writes and device.info.cost_kind == "measured"
+    was_made = path is not None and is_there(path)
+    if device.info.cost_kind == "analytic" and not (was_made and settings.resume):
+        yield None
+        return
+    if not (keeps or was_made):
+        path = None
+    with ProfileDatabase(path) as database:
+        yield database
+
+
+def check_schedulable(opened: OpenModel) -> None:
+    """Accepts a model that schedules can be found for.
+
+    Raises:
+        UsageError: its inputs have no fixed size, or it computes nothing.
+    """
+    if not opened.is_schedulable:
+        raise UsageError(
+            "there is no schedule to measure: this model's inputs have no fixed size, as texts have none,\n"
+            "or it computes nothing. 'iosched run' runs it on plain onnxruntime."
+        )
+
+
+def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
+    """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
+    if opened.teams is None or document.shipped != "iosched":
+        return opened, None
+    teams = document.teams_on(attached(opened).cost.lanes)
+    return (opened, None) if teams is None else (opened.teams.opened(teams), teams)

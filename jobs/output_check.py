@@ -1,0 +1,83 @@
+"""Compares what is about to ship with plain onnxruntime, and ships that instead where they do not compute the same."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+from iosched.jobs.bisect_mismatch.bisect import first_difference
+from iosched.jobs.bisect_mismatch.difference import FirstDifference
+from iosched.jobs.bisect_mismatch.model_pair import Original, Site
+from iosched.jobs.bisect_mismatch.report import lines, mismatch_text, sentence
+from iosched.jobs.result import OptimizeResult
+from iosched.models.composition.values import is_random
+from iosched.models.errors import DeviceError, MismatchError
+from iosched.models.model import Model
+from iosched.models.wiring import nodes_within
+from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.device import Device
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+
+_OURS = ("iosched", "sequential")
+"""What ships by our own runtime. OpenVINO is compared before it is timed, and so are teams."""
+
+
+def checked(
+    result: OptimizeResult, model: Model, device: Device, threads: int | None, *, strict: bool = False
+) -> OptimizeResult:
+    """The result, with what came of comparing its outputs on seeded inputs with those of plain onnxruntime.
+
+    Where they differ by more than rounding explains, plain onnxruntime ships instead, and the reason names the first
+    operator that differs. Nothing is compared where our runtime does not run the model, or not on this machine, where
+    results are random, or where onnxruntime is not installed.
+
+    Raises:
+        MismatchError: they differ, and `strict` is set or plain onnxruntime is no way to run the model on the device.
+        ExecutionError: a kernel fails.
+    """
+    document = result.document
+    if document.cost != "measured" or result.shipped not in _OURS or document.teams is not None:
+        return result
+    if any(map(is_random, nodes_within(model.proto.graph))):
+        return result
+    site = Site(
+        model,
+        document,
+        device,
+        random_inputs(model.graph.inputs),
+        [Original(model, {spec.name: spec.name for spec in model.graph.inputs})],
+        rtol_of(document.precision),
+        threads,
+    )
+    try:
+        check = _compared(site)
+    except DeviceError:  # onnxruntime is not installed beside a GPU's own libraries
+        return result
+    if check.passed:
+        return replace(result, check=check)
+    return _differing(replace(result, check=check), check, first_difference(site), strict=strict)
+
+
+def _compared(site: Site) -> Check:
+    with Reference(site.model) as reference:
+        expected = reference.run(site.inputs)
+    with closing(site.device.executor(site.model, site.document, site.threads)) as executor:
+        return compare(executor.run(site.inputs), expected, rtol=site.rtol)
+
+
+def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None, *, strict: bool) -> OptimizeResult:
+    result = replace(result, first_difference=found)
+    if found is not None and found.cause == "rounding":
+        note = f"Outputs on random inputs differ from onnxruntime's by more than is allowed: {sentence(found)}."
+        return replace(result, notes=(*result.notes, note, *lines(found)[1:]))
+    if strict or result.reference_us is None:
+        raise MismatchError(mismatch_text(check.reasons, found))
+    return replace(
+        result,
+        document=replace(result.document, shipped="reference"),
+        shipped="reference",
+        kernels_after=result.kernels_before,
+        reason="the schedule found computes something else than onnxruntime",
+        notes=(*result.notes, *check.reasons, *lines(found)),
+    )

@@ -1,0 +1,274 @@
+"""Divides a budget of seconds between the searches and the comparison of whole models at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.models.errors import DeviceError, MismatchError
+from iosched.profiler.baselines.onnxruntime import QUICK, PlainOnnxruntime
+from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.devices.device import OpenModel, attached
+from iosched.profiler.measuring.choose import turns_to_choose
+from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, turn_seconds
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES
+
+PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
+"""The parts of the time of a cluster of `batch`, but for the comparison at the end, after which prices are asked for no
+more, searches end, what opens slowly is left out, and the ways of each row have been compared."""
+
+LEAST_DECIDING_S, MOST_DECIDING_S = 3.0, 20.0
+"""Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
+
+_LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side
+_ROOM_FOR_OPENVINO = 2  # times what comparing the others takes
+
+
+def share_s(budget_s: float | None, started: float, parts: float) -> float | None:
+    """The seconds for the next of some parts of a job, which share the rest of its budget evenly; None for no limit.
+
+    Args:
+        budget_s: the seconds for the whole job.
+        started: when it began, by `time.monotonic`.
+        parts: how many parts are left, with this one.
+    """
+    return None if budget_s is None else max(started + budget_s - time.monotonic(), 0.0) / parts
+
+
+@dataclass(frozen=True, eq=False)
+class Pace:
+    """The time of one call of `optimize`, or of one cluster of `batch`.
+
+    Attributes:
+        budget_s: the seconds for everything; None for no limit.
+        started: the time when the work began, by `time.monotonic`.
+        interrupt: holds back interruptions, which end the search early.
+        plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
+            fast that its time need not be planned.
+        openvino: OpenVINO, if it is to be compared where there is time for it.
+        turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
+        least: how many rounds it takes to find out which candidate is the fastest.
+        reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
+    """
+
+    budget_s: float | None
+    started: float
+    interrupt: Interrupt = Uninterrupted()
+    plain: PlainOnnxruntime | None = None
+    openvino: PlainOpenvino | None = None
+    turn_s: Callable[[float], float] = turn_seconds
+    least: int = LEAST_SAMPLES
+    reserved_s: float = 0.0
+
+    def reserving(self, opened: OpenModel) -> Pace:
+        """The same with time kept for the least comparison of an open model; under a budget it is run."""
+        plain = opened.baselines.onnxruntime
+        if self.budget_s is None or plain is None:
+            return self
+        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + attached(opened).measuring.budget.least_rounds)
+        reserved_s = turns * turn_seconds(plain.opening_and_run_s[1])
+        return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
+
+    def remaining_s(self, part: float | None = None) -> float:
+        """Seconds until that part is spent, or with None all; infinite without a limit, 0 if the user wants an end."""
+        if self.interrupt.accepted:
+            return 0.0
+        if self.budget_s is None:
+            return math.inf
+        spent_s = self.budget_s if part is None else (self.budget_s - self.reserved_s) * part
+        return max(self.started + spent_s - time.monotonic(), 0.0)
+
+    def is_over(self, part: float) -> Callable[[], bool]:
+        """A function that says whether that part of the time is spent, or the user wants an end."""
+        return lambda: self.interrupt.came or self.remaining_s(part) <= 0
+
+    def ask(self) -> None:
+        """Asks the user, if there was an interruption, whether to go on to the end with what is known.
+
+        Raises:
+            KeyboardInterrupt: the user does not want that.
+        """
+        if self.interrupt.came:
+            self.interrupt.ask()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds spent so far."""
+        return time.monotonic() - self.started
+
+    def deadline(self, reserve_s: float = 0.0, share: float = 1.0) -> Callable[[], bool] | None:
+        """A function that says whether the search has to end; None if it never has to.
+
+        The search ends when the rest of the budget is needed for comparing whole models, or at an interruption.
+
+        Args:
+            reserve_s: so many seconds earlier, for what else follows.
+            share: the part of the time until then that this search may take.
+        """
+        if self.budget_s is None:
+            return (lambda: self._is_ended) if self.interrupt.can_come else None
+        latest = self.started + self._search_s(self.budget_s) - reserve_s
+        end = latest - (1 - share) * max(latest - time.monotonic(), 0.0)
+        return lambda: self._is_ended or time.monotonic() >= end
+
+    @property
+    def _is_ended(self) -> bool:
+        """Whether the user wants an end, and may have said so before the search, while whole models were compared."""
+        return self.interrupt.came or self.interrupt.accepted
+
+    @property
+    def search_left_s(self) -> float:
+        """Seconds until the rest of the budget is needed for comparing whole models; infinite if there is no limit."""
+        if self.budget_s is None:
+            return 0.0 if self.interrupt.accepted else math.inf
+        return max(self._search_s(self.budget_s) - self.seconds, 0.0)
+
+    @property
+    def trial_s(self) -> float:
+        """About how many seconds it takes to open a whole model and to give it two turns; 0 if there is no limit."""
+        if self.plain is None or self.budget_s is None:
+            return 0.0
+        open_s, run_s = self.plain.opening_and_run_s
+        return open_s + 2 * self.turn_s(run_s)
+
+    def _search_s(self, budget_s: float) -> float:
+        return budget_s - self.least_comparison_s() - self._openvino_s if self.can_decide else budget_s / 2
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are left for comparing whole models; infinite if there is no limit."""
+        return math.inf if self.plain is None else self.remaining_s()
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether there is a limit of the time for comparing whole models."""
+        return math.isfinite(self.left_s)
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether the budget suffices to find the fastest candidate; if not, no schedule that was found ships."""
+        return self.budget_s is None or self.budget_s >= self.least_comparison_s()
+
+    def least_comparison_s(self, n_candidates: int = _LEAST_CANDIDATES) -> float:
+        """About how many seconds finding the fastest candidate takes, if each opens as fast as plain onnxruntime."""
+        if self.plain is None:
+            return 0.0
+        open_s, run_s = self.plain.opening_and_run_s
+        return n_candidates * (open_s + self._least_turns * self.turn_s(run_s))
+
+    @property
+    def has_time_for_openvino(self) -> bool:
+        """Whether there is time left to compare OpenVINO, or to find out that it cannot be compared."""
+        if not self.is_hurried:
+            return True
+        # The search leaves more than that, but for the stage that it is measuring when its time is over.
+        return self._has_room_for_openvino and self.left_s >= self.least_comparison_s()
+
+    @property
+    def openvino_notes(self) -> tuple[str, ...]:
+        """Says so if OpenVINO is not compared for lack of time, where the others are; else empty."""
+        if self.has_time_for_openvino or self.interrupt.accepted or not self.can_decide:
+            return ()
+        needed_s = math.ceil(_ROOM_FOR_OPENVINO * self.least_comparison_s())
+        return (f"For lack of time OpenVINO was not compared: that takes about {needed_s} s of --budget or more.",)
+
+    @property
+    def _has_room_for_openvino(self) -> bool:
+        """Whether the budget is so large that OpenVINO is opened, which takes several times as long as onnxruntime."""
+        return self.budget_s is None or self.budget_s >= _ROOM_FOR_OPENVINO * self.least_comparison_s()
+
+    @cached_property
+    def _openvino_s(self) -> float:
+        """Seconds that comparing OpenVINO takes beside opening it, which is done here; 0 if it is not compared."""
+        if self.openvino is None or not self._has_room_for_openvino:
+            return 0.0
+        try:
+            return self._least_turns * self.turn_s(self.openvino.run_s)
+        except (DeviceError, MismatchError):
+            return 0.0
+
+    @property
+    def can_choose_setting(self) -> bool:
+        """Whether there is enough time to find the setting in which plain onnxruntime is fastest."""
+        left_s = self.left_s
+        if math.isinf(left_s) or self.plain is None:
+            return True
+        open_s, run_s = self.plain.opening_and_run_s
+        count = len(self.plain.settings)
+        effort_s = count * open_s + turns_to_choose(count) * turn_seconds(run_s)
+        return left_s > effort_s + self.least_comparison_s() + self._openvino_s
+
+    def deciding_s(self, search_s: float) -> float:
+        """How many seconds rounds of whole models may go on to find out what is faster.
+
+        That is a quarter of what the search took, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
+        """
+        return min(max(search_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
+
+    @property
+    def has_time_before_the_search(self) -> bool:
+        """Whether there is time to compare what needs no search before it, and the whole comparison after it."""
+        return self.left_s > 3 * self.least_comparison_s()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is too little time left to compare two whole models."""
+        return self.is_hurried and self.left_s < self.least_comparison_s(2)
+
+    @property
+    def least_rounds(self) -> int:
+        """How many rounds are taken in any case."""
+        return self.least if self.can_decide else 1
+
+    @property
+    def _least_turns(self) -> int:
+        return WARMUP_ROUNDS + self.least
+
+    def comparison(self, usual: Budget, n_candidates: int) -> Budget:
+        """How long to measure `n_candidates` whole models in turn: `usual`, or less if there is less time."""
+        left_s = self.left_s
+        if math.isinf(left_s) or self.plain is None:
+            return usual
+        rounds = int(left_s / (n_candidates * self.turn_s(self.plain.opening_and_run_s[1]))) - WARMUP_ROUNDS
+        least = LEAST_SAMPLES if self.can_decide else 1
+        most = min(max(rounds, least), usual.rounds)
+        repeats = min(max(rounds - most, 0), usual.repeats)
+        return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least, repeats)
+
+    def choice(self, latencies_us: Collection[float]) -> Budget | None:
+        """How long to measure all ways, of about these latencies: a few rounds; None if there is no time for it."""
+        left_s = self.remaining_s(CHOSEN)
+        if left_s < (WARMUP_ROUNDS + QUICK.rounds) * _round_s(latencies_us):
+            return None
+        return replace(QUICK, max_seconds=min(QUICK.max_seconds, left_s))
+
+    def comparison_of(self, usual: Budget, latencies_us: Collection[float]) -> Budget:
+        """How long to measure candidates of about these latencies in turn: `usual`, or less if there is less time.
+
+        No round is left out that it takes to say which one is faster.
+        """
+        left_s = self.remaining_s()
+        if math.isinf(left_s):
+            return usual
+        most = min(max(int(left_s / _round_s(latencies_us)) - WARMUP_ROUNDS, usual.least_rounds), usual.rounds)
+        return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)
+
+    def notes(self, n_rounds: int) -> tuple[str, ...]:
+        """Says what to do if whole models were run too seldom to find out which is faster; else empty."""
+        if n_rounds >= self.least or not self.is_hurried:
+            return ()
+        times = "once" if n_rounds == 1 else f"{n_rounds} times"
+        needed_s = math.ceil(self.least_comparison_s())
+        return (
+            f"For lack of time whole models were run {times} each, too seldom to tell which is the fastest: this takes"
+            f" about {needed_s} s of --budget beside the search, and what was measured of stages is kept.",
+        )
+
+
+def _round_s(latencies_us: Collection[float]) -> float:
+    """Seconds of a round of candidates of these latencies."""
+    return sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)

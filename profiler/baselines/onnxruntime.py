@@ -1,0 +1,77 @@
+"""Plain onnxruntime, which a schedule has to beat on the CPU, and which is a peer on the CPU and on GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from iosched.models.model import Model
+from iosched.profiler.measuring.choose import fastest_setting
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all
+from iosched.runtime.cores import has_whole_machine, physical_cores
+from iosched.runtime.executor import Candidate
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import Reference, ReferenceSettings, candidates
+
+QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
+"""Enough rounds to choose among ways to run models, but not to claim that one is the fastest."""
+
+MANY_SESSIONS_NBYTES = 256 << 20
+"""The settings of onnxruntime are compared only for models with fewer bytes of weights: every session copies them."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlainOnnxruntime:
+    """Plain onnxruntime on the model as it was given, with `threads` cores of this machine."""
+
+    model: Model
+    threads: int
+
+    @property
+    def settings(self) -> Sequence[ReferenceSettings]:
+        """The settings that a user with this number of cores would try, the usual one first."""
+        return candidates(self.threads, physical_cores(), is_whole=has_whole_machine())
+
+    def ready(self, setting: ReferenceSettings, inputs: Arrays) -> Candidate:
+        """Opens the model in this setting.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed.
+        """
+        reference = Reference(self.model, setting)
+        return Candidate(partial(reference.time, inputs), reference.close)
+
+    def best(self, inputs: Arrays) -> ReferenceSettings:
+        """The setting in which onnxruntime is fastest, see `fastest_setting`.
+
+        It is the usual one if there is no other, or if every session would copy large weights.
+        """
+        settings = self.settings
+        weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
+        if len(settings) == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
+            return settings[0]
+        opened = {setting: self.ready(setting, inputs) for setting in settings}
+        with closing_all(opened):
+            return settings[fastest_setting(list(opened.values()))]
+
+    @cached_property
+    def opening_and_run_s(self) -> tuple[float, float]:
+        """Seconds to open the model in the usual setting, and seconds of one run; measured once."""
+        began = time.monotonic()
+        with Reference(self.model, self.settings[0]) as reference:
+            run_s = reference.time(random_inputs(self.model.graph.inputs), 1)[0] / 1e6
+        return time.monotonic() - began - run_s, run_s
+
+
+def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
+    """Opens plain onnxruntime in the setting in which it is fastest."""
+    plain = PlainOnnxruntime(model, threads)
+    return plain.ready(plain.best(inputs), inputs)
+
+
+def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
+    """Opens plain onnxruntime in its own parallel mode."""
+    return PlainOnnxruntime(model, threads).ready(ReferenceSettings("parallel", max(1, threads // 2), threads), inputs)

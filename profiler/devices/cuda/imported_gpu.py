@@ -1,0 +1,166 @@
+"""Stages of a model that were measured on a GPU which is not attached here, out of an imported profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from iosched.models.model import Model
+from iosched.models.prepared import prepare
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
+from iosched.profiler.devices.gpus import GpuSpec, card_of, gpu_named, spec_of
+from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere, MeasuredElsewhere
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import preferred_layout
+from iosched.runtime.cuda.lower.fusion import fused_by_choice
+from iosched.runtime.cuda.lower.layout_choice import layout_by_choice
+from iosched.runtime.cuda.lower.network import Network, is_supported
+from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
+from iosched.runtime.cuda.target import Gpu
+from iosched.scheduler.precision import PRECISIONS, PrecisionName
+from iosched.scheduler.schedule import Stage, Strategy
+
+_MOST_VERSIONS = 8
+_MOST_SENTENCES = 3
+_LONGEST_NAME = 60
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    """What the key of a device in the database says, see `device_key`."""
+
+    kind: str
+    name: str
+    precision: str
+    threads: int
+    versions: dict[str, str]
+
+
+prepare(_Fields)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A GPU that the database has measurements of."""
+
+    key: str
+    fields: _Fields
+    newest: datetime
+
+    @property
+    def name(self) -> str:
+        """The name that its driver gave, as far as a line has room for it."""
+        return self.fields.name[:_LONGEST_NAME]
+
+    @property
+    def text(self) -> str:
+        """Its name, the versions that matter most, and the day of its last measurement."""
+        versions = (
+            f"{name} {self.fields.versions[name][:_LONGEST_NAME]}"
+            for name in ("cuda", "cudnn") if name in self.fields.versions
+        )  # fmt: skip
+        return f"{self.name} ({', '.join((*versions, f'last on {self.newest:%Y-%m-%d}'))})"
+
+    @property
+    def runs_as_here(self) -> bool:
+        """Whether stages were run and timed there as this iosched does it."""
+        return self.fields.threads == MAX_LANES and self.fields.versions.get("lowering") == str(CUDA_LOWERING)
+
+
+def measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
+    """The stages of `model` that the database has measurements of on a GPU of the table.
+
+    Stages are told by the signatures that the runtime of such a GPU makes, for which the model is lowered without one,
+    with the choices between kernels that the database has. Stages of different drivers or libraries are never mixed:
+    of several the one is taken that has most operators of this model alone, and of equals the one measured last. What
+    was measured in another precision, on another card, or by an iosched that runs stages in another way, is no
+    measurement of these; `FoundElsewhere.passed_over` then says so. Nothing is written.
+
+    Args:
+        gpu: the key of the GPU in the table.
+
+    Complexity: a lowering of the model, and a pass over the stages in the database, for each of the driver and library
+    versions, of which the eight measured last are looked at.
+    """
+    spec = gpu_named(gpu)
+    if spec is None or not is_supported(model):
+        return NOTHING
+    target, computed = Gpu(spec.capability, spec.sms), Precision(precision)
+    known = sorted(_known(database), key=lambda each: each.newest, reverse=True)
+    fit = [each for each in known if each.runs_as_here and each.fields.precision == precision]
+    fit = [each for each in fit if card_of(each.fields.name) == spec][:_MOST_VERSIONS]
+    found = [_stages(database, model, computed, target, each) for each in fit]
+    best = max(found, key=lambda each: _operators_in(each, model), default=None)
+    if best is not None and _operators_in(best, model):
+        return FoundElsewhere(best)
+    sentences = (_passed_over(each, spec, precision) for each in known)
+    return FoundElsewhere(passed_over=tuple(dict.fromkeys(each for each in sentences if each))[:_MOST_SENTENCES])
+
+
+def _known(database: ProfileDatabase) -> Iterator[_Known]:
+    for device in database.stats().devices:
+        try:
+            fields = msgspec.json.decode(device.device, type=_Fields)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            continue  # the key of another kind of device, of an earlier iosched, or of a stranger
+        if fields.kind == "cuda":
+            yield _Known(device.device, fields, device.newest)
+
+
+def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> str | None:
+    """Why the stages of that GPU are not taken; None where nobody would expect them to be."""
+    card, there = card_of(known.fields.name), f"The profile database has stages that were measured on {known.name}"
+    if card is None:
+        other = spec_of(known.fields.name) == wanted
+        return f"{there}, which is another card than {wanted.name}: they are not taken." if other else None
+    if card != wanted:
+        alike = (card.capability, card.sms) == (wanted.capability, wanted.sms)
+        return f"{there}: --device {card.key} takes them." if alike else None
+    if not known.runs_as_here:
+        return f"{there} by an iosched that runs stages in another way: measure there again with {iosched_version()}."
+    if known.fields.precision != precision:
+        spoken = known.fields.precision
+        return f"{there} in {spoken}: --precision {spoken} takes them." if spoken in PRECISIONS else None
+    return f"{there}, but none of this model's operators among them."
+
+
+def _stages(
+    database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known
+) -> MeasuredElsewhere:
+    network = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
+    latency_us = database.stage_medians(known.key)
+    for signature in map(network.signature, _alone(model)):
+        if latency_us.get(signature) == math.inf:  # no runtime says so: without its operators a model cannot run
+            del latency_us[signature]
+    return MeasuredElsewhere(known.text, latency_us, network.signature, network.operator_key)
+
+
+def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> Network:
+    """The model as `CudaBackend` lowers it where these choices are known and no others may be made."""
+    network = Network(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
+    layout = layout_by_choice(network, choices, _untimed).layout
+    found, _ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
+    return found
+
+
+def _operators_in(found: MeasuredElsewhere, model: Model) -> int:
+    """How many operators of the model were measured alone."""
+    return sum(found.known_us(stage) is not None for stage in _alone(model))
+
+
+def _alone(model: Model) -> Iterator[Stage]:
+    """Each operator as a stage of its own."""
+    return (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
+
+
+def _untimed(networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+    raise AssertionError(f"{len(networks)} networks were to be timed without a GPU")
+
+
+def _never(network: Network, name: str) -> float:
+    raise AssertionError(f"{name} of {network.model.name} was to be timed without a GPU")

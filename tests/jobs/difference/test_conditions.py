@@ -1,0 +1,53 @@
+"""What of the machine, the versions, the seeds and the load of two results is not alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosched.jobs.difference.conditions import unlike_places
+
+HERE = {
+    "machine": {"cpu": "A", "design": {"family": "6"}, "cores": [0, 1], "memory_nbytes": 8},
+    "versions": {"iosched": "1", "onnxruntime": "1.31"},
+    "seeds": {"inputs": 0},
+    "time": "2026-01-01T00:00:00Z",
+    "command": ["iosched", "bench"],
+}
+
+
+def test_like_places_are_passed_over_whenever_and_by_whatever_command() -> None:
+    assert not list(unlike_places(HERE, {**HERE, "time": "2027", "command": ["iosched", "bench", "-q"]}))
+
+
+def test_what_is_unlike_is_named_with_both_values() -> None:
+    there = {
+        **HERE,
+        "machine": {"cpu": "B", "design": {"family": "26"}, "cores": [0, 1, 2], "memory_nbytes": 8},
+        "versions": {"iosched": "1", "onnxruntime": "1.32", "openvino": "2026.1"},
+        "seeds": {"inputs": 1},
+    }
+    assert list(unlike_places(HERE, there)) == [
+        "of different machines (cpu A, then B; family 6, then 26; cores 2, then 3)",
+        "of different versions (onnxruntime 1.31, then 1.32; openvino none, then 2026.1)",
+        "of different seeds (inputs 0, then 1)",
+    ]
+
+
+def test_a_background_load_is_none_where_a_file_does_not_say() -> None:
+    assert not list(unlike_places(HERE, {**HERE, "background_load": 0}))
+    assert list(unlike_places(HERE, {**HERE, "background_load": 2})) == [
+        "measured next to unequal background loads (0, then 2)"
+    ]
+
+
+@pytest.mark.parametrize("other", [{}, {"machine": None}, {"machine": "A", "versions": 3}])
+def test_files_that_do_not_say_are_unlike_in_nothing(other: dict[str, object]) -> None:
+    assert not list(unlike_places(HERE, other))
+    assert not list(unlike_places(other, HERE))
+
+
+def test_what_a_stranger_wrote_is_cut_short() -> None:
+    long = {"machine": {f"key {number}": "x" * 10_000 for number in range(100)}}
+    (text,) = unlike_places(long, {"machine": {}})
+    assert len(text) < 1000
+    assert "and 94 more" in text

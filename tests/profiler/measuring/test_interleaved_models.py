@@ -1,0 +1,133 @@
+"""Whole models are measured in turn, each once after a rest and then in a row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from iosched.profiler.measuring import interleaved_models as in_turn
+from iosched.profiler.measuring.interleaved_models import (
+    MOST_IN_A_ROW,
+    WARMUP_ROUNDS,
+    Budget,
+    interference_notes,
+    measure_in_turn,
+    turn_seconds,
+)
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.runtime.executor import Candidate
+
+
+@dataclass
+class Waking:
+    """A model whose first run after a pause takes longer; every run is a microsecond slower than the one before."""
+
+    latency_us: float
+    waking_us: float
+    counts: list[int] = field(default_factory=list)
+
+    def time(self, repeats: int) -> tuple[float, ...]:
+        self.counts.append(repeats)
+        slower = float(len(self.counts))
+        return (self.latency_us + self.waking_us + slower, *([self.latency_us + slower] * (repeats - 1)))
+
+
+@pytest.fixture(autouse=True)
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    waits: list[str] = []
+    monkeypatch.setattr(in_turn, "wait_until_idle", lambda: waits.append("rest"))
+    return waits
+
+
+def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[str]) -> None:
+    models = {"small": Waking(1000.0, 500.0), "large": Waking(40_000.0, 10.0)}
+    found = measure_in_turn({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
+    kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
+    for name, (in_a_row_us, rested_us) in {"small": (1000.0, 1500.0), "large": (40_000.0, 40_010.0)}.items():
+        assert found[name].samples_us == tuple(in_a_row_us + turn for turn in kept)
+        runs = models[name].counts[-1] - 1
+        assert found[name].runs_us == tuple(in_a_row_us + turn for turn in kept for _ in range(runs))
+        assert found[name].rested_us == tuple(rested_us + turn for turn in kept)
+        assert found[name].rested is not None
+        assert found[name].rested.median_us == rested_us + kept[1]
+    assert len(rests) == 2 * (WARMUP_ROUNDS + 3)
+
+
+def test_another_rest_can_be_asked_for(rests: list[str]) -> None:
+    taken: list[str] = []
+    measure_in_turn({"a": Candidate(Waking(1.0, 1.0).time)}, Budget(rounds=3), rest=lambda: taken.append("other"))
+    assert (rests, taken) == ([], ["other"] * (WARMUP_ROUNDS + 3))
+
+
+@pytest.mark.parametrize(("latency_us", "in_a_row"), [(10.0, MOST_IN_A_ROW), (2500.0, 3), (9000.0, 1), (90_000.0, 1)])
+def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us: float, in_a_row: int) -> None:
+    model = Waking(latency_us, 0.0)
+    measure_in_turn({"a": Candidate(model.time)}, Budget(rounds=2))
+    assert model.counts == [2, *[1 + in_a_row] * (WARMUP_ROUNDS + 1)]
+
+
+def test_a_turn_is_planned_as_long_as_it_takes() -> None:
+    """A turn is a rest, a run after it, and the runs in a row."""
+    assert turn_seconds(1.0) == pytest.approx(2.0 + in_turn.REST_SECONDS)
+    assert turn_seconds(0.0) == pytest.approx(in_turn.IN_A_ROW_SECONDS + in_turn.REST_SECONDS)
+
+
+def test_time_allowed_counts_the_runs_after_a_rest_too() -> None:
+    found = measure_in_turn({"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1))
+    assert len(found["a"].samples_us) == 4
+
+
+def in_rounds(disturbed: Collection[int], budget: Budget) -> Measurement:
+    """A model that takes its number of the round; other processes interfere with those of these numbers."""
+    numbers = itertools.count(1)
+    found = measure_in_turn(
+        {"a": Candidate(Waking(100_000.0, 0.0).time)},
+        budget,
+        is_quiet=lambda: next(numbers) - WARMUP_ROUNDS not in disturbed,
+    )["a"]
+    shifted = (sample_us - 100_000.0 - WARMUP_ROUNDS for sample_us in found.samples_us)
+    return replace(found, samples_us=tuple(shifted))
+
+
+def test_rounds_with_which_others_interfere_are_taken_again() -> None:
+    found = in_rounds({2, 3}, Budget(rounds=8, repeats=4))
+    assert found.samples_us == (1, 4, 5, 6, 7, 8, 9, 10)
+    assert (len(found.rested_us), found.disturbed_by) == (8, ())
+
+
+def test_they_are_left_out_where_there_is_no_time_for_more() -> None:
+    found = in_rounds({2, 3}, Budget(rounds=8))
+    assert (found.samples_us, found.disturbed_by) == ((1, 4, 5, 6, 7, 8), ())
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [
+        (Budget(rounds=8, repeats=99), 12),  # half of the rounds that are wanted
+        (Budget(rounds=8, repeats=3), 11),
+        (Budget(rounds=8, repeats=99, max_seconds=0.1), 9),  # late: 6 rounds are wanted
+    ],
+)
+def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(budget: Budget, most: int) -> None:
+    found = in_rounds(range(99), budget)
+    assert found.samples_us == tuple(range(1, most + 1))
+    assert found.disturbed_by == (f"other processes interfered with {most} of {most} rounds",)
+    assert interference_notes({"a": found, "b": found}) == (
+        f"Other processes interfered with {most} of {most} rounds of whole models: repeat this on a quiet machine.",
+    )
+
+
+def test_under_a_load_of_our_own_no_round_is_disturbed(rests: list[str]) -> None:
+    taken = Waking(40_000.0, 10.0)
+    budget = Budget(rounds=8, repeats=4, is_loaded=True)
+    found = measure_in_turn({"one": Candidate(taken.time)}, budget, is_quiet=lambda: False)
+    assert (len(found["one"].samples_us), found["one"].disturbed_by) == (8, ())
+    assert len(taken.counts) == WARMUP_ROUNDS + 8
+
+
+def test_warm_up_may_be_disturbed() -> None:
+    assert in_rounds({0, -1}, Budget(rounds=8, repeats=4)).samples_us == tuple(range(1, 9))
+    assert interference_notes({"a": in_rounds((), Budget(rounds=1))}) == ()
