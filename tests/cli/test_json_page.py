@@ -58,11 +58,9 @@ CPU = ("--device", "cpu", "--threads", 2)
 TEAMS = ("m.onnx", "--batch-size", 2, "--objective", "throughput", "--budget", 1, "-o", "teams.onnx")
 
 NOT_ALWAYS_SEEN = {
-    "batch.clusters[].ratio": "needs six rounds in half a second",
     "explain.placements[].in_turn": "needs a place that looks faster",
-    "explain.teams": "needs teams that are found to be faster",
     "optimize.error": "needs OpenVINO",
-    "optimize.teams": "needs teams that are found to be faster",
+    "teams": "needs teams that are found to be faster",
 }
 """Objects of the page that may be null in these tests, and why."""
 
@@ -238,13 +236,22 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
 )
 def test_an_output_that_is_not_as_the_page_says_is_complained_of(output: object, said: list[str]) -> None:
     block = '{"a": int, "b": "one" | "two" | null, "c": NAMES, "d"?}'
-    page = read_page(f"## thing\n\n<!-- not run: no code -->\n```text\n{block}\n```\n\nNAMES is `{{name: str}}`.\n")
+    page = read_page(f"## thing\n\n```text\n{block}\n```\n\nNAMES is `{{name: str}}`.\n")
     assert page.complaints("thing", output) == said
+
+
+def test_a_key_without_a_value_has_that_of_the_shared_keys() -> None:
+    page = read_page(
+        '## Shared keys\n\n```text\n"a": int, "b": {"c"}\n```\n\n## thing\n\n```text\n{"a", "b": str}\n```\n'
+    )
+    assert page.complaints("thing", {"a": 1, "b": "two"}) == []
+    assert page.complaints("thing", {"a": "one", "b": "two"}) == ["thing.a: 'one' is not what the page says"]
+    assert page.unseen() == {"b.c"}
 
 
 def test_a_key_that_no_output_has_is_told() -> None:
     block = '{"a": {"b": int} | null, "c": [{"d"}], "e"?: {"f"}}'
-    page = read_page(f"## thing\n\n<!-- not run: no code -->\n```text\n{block}\n```\n")
+    page = read_page(f"## thing\n\n```text\n{block}\n```\n")
     assert page.complaints("thing", {"a": None, "c": []}) == []
     assert page.unseen() == {"thing.a.b", "thing.c[].d"}
     assert page.complaints("thing", {"a": {"b": 1}, "c": [{"d": 1}]}) == []

@@ -2,7 +2,8 @@
 
 The notation is that of the page. `{"a", "b": int | null}` is an object with these keys, `{name: str}` one whose keys
 are names, `[str]` a list. Behind a key stands what its value may be, of which these words mean a type: int, float,
-bool, str and null; all others mean anything. A key with `?` behind it, or beside others with `|`, is not always there.
+bool, str and null; all others mean anything. A key without a value has that of `## Shared keys`, if it is there.
+A key with `?` behind it, or beside others with `|`, is not always there.
 A word in capitals stands for an object, or for keys of one, that the page says elsewhere: `NAME is` with a block or
 code after it.
 """
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _TOKEN = re.compile(r'"[^"]*"|\.\.\.|…|[{}\[\],:|?]|[^\s{}\[\],:|"?]+')
-_BLOCK = re.compile(r"(?P<name>[A-Z]{3,} is\n\n)?<!-- not run: no code -->\n```text\n(?P<text>.*?)```", re.S)
-_INLINE = re.compile(r"\b([A-Z]{3,})(?:, here and below,)? (?:is|are) `([^`]+)`")
+_BLOCK = re.compile(r"(?P<name>[A-Z]{3,} is\n\n)?```text\n(?P<text>.*?)```", re.S)
+_INLINE = re.compile(r"\b([A-Z]{3,}) (?:is|are) `([^`]+)`")
 _ABOVE = re.compile(r"\b([A-Z]{3,}) are all keys above, except ((?:`\w+`(?:, | and )?)+)")
 _ALSO = re.compile(r"(?:Results of|With `--cluster`,) ((?:`\w+`(?:, | and )?)+) also\s")
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
@@ -42,10 +43,11 @@ class Kind:
 
 @dataclass(eq=False)
 class Page:
-    """The page: the objects of each section, what words in capitals stand for, and the keys that were seen."""
+    """The page: the objects of each section, words in capitals, shared keys, and the keys that were seen."""
 
     objects: dict[str, list[Kind]] = field(default_factory=dict)
     named: dict[str, list[Kind]] = field(default_factory=dict)
+    shared: dict[str | None, Key] = field(default_factory=dict)
     seen: set[Key] = field(default_factory=set)
 
     def complaints(self, section: str, output: Any) -> list[str]:
@@ -55,7 +57,8 @@ class Page:
     def unseen(self) -> set[str]:
         """The keys that are said to be always there, of objects that no output had, by where the page has them."""
         known, found = set[Key](), set[str]()
-        for section, kinds in {**self.objects, **self.named}.items():
+        shared = {str(name): key.values for name, key in self.shared.items()}
+        for section, kinds in {**self.objects, **self.named, **shared}.items():
             for place, key in self._all_keys(kinds, section):
                 if key not in known and key not in self.seen:
                     found.add(place)
@@ -94,7 +97,7 @@ class Page:
         return ([], set()) if _is(kind.word, value) else _wrong(value, place)
 
     def _apart(self, kinds: tuple[Kind, ...], value: Any, place: str) -> tuple[list[str], set[Key]]:
-        apart = Page(self.objects, self.named)
+        apart = Page(self.objects, self.named, self.shared)
         return apart._best(kinds, value, place), apart.seen
 
     def _as_object(self, kind: Kind, value: Mapping[str, Any], place: str) -> tuple[list[str], set[Key]]:
@@ -110,7 +113,8 @@ class Page:
             if key is None:
                 lines.append(f"{place}: {name!r} is not on the page")
                 continue
-            more, found = self._apart(key.values, each, f"{place}.{name}")
+            values = key.values or self.shared.get(name, key).values
+            more, found = self._apart(values, each, f"{place}.{name}")
             lines += more
             seen |= {key, *found}
         return lines, seen
@@ -132,18 +136,21 @@ def read_page(text: str) -> Page:
         plain = " ".join(body.split())
         for block in _BLOCK.finditer(body):
             kinds = _read(block["text"])
+            keys = [key for key in kinds[0].keys or () if isinstance(key, Key)]
+            lists = _ALSO.findall(" ".join(body[: block.start()].split()) + " ")
             if block["name"]:
                 page.named[block["name"].split()[0]] = kinds
             elif block["text"].startswith("{"):
                 page.objects.setdefault(title, []).extend(kinds)
-            else:  # a key that stands in objects of other sections
-                sections = re.findall(r"`(\w+)`", _ALSO.findall(" ".join(body[: block.start()].split()) + " ")[-1])
-                keys = [key for key in kinds[0].keys or () if isinstance(key, Key)]
+            elif lists:  # a key of objects of other sections
+                sections = re.findall(r"`(\w+)`", lists[-1])
                 also += [(Key(key.name, key.values, is_always=False), sections) for key in keys]
+            else:
+                page.shared |= {key.name: key for key in keys}
         page.named |= {name: _read(inline) for name, inline in _INLINE.findall(plain)}
         for name, left_out in _ABOVE.findall(plain):
-            keys = page.objects[title][0].keys or ()
-            kept = [key for key in keys if isinstance(key, str) or f"`{key.name}`" not in left_out]
+            above = page.objects[title][0].keys or ()
+            kept = [key for key in above if isinstance(key, str) or f"`{key.name}`" not in left_out]
             page.named[name] = [Kind(keys=tuple(kept))]
     for key, sections in also:
         for title in sections:
