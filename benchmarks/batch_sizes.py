@@ -3,7 +3,7 @@
     python benchmarks/batch_sizes.py squeezenet inception_v3@139    # adds to results/batch-sizes.json
     python benchmarks/batch_sizes.py squeezenet --others 2,8,64     # sizes for which the file has no schedule
     python benchmarks/batch_sizes.py --memory resnet50              # what stays in memory with each size that is open
-    python benchmarks/batch_sizes.py --write                        # the tables of docs/throughput.md
+    python benchmarks/batch_sizes.py --write                        # the table of reports/batch-sizes.md
 
 All ways are measured in turn at each size: what the file has for the size or the nearest one ("file"), what was found
 for the smallest size ("smallest"), at sizes that the file has no schedule for what a search for this very size finds
@@ -55,7 +55,7 @@ from iosched.scheduler.document import ScheduleDocument
 T = TypeVar("T")
 
 OUT = RESULTS / "batch-sizes.json"
-PAGE = Path(__file__).parents[1] / "docs" / "throughput.md"
+PAGE = Path(__file__).parent / "reports" / "batch-sizes.md"
 SIZES = (1, 4, 16)
 SEARCH_S, MEASURE_S, ROUNDS, THREADS = 40.0, 20.0, 25, 2
 MOST_OTHERS = 0.05  # of the cores, that other processes may take in a turn

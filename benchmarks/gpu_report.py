@@ -85,6 +85,7 @@ def tables(cases: Cases) -> list[tuple[str, Table]]:
     return [
         ("Measured on", device_table(found)),
         ("In short", summary_table(found)),
+        ("By network", network_table(summary_table(found))),
         (f"Latency in a row in us, and how many times as fast as {BASE!r}", latency_table(found)),
         (f"How many times as fast as {GRAPHED!r}", ratio_table(found, GRAPHED)),
         ("Latency on an idle GPU in us, in which the launch counts, and what it adds", idle_table(found)),
@@ -134,6 +135,15 @@ def summary_table(found: Mapping[str, Entry]) -> Table:
     return ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"], list(
         rows.values()
     )
+
+
+def network_table(summary: Table) -> Table:
+    """The fastest schedule of each network in fp32 and fp16, for docs/cuda.md; `summary` is the table in short."""
+    _, rows = summary
+    cells = {(network, precision): [us, *ratios] for network, precision, _, us, _, *ratios in rows}
+    networks = [network for network, precision in cells if precision == "fp32" and (network, "fp16") in cells]
+    headers = [text for name in ("fp32", "fp16") for text in (f"{name} (us)", "speedup", "over PyTorch")]
+    return ["network", *headers], [[name, *cells[name, "fp32"], *cells[name, "fp16"]] for name in networks]
 
 
 def predicted_table(found: Mapping[str, Entry], gpu: str) -> Table:

@@ -1,4 +1,4 @@
-"""The table of docs/throughput.md from the raw samples of `throughput_cpu.py`; measures nothing.
+"""The table of reports/throughput.md from the raw samples of `throughput_cpu.py`; measures nothing.
 
     python benchmarks/throughput_table.py [results/throughput-cpu.json] [--write]
 
@@ -20,7 +20,7 @@ from typing import Any
 from cpu_table import NAMES, Table, ratio, ratio_text
 from testbed import RESULTS, markdown_table, print_table
 
-PAGE = Path(__file__).parents[1] / "docs" / "throughput.md"
+PAGE = Path(__file__).parent / "reports" / "throughput.md"
 HEADERS = ["network", "batch", "onnxruntime", "OpenVINO", "ours", "way", "ours over the better of both"]
 FAMILIES = ("onnxruntime", "openvino", "iosched")
 
@@ -30,7 +30,7 @@ Way = Mapping[str, Any]
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path, nargs="?", default=RESULTS / "throughput-cpu.json")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/throughput.md")
+    parser.add_argument("--write", action="store_true", help="put the table into reports/throughput.md")
     options = parser.parse_args(words)
     found = table(json.loads(options.results.read_text(encoding="utf-8"))["rows"])
     print_table(*found)

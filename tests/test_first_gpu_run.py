@@ -29,8 +29,8 @@ def test_the_line_is_what_a_gpu_that_works_would_print() -> None:
     checks = cuda_checks(HostGpu(0, "NVIDIA H100 80GB HBM3", {"cudnn": "91900"}, HostDriver()))
     results = [CheckResult(check.part, check.name, "passed") for check in checks]
     found = SelfTest("cuda:0", "NVIDIA H100 80GB HBM3", {"iosched": "0.1.0", "capability": "9.0"}, results, 5.0)
-    (line,) = re.findall(r"^NVIDIA H100.*$", PAGE, re.MULTILINE)
-    assert line.startswith(found.summary)
+    (lines,) = re.findall(r"```text\n(NVIDIA H100.*?)```", PAGE, re.DOTALL)
+    assert " ".join(lines.split()).startswith(found.summary)
     assert set(re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE)) == {check.part for check in checks}
     assert MODEL in PAGE
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "throughput.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "reports" / "throughput.md"
 
 
 @pytest.fixture

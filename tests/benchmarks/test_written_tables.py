@@ -29,7 +29,7 @@ def test_transformers_are_as_fast_as_the_raw_samples_say(script: Callable[[str],
 
 def test_several_batch_sizes_take_what_the_raw_samples_say(script: Callable[[str], ModuleType]) -> None:
     tables = script("batch_sizes").measured_text(results("batch-sizes.json"))
-    assert tables.strip() == written("docs/throughput.md").strip(), (
+    assert tables.strip() == written("benchmarks/reports/batch-sizes.md").strip(), (
         "stale: run  python benchmarks/batch_sizes.py --write"
     )
 

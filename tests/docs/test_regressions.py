@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+import yaml
 from small_models import branches
 
 PAGE = Path(__file__).parents[2] / "docs" / "regressions.md"
@@ -62,3 +63,10 @@ def test_the_script_tells_which_of_three_it_is(folder: Path, factor: float | Non
         found["samples_us"]["iosched"] = [factor * each for each in found["samples_us"]["iosched"]]
     (folder / "baseline.json").write_text(json.dumps(found))
     assert run(folder, SCRIPT).splitlines()[-1] == words
+
+
+def test_the_job_for_github_has_the_gate_of_the_page() -> None:
+    file = PAGE.parents[1] / "examples" / "pipeline" / "github-actions.yml"
+    steps = [step.get("run", "") for step in yaml.safe_load(file.read_text())["jobs"]["latency"]["steps"]]
+    (gate,) = re.findall(r"iosched diff .*(?=; then)", SCRIPT)
+    assert sum(gate in step for step in steps) == 1

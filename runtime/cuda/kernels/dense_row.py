@@ -24,7 +24,7 @@ class DenseRow:
     Reads x (..., K) of K elements, weight (N, K) and the bias (N,); writes y (..., N). All are float32, and the last
     axis of each is dense in memory.
     An H100 needs 843 us for the first dense layer of VGG-16 in cuDNN, and could read its weights in 123 us: see
-    docs/cuda.md.
+    benchmarks/reports/cuda-h100.md.
     """
 
     bias: bool = True
