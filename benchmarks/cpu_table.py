@@ -75,38 +75,29 @@ _LINKS = (
 _INTRO = """\
 # Networks on CPUs
 
-This page is for those who want to know what `optimize` gains on CPUs. It compares what `optimize` ships with
-onnxruntime and with OpenVINO, on {cores} cores of {processor}, in fp32. `benchmarks/cpu_networks.py` measured it with
-onnxruntime {onnxruntime} and OpenVINO {openvino}{others}. `benchmarks/cpu_table.py --write` makes the page from the raw
-samples in `benchmarks/results/cpu_networks.json`.
+What `optimize` gains over onnxruntime and OpenVINO on {cores} cores of {processor}, in fp32. Measured by
+`benchmarks/cpu_networks.py` with onnxruntime {onnxruntime} and OpenVINO {openvino}{others}.
+`benchmarks/cpu_table.py --write` makes this page from `benchmarks/results/cpu_networks.json`.
 
-Each row of the first tables is a network:
+Up to *schedule found*, a cell has the median latency of interleaved runs in milliseconds, and its speedup over
+onnxruntime in its best setting with a [95 % interval](../../docs/measurement.md#what-ships):
 
-- The columns up to *schedule found* are alternatives. A cell has the latency in milliseconds: the median of runs in a
-  row, with all alternatives in turn.
-- *onnxruntime* is onnxruntime at its best setting, and *without settings* is onnxruntime as it is by default.
-- *One after another, on both cores* is our executor without a schedule, with each operator shared out over the cores.
-- *Schedule found* is our executor with the schedule that the search found.
-- The latency of an alternative is followed by its speedup over onnxruntime at its best setting: one latency divided by
-  the other, with a [95 % interval](../../docs/measurement.md#what-ships).
-- *Ships* is what `optimize` decided to ship before, from runs of its own. Behind it stands how many times as fast that
-  is as the better of onnxruntime and OpenVINO.
-- *Search* is how long the search took.
+- *onnxruntime* is in its best setting, *without settings* in its default one.
+- *One after another, on both cores* is our executor without a schedule, with each operator divided over the cores.
+- *Ships* is the earlier decision of `optimize`, followed by its speedup over the better of onnxruntime and OpenVINO.
 
-![How many times as fast as onnxruntime](images/cpu-networks.svg)"""
+![Speedup over onnxruntime](images/cpu-networks.svg)"""
 
 _SPLIT = """\
 ## What gains what
 
-The way from plain onnxruntime to the schedule found has four steps. Each column of the table compares what comes after
-a step with what was before it, and says how many times as fast the network became:
+Four steps lead from plain onnxruntime to the schedule found. Each column is the speedup of one step:
 
-- *Alignment* gives the model channels that fill whole blocks. Plain onnxruntime runs both.
-- *Other rewriting* is all else that [is rewritten](../../docs/cpu.md). Plain onnxruntime runs both.
-- *Our executor* runs the rewritten nodes one after another, shared out over the cores in its own way. Before, plain
-  onnxruntime runs them.
+- *Alignment* gives the model channels that fill whole blocks. Plain onnxruntime runs both models.
+- *Other rewriting* is [all other rewrites](../../docs/cpu.md). Plain onnxruntime runs both models.
+- *Our executor* runs the rewritten nodes one after another, divided over the cores, instead of plain onnxruntime.
 - *Scheduling* runs them by the schedule found.
-- *All of it* compares the schedule found with plain onnxruntime on the model as it was."""
+- *All of it* is the speedup of the schedule found over plain onnxruntime on the original model."""
 
 Entry = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -118,10 +109,10 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--write", action="store_true", help="write the README's table, the page and the chart")
     options = parser.parse_args(words)
     results = json.loads(options.results.read_text(encoding="utf-8"))
-    print_table(*table(results["networks"]))
+    print_table(*(short := short_table(results["networks"])))
     if options.write:
         readme = ROOT / "README.md"
-        readme.write_text(with_table(readme.read_text(encoding="utf-8"), table(results["networks"])), encoding="utf-8")
+        readme.write_text(with_table(readme.read_text(encoding="utf-8"), short), encoding="utf-8")
         PAGE.write_text(page(results), encoding="utf-8")
         draw(results["networks"], CHART)
 
@@ -142,6 +133,20 @@ def table(networks: Mapping[str, Entry]) -> Table:
     """Latencies of all alternatives, and what ships."""
     headers = ["network", PLAIN, *COLUMNS.values(), "ships", "that, over the better rival", "search"]
     return headers, [_row(name, entry) for name, entry in in_order(networks)]
+
+
+def short_table(networks: Mapping[str, Entry]) -> Table:
+    """The README's table: latencies of baselines and the schedule found, and its speedup over the faster baseline."""
+    headers = ["network", PLAIN, COLUMNS["openvino"], COLUMNS[FOUND], "speedup over the faster of the two", "ships"]
+    return headers, [_short_row(name, entry) for name, entry in in_order(networks)]
+
+
+def _short_row(name: str, entry: Entry) -> list[str]:
+    samples = entry["samples_us"]
+    cells = [f"{median(samples[each]) / 1e3:.1f}" if each in samples else "" for each in (PLAIN, "openvino", FOUND)]
+    speedup = ratio_text(ratio(samples, better_rival(samples), FOUND))
+    ships = {SHIPPED: "schedule", "reference": PLAIN, "openvino": COLUMNS["openvino"]}
+    return [NAMES.get(name, name), *cells, speedup, ships.get(entry["shipped"], entry["shipped"])]
 
 
 def in_order(networks: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:

@@ -1,4 +1,4 @@
-"""The example of docs/concepts.md is what the program makes of it."""
+"""The example of docs/concepts.md and docs/reading-schedules.md is what the program makes of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from iosched.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / "concepts.md", ROOT / "docs" / "reading-schedules.md"]
+CONCEPTS, READING = (ROOT / "docs" / f"{name}.md" for name in ("concepts", "reading-schedules"))
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     return "".join(said)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_schedule_is_the_one_that_is_printed(page: Path, shown: str) -> None:
-    (quoted,) = [block for block in re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL) if "four on" in block]
+def test_the_schedule_is_the_one_that_is_printed(shown: str) -> None:
+    (quoted,) = re.findall(r"```text\n(four on.*?)```", READING.read_text(), re.DOTALL)
     assert quoted in shown
 
 
@@ -53,4 +52,4 @@ def test_the_picture_has_the_latencies_of_the_schedules(shown: str) -> None:
 
 def test_states_transitions_and_schedules_are_counted(shown: str) -> None:
     assert re.search(r"^0 +5 +3 +12 +50 +84 ", shown, re.MULTILINE)
-    assert "have 12, 50 and 84 (`iosched inspect four.onnx`)" in PAGES[0].read_text()
+    assert "have 12, 50 and 84 (`iosched inspect four.onnx`)" in CONCEPTS.read_text()
