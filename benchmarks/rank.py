@@ -94,7 +94,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def print_tables(variants: Sequence[Variant]) -> None:
-    """What was measured, as docs/ranking.md has it."""
+    """What was measured, as reports/ranking.md has it."""
     if done := [one for one in variants if one["passes"]]:
         print_table(*orders_table(done))
         print()
