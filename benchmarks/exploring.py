@@ -188,7 +188,7 @@ def row(name: str, first: int, variants: Sequence[Observed]) -> tuple[str, ...]:
 
 
 def sharing_table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What searches take that share nothing, share with variants before, and know all, as reports/exploring.md has it."""
+    """What searches take that share nothing, share with earlier variants, and know all, as in reports/exploring.md."""
     rows = []
     for name, variants in found.items():
         tried = [one for one in variants if "alone" in one]
