@@ -123,7 +123,7 @@ def measured(options: Namespace) -> None:
 
 
 def table(cases: Mapping[str, Mapping[str, object]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What was measured, as docs/batching.md has it; `over the better` is of one after another and side by side."""
+    """What was measured, as reports/batching.md has it; `over the better` is of one after another and side by side."""
     titles = ("models", "serial", "packed", "batched", "mixed", "shipped", "over the better", "over serial", "seconds")
     return (*titles, "weights"), [row(name, found) for name, found in cases.items()]
 

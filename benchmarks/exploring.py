@@ -165,7 +165,7 @@ def hit_rate(search: Mapping[str, float]) -> float:
 
 
 def table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Medians over some variants at a time, with quartiles of the hit rate, as docs/exploring.md has them."""
+    """Medians over some variants at a time, with quartiles of the hit rate, as reports/exploring.md has them."""
     headers = ("space", "variants", "hit rate", "measurements", "made in", "search", "comparison")
     return headers, [
         row(name, first, variants[first : first + AT_A_TIME])
@@ -188,7 +188,7 @@ def row(name: str, first: int, variants: Sequence[Observed]) -> tuple[str, ...]:
 
 
 def sharing_table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What searches take that share nothing, share with variants before, and know all, as docs/exploring.md has it."""
+    """What searches take that share nothing, share with earlier variants, and know all, as in reports/exploring.md."""
     rows = []
     for name, variants in found.items():
         tried = [one for one in variants if "alone" in one]

@@ -1,4 +1,4 @@
-"""What came of docs/exploring.md's example: all trials of a study as JSON, and its front as a table.
+"""What came of the example in docs/exploring.md: all trials of a study as JSON, and its front as a table.
 
     python benchmarks/exploring_digits.py STUDY [-o F.json]
 
@@ -54,7 +54,7 @@ def trials_of(found: Found) -> list[Trial]:
 
 
 def front_table(trials: Sequence[Trial]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The trials of the front, the fastest first, as docs/exploring.md has them."""
+    """The trials of the front, the fastest first, as reports/exploring.md has them."""
     front = sorted((each for each in trials if each["rank"] == 0), key=lambda each: each["values"]["latency:cpu"])
     return ("trial", "latency", "accuracy", "operations", "parameters"), [row(each) for each in front]
 

@@ -1,7 +1,7 @@
 """What commands gain by two workers of one core each on this machine, over one: real measurements, through Ray.
 
     python benchmarks/fleet_local.py [--rounds 2] [-o benchmarks/results/fleet-local.json]
-        [--page docs/fleet.md]
+        [--page benchmarks/reports/fleet-local.md]
 
 Each command runs as a user starts it, on an empty profile database: without a cluster on one thread, with one worker
 of one thread, and with two. They take turns. The seconds are those of the whole command, with starting Ray and the

@@ -93,7 +93,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def print_tables(variants: Sequence[Variant]) -> None:
-    """What was measured, as docs/ranking.md has it."""
+    """What was measured, as reports/ranking.md has it."""
     if done := [one for one in variants if one["passes"]]:
         print_table(*orders_table(done))
         print()

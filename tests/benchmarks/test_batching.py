@@ -134,4 +134,4 @@ def test_the_page_is_what_the_raw_samples_say(batching: ModuleType, capsys: pyte
     root = Path(__file__).parents[2]
     cases = json.loads((root / "benchmarks/results/batching.json").read_text())["cases"]
     batching.print_table(*batching.table(cases))
-    assert capsys.readouterr().out in (root / "docs/batching.md").read_text()
+    assert capsys.readouterr().out in (root / "benchmarks/reports/batching.md").read_text()

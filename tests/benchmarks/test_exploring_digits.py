@@ -55,4 +55,4 @@ def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleTyp
 def test_the_page_is_what_the_study_found(digits: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     trials = json.loads((ROOT / "benchmarks/results/exploring-digits.json").read_text())["trials"]
     digits.print_table(*digits.front_table(trials))
-    assert capsys.readouterr().out in (ROOT / "docs/exploring.md").read_text()
+    assert capsys.readouterr().out in (ROOT / "benchmarks/reports/exploring.md").read_text()

@@ -21,7 +21,7 @@ def runs() -> list[dict[str, Any]]:
 
 
 def test_the_page_has_the_table_of_the_results(script: Script, runs: list[dict[str, Any]]) -> None:
-    assert script("fleet_local").table(runs) in (ROOT / "docs/fleet.md").read_text()
+    assert script("fleet_local").table(runs) in (ROOT / "benchmarks/reports/fleet-local.md").read_text()
 
 
 def test_each_command_ran_in_turn_without_a_cluster_and_on_one_and_two_workers(

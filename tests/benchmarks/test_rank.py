@@ -146,7 +146,7 @@ def test_a_call_goes_on_where_the_one_before_ended(
 @pytest.mark.slow
 def test_the_page_is_what_the_raw_samples_say(rank: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     variants = list(json.loads((ROOT / "benchmarks/results/rank.json").read_text())["variants"].values())
-    page = (ROOT / "docs/ranking.md").read_text()
+    page = (ROOT / "benchmarks/reports/ranking.md").read_text()
     rank.print_tables(variants)
     for table in capsys.readouterr().out.split("\n\n"):
         assert table in page

@@ -22,19 +22,19 @@ PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 # What is run, and why a block is not: what stands behind `not run:` begins with a reason, and may go on after a comma.
 RUN = {
     "run": "by `tests/docs/test_code_blocks.py`",
-    "run elsewhere": "by a test that prepares what the block needs",
-    "read": "a file in JSON, TOML or YAML",
+    "run elsewhere": "by the test that the marker names",
+    "read": "JSON, TOML or YAML",
 }
 REASONS = {
-    "takes minutes": "on the small models of the tests too",
-    "needs a GPU": "or a program of NVIDIA's that comes with one",
-    "needs a cluster": "of Ray, or other machines",
-    "needs the network": "to install or fetch something",
-    "needs another program": "which the marker names",
-    "needs data from elsewhere": "published measurements, or a model that another library exports",
-    "outline": "the reader's own code fills it in",
-    "shows output": "of a command that is not right above it",
-    "no code": "a formula, a diagram, or the shape of some JSON",
+    "takes minutes": "even on small models",
+    "needs a GPU": "or NVIDIA's programs",
+    "needs a cluster": "Ray, or other machines",
+    "needs the network": "to install or fetch",
+    "needs another program": "named by the marker",
+    "needs data from elsewhere": "published measurements or exported models",
+    "outline": "completed by the reader",
+    "shows output": "of a command elsewhere",
+    "no code": "formula, diagram, shape of JSON",
 }
 
 _MARKER = re.compile(r"<!-- (?:not run: (?P<reason>.+)|run by (?P<test>\S+)) -->")
@@ -102,7 +102,7 @@ def counts() -> str:
     """A table of how many blocks are run, or why not."""
     found = Counter(_kind(block) for page in PAGES for block in blocks(page))
     rows = [f"| {kind} | {found[kind]} | {meaning} |" for kind, meaning in {**RUN, **REASONS}.items()]
-    return "\n".join(["| blocks | how many | what that is |", "|---|---|---|", *rows])
+    return "\n".join(["| blocks | how many | meaning |", "|---|---|---|", *rows])
 
 
 def _kind(block: Block) -> str:
