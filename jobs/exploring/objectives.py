@@ -21,6 +21,8 @@ COUNTED = ("flops", "params")
 """What is known of a variant without running it: floating-point operations of one run, and numbers in its weights."""
 
 DEFAULT_OBJECTIVE = "min:latency:cpu"
+SAMPLER_NAMES = ("random", "grid", "evolution", "steady-evolution", "tpe", "nsga2")
+DEFAULT_SAMPLER, DEFAULT_POPULATION = "evolution", 20
 
 _SCORE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _MOST = 16

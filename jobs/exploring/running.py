@@ -42,7 +42,7 @@ class Ran:
 class _Kept:
     """The end of a stream, and its lines as they come."""
 
-    def __init__(self, on_line: Callable[[str], object]) -> None:
+    def __init__(self, on_line: Callable[[str], object] | None = None) -> None:
         self.data = self._line = b""
         self.nbytes = 0
         self._on_line = on_line
@@ -57,8 +57,9 @@ class _Kept:
                 self.nbytes += len(data)
                 self.data = (self.data + data)[-_KEPT_NBYTES:]
                 *lines, self._line = (self._line + data)[-_KEPT_NBYTES:].split(b"\n")
-                for line in lines:
-                    self._on_line(line.decode("utf-8", "replace"))
+                if self._on_line is not None:
+                    for line in lines:
+                        self._on_line(line.decode("utf-8", "replace"))
         return True
 
     @property
@@ -72,7 +73,7 @@ def run_command(
     timeout_s: float | None,
     folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
-    on_line: Callable[[str], object] = lambda line: None,
+    on_line: Callable[[str], object] | None = None,
 ) -> Ran:
     """Runs a command without a shell, and ends it and all that it has started.
 
@@ -96,7 +97,7 @@ def run_command(
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C on the terminal is for this process alone
     ) as process:
-        out, errors = _Kept(on_line), _Kept(lambda line: None)
+        out, errors = _Kept(on_line), _Kept()
         try:
             cut = _watched(process, (out, errors), lambda nbytes: _cut(nbytes, deadline, is_stopped))
         finally:

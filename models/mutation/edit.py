@@ -211,9 +211,7 @@ class Edit:
         Raises:
             UsageError: there are no candidates, two are equal, or the strategy chose none of them.
         """
-        made = choice(self.path, candidates, what, self.answer, self.asked)
-        self.entries.append(made)
-        return candidates[made.index]
+        return chosen(self.path, candidates, what, self.answer, self.asked, self.entries)
 
     def _apply(self, primitive: Primitive) -> None:
         self.draft = applied(self.draft, primitive)
@@ -236,14 +234,6 @@ def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     return Weight.of(value)
 
 
-def _check_candidates(where: str, offered: tuple[Scalar, ...]) -> None:
-    if not offered or len(set(offered)) < len(offered):
-        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
-    known = bool, int, float, str
-    if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
-        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
-
-
 def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: _plain_value(value) for key, value in (attributes or {}).items()}
 
@@ -261,21 +251,24 @@ def _name(node: Node | str) -> str:
     return node if isinstance(node, str) else node.name
 
 
-def choice(path: str, candidates: Sequence[Scalar], what: str, answer: Answer, asked: Counter[str]) -> Choice:
-    """What is chosen of `candidates`; with a single one there is nothing to ask.
-
-    Raises:
-        UsageError: there are no candidates, two are equal, or the strategy chose none of them.
-    """
-    offered = tuple(candidates)
-    _check_candidates(f"{path}/{what}", offered)
+def chosen(
+    path: str, candidates: Sequence[Candidate], what: str, answer: Answer, asked: Counter[str], entries: list[Entry]
+) -> Candidate:
+    """One of the candidates, which is noted in `entries`; see `Edit.choose`."""
+    offered, where = tuple(candidates), f"{path}/{what}"
+    if not offered or len(set(offered)) < len(offered):
+        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
+    known = bool, int, float, str
+    if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
+        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
     first = question_name(path, what, offered, 0)
     name = question_name(path, what, offered, asked[first])
     asked[first] += 1
     index = 0 if len(offered) == 1 else int(answer(Question(name, offered)))
     if not 0 <= index < len(offered):
         raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
-    return Choice(name, offered, index)
+    entries.append(Choice(name, offered, index))
+    return offered[index]
 
 
 def question_name(path: str, what: str, candidates: Sequence[Scalar], asked_before: int) -> str:

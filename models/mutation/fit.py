@@ -61,9 +61,14 @@ def _outputs_of(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
         found = onnx.shape_inference.infer_node_outputs(schema, node, types, small, opset_imports=opsets)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise InvalidModelError(f"{called(node)} does not fit what it reads: {_line(error)}") from error
-    if node.op_type == "Reshape" and node.input[1] in weights:
-        _check_reshape(node, _shape(types, node.input[0]), weights[node.input[1]].tolist())
-    _check(node, [_shape(types, name) for name in node.input], [_shape(found, name) for name in writes(node)])
+    read, computed = [_shape(types, name) for name in node.input], [_shape(found, name) for name in writes(node)]
+    if node.op_type == "Reshape" and node.input[1] in weights and read[0] is not None:
+        target = weights[node.input[1]].tolist()
+        if not keeps_size(read[0], target, node):
+            raise InvalidModelError(
+                f"{called(node)} cannot make {_text(tuple(target))} of what it reads: {_text(read[0])}"
+            )
+    _check(node, read, computed)
     return unknown | {name: kind for name, kind in found.items() if name in unknown}
 
 
@@ -75,11 +80,6 @@ def _types_read(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
 def _type_of(array: np.ndarray) -> onnx.TypeProto:
     kind = onnx.TensorProto.STRING if array.dtype == object else np_dtype_to_tensor_dtype(array.dtype)
     return onnx.helper.make_tensor_type_proto(kind, array.shape)
-
-
-def _check_reshape(node: onnx.NodeProto, shape: Shape | None, target: list[int]) -> None:
-    if shape is not None and not keeps_size(shape, target, node):
-        raise InvalidModelError(f"{called(node)} cannot make {_text(tuple(target))} of what it reads: {_text(shape)}")
 
 
 def _check(node: onnx.NodeProto, read: Sequence[Shape | None], computed: Sequence[Shape | None]) -> None:

@@ -81,7 +81,17 @@ def _only_reader(graph: GraphView, node: Node) -> Node | None:
 
 
 @dataclass(frozen=True)
-class OperatorMutator:
+class _Matching:
+    name: str
+    where: Match
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        """See `Mutator`."""
+        return self.where(graph)
+
+
+@dataclass(frozen=True)
+class OperatorMutator(_Matching):
     """Puts one of several layers in the place of each match, a node or a chain; what comes out keeps its shape.
 
     Attributes:
@@ -90,13 +100,7 @@ class OperatorMutator:
         layers: names of layers ("conv3", see `layer_of`), or layers of one's own by name. "keep" leaves what is there.
     """
 
-    name: str
-    where: Match
     layers: Sequence[str] | Mapping[str, Layer]
-
-    def match(self, graph: GraphView) -> Sequence[Targets]:
-        """See `Mutator`."""
-        return self.where(graph)
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""
@@ -112,7 +116,7 @@ class OperatorMutator:
 
 
 @dataclass(frozen=True)
-class InsertingMutator:
+class InsertingMutator(_Matching):
     """Puts up to `most` layers behind each match, one behind the other; they keep the shape of what comes out of it.
 
     Attributes:
@@ -122,14 +126,8 @@ class InsertingMutator:
         most: how many there are at most.
     """
 
-    name: str
-    where: Match
     layers: Sequence[str] | Mapping[str, Layer]
     most: int = 1
-
-    def match(self, graph: GraphView) -> Sequence[Targets]:
-        """See `Mutator`."""
-        return self.where(graph)
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""
@@ -146,7 +144,7 @@ class InsertingMutator:
 
 
 @dataclass(frozen=True)
-class InputMutator:
+class InputMutator(_Matching):
     """Lets each match read other tensors of the same type and shape, none of which is computed from it.
 
     Attributes:
@@ -155,13 +153,7 @@ class InputMutator:
         most: among how many tensors it chooses at most: the one that it reads now, and those computed last before it.
     """
 
-    name: str
-    where: Match
     most: int = 4
-
-    def match(self, graph: GraphView) -> Sequence[Targets]:
-        """See `Mutator`."""
-        return self.where(graph)
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""

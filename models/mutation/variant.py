@@ -17,7 +17,7 @@ from iosched.models.load import edited_model
 from iosched.models.metadata import is_ours, write_metadata
 from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
-from iosched.models.mutation.edit import Answer, AnswerError, Candidate, Edit, choice
+from iosched.models.mutation.edit import Answer, AnswerError, Candidate, Edit, chosen
 from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator, Targets
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
@@ -77,10 +77,11 @@ def variant_of(
         UsageError: a mutator does what cannot be done, or fails.
         InvalidModelError: what it makes does not fit together. Either names the mutator, its targets and the choices.
     """
-    bases, asked = [base] if isinstance(base, Model) else base, Counter[str]()
-    made = [choice(_SPACE, [each.name for each in bases], "base", answer, asked)] if len(bases) > 1 else []
-    chosen = bases[made[0].index] if made else bases[0]
-    making = _Making(Draft(view_of(chosen), chosen.digest), answer, asked, [*made])
+    bases, asked, entries = [base] if isinstance(base, Model) else base, Counter[str](), list[Entry]()
+    all_names = [each.name for each in bases]
+    name = chosen(_SPACE, all_names, "base", answer, asked, entries) if len(bases) > 1 else bases[0].name
+    base = next(each for each in bases if each.name == name)
+    making = _Making(Draft(view_of(base), base.digest), answer, asked, entries)
     if max_mutations is None:
         for mutator in mutators:
             for names in matched(mutator, making.draft.view):
@@ -88,12 +89,12 @@ def variant_of(
     else:
         making.evolve(mutators, max_mutations)
     draft = making.draft
-    record = Record(chosen.name, chosen.digest, tuple(making.entries), draft.seeded, draft.sliced)
+    record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
     try:
-        return Variant(chosen, _assembled(chosen, draft, record), record)
+        return Variant(base, _assembled(base, draft, record), record)
     except InvalidModelError as error:
-        all_names = ", ".join(repr(mutator.name) for mutator in mutators)
-        raise InvalidModelError(f"mutators {all_names} together{_after(making.entries)}: {error}") from error
+        named = ", ".join(repr(mutator.name) for mutator in mutators)
+        raise InvalidModelError(f"mutators {named} together{_after(entries)}: {error}") from error
 
 
 @dataclass(eq=False)
@@ -131,9 +132,7 @@ class _Making:
             self.mutate(known[name], places[name][place], applied[name])
 
     def _chosen(self, path: str, candidates: Sequence[Candidate], what: str) -> Candidate:
-        made = choice(path, candidates, what, self.answer, self.asked)
-        self.entries.append(made)
-        return candidates[made.index]
+        return chosen(path, candidates, what, self.answer, self.asked, self.entries)
 
 
 def _numbered(name: str, number: int) -> str:
