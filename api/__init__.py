@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from iosched.models.mutation.variant import Variant as Variant
     from iosched.models.mutation.variant import replay as replay
     from iosched.models.mutation.variant import variant_of as variant_of
-    from iosched.models.spaces.lookup import find_space as find_space
     from iosched.models.spaces.space import Space as Space
+    from iosched.models.spaces.space import find_space as find_space
     from iosched.scheduler.batch_schedules import BatchSchedules as BatchSchedules
     from iosched.scheduler.blocks import partition as partition
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
@@ -161,7 +161,7 @@ _HOME = {
     "chain": "iosched.models.mutation.mutator",
     "count_blocks": "iosched.scheduler.counts",
     "explore": "iosched.jobs.explore",
-    "find_space": "iosched.models.spaces.lookup",
+    "find_space": "iosched.models.spaces.space",
     "join_units": "iosched.scheduler.unit_graph",
     "layer_of": "iosched.models.mutation.layers",
     "load": "iosched.jobs.loaded",

@@ -23,6 +23,7 @@ from iosched.cli.options import (
     binding_options,
     budget_option,
     cluster_option,
+    count_option,
     json_option,
     output_option,
     profile_db_option,
@@ -65,9 +66,6 @@ def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: st
     return named or complete_file(ctx, param, incomplete)
 
 
-_at_least_one = click.IntRange(min=1)
-
-
 @click.command("explore", cls=WithFurther, short_help="Try variants of BASE, and write the best as ONNX files.")
 @click.argument("base", metavar="[BASE]", required=False, shell_complete=complete_model)
 @click.option(
@@ -82,10 +80,7 @@ _at_least_one = click.IntRange(min=1)
     "published for EA-NAS; 'steady-evolution': the same without generations; 'tpe' and 'nsga2': those of Optuna; or a "
     "class that derives from optuna.samplers.BaseSampler: 'FILE.py:CLASS' or 'MODULE:CLASS', which is executed.",
 )  # fmt: skip
-@click.option(
-    "--trials", type=_at_least_one, default=100, show_default=True, metavar="N",
-    help="How many trials the study has when it is done, those of earlier calls included.",
-)  # fmt: skip
+@count_option("--trials", 100, "How many trials the study has when it is done, those of earlier calls included.")
 @budget_option("Begin no trial once trials have taken so many seconds, those of earlier calls included.")
 @click.option(
     "--objective", "objectives", multiple=True, metavar="[min:|max:]NAME,…",
@@ -106,10 +101,11 @@ _at_least_one = click.IntRange(min=1)
     "--score-timeout", "score_timeout_s", type=click.FloatRange(min=0, min_open=True), default=3600.0,
     show_default=True, metavar="SECONDS", help="How long the score command may take for one variant.",
 )  # fmt: skip
-@click.option(
-    "--score-batch", type=_at_least_one, default=1, show_default=True, metavar="K",
-    help="Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
+@count_option(
+    "--score-batch", 1,
+    "Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
     "What is alike in the variants is one operator. The command prints a JSON object by these names.",
+    metavar="K",
 )  # fmt: skip
 @click.option(
     "--prune", "prunes", is_flag=True,
@@ -126,21 +122,15 @@ _at_least_one = click.IntRange(min=1)
     help="The SQLite file that keeps the study. If it is there already, the study goes on. "
     f"Default: {_STUDY} in the folder of -o.",
 )  # fmt: skip
-@click.option(
-    "--top", type=click.IntRange(min=0), default=5, show_default=True, metavar="N",
-    help="How many of the best variants to write as ONNX files, with their schedules.",
-)  # fmt: skip
+@count_option("--top", 5, "How many of the best variants to write as ONNX files, with their schedules.", least=0)
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="The folder to write to; made if it is not there. Default: STEM.explored in the working folder.",
 )  # fmt: skip
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
-    help="Seed of all choices.",
-)  # fmt: skip
-@click.option(
-    "--population", type=click.IntRange(min=2), default=DEFAULT_POPULATION, show_default=True,
-    metavar="N", help="Individuals that 'evolution', 'steady-evolution' and 'nsga2' breed from.",
+@count_option("--seed", 0, "Seed of all choices.", least=0)
+@count_option(
+    "--population", DEFAULT_POPULATION,
+    "Individuals that 'evolution', 'steady-evolution' and 'nsga2' breed from.", least=2,
 )  # fmt: skip
 @binding_options
 @threads_option
@@ -184,7 +174,7 @@ def command(
     """
     from iosched.jobs.explore import check_optuna
     from iosched.jobs.exploring.settings import asked
-    from iosched.models.spaces.lookup import find_space
+    from iosched.models.spaces.space import find_space
 
     check_optuna()
     settings = _settings(**options)

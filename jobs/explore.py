@@ -12,13 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.evaluation import InterruptedTrialError
 from iosched.jobs.exploring.locking import machine
+from iosched.jobs.exploring.objectives import Card
 from iosched.jobs.exploring.result import Chosen, ExploreResult, Found, Individual
 from iosched.jobs.exploring.score import SCORE
 from iosched.jobs.exploring.settings import ExploreSettings, asked
-from iosched.jobs.exploring.trials import Trials
+from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool

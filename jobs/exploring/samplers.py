@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from iosched.jobs.exploring.evolution import Evolution, child_of_best, child_of_generation, seed_of
 from iosched.models.errors import IoschedError, UsageError
 from iosched.models.mutation.edit import AnswerError
-from iosched.models.spaces.lookup import executed
+from iosched.models.spaces.space import executed
 
 _KEPT = 64
 """The samplers that are kept: those of trials under way."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.exploring.evaluation import MOST_REASON, InterruptedTrialError, again, costed, reason_of
-from iosched.jobs.exploring.result import Feedback
+from iosched.jobs.exploring.objectives import LATENCY, Constraint
+from iosched.jobs.exploring.result import Feedback, Latency
 from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.interrupt import Interrupt
@@ -21,7 +21,7 @@ from iosched.jobs.pool.task import Pending, Pool, Target, Task
 from iosched.jobs.progress import Observer
 from iosched.jobs.ranking.cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
-from iosched.models.errors import ExecutionError, IoschedError, UsageError
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError
 from iosched.models.model import Model
 from iosched.models.mutation.edit import AnswerError
 from iosched.models.mutation.variant import Variant, variant_of
@@ -33,6 +33,12 @@ if TYPE_CHECKING:  # Optuna is optional
 
 _WAIT_S = 0.2
 """How long to wait for the trials of other processes."""
+
+_MOST_REASON = 1000
+
+
+class InterruptedTrialError(Exception):
+    """The user interrupted while a trial waited for this machine; the trial has no result."""
 
 
 @dataclass(eq=False)
@@ -76,7 +82,7 @@ class _Scoring:
 
     Attributes:
         refusal: of the group that the trial was in before.
-        pruned_after: the step after which the command was ended; None where it was not.
+        pruned_after: the last step of a command that was ended; None where it was not.
     """
 
     trials: Sequence[_Trial]
@@ -160,7 +166,7 @@ class Trials:
         except AnswerError:
             raise
         except Exception as error:  # noqa: BLE001 - mutators are the user's own code
-            failed = Feedback(reason=reason_of(error), seconds=time.monotonic() - began_s)
+            failed = Feedback(reason=_reason_of(error), seconds=time.monotonic() - began_s)
             self.strategy.receive_feedback(number, failed)
             return
         trial = _Trial(number, made, variant)
@@ -168,7 +174,7 @@ class Trials:
         if same := [each for each in self._trials.values() if each.feedback.key == made.key]:
             same[0].same.append(trial)
         elif known := [each for each in self.strategy.history() if each.feedback.key == made.key and each.point]:
-            self.strategy.receive_feedback(number, again(trial.feedback, known[0].number, known[0].feedback))
+            self.strategy.receive_feedback(number, _again(trial.feedback, known[0].number, known[0].feedback))
         else:
             self._cost(trial)
 
@@ -201,7 +207,7 @@ class Trials:
     def _end_costs(self, trial: _Trial) -> None:
         trial.took(_covered_s(trial.costs.values()))
         try:
-            trial.feedback = costed(trial.feedback, trial.variant.model, trial.costs, self.asked)
+            trial.feedback = _costed(trial.feedback, trial.variant.model, trial.costs, self.asked)
         except InterruptedTrialError:
             del self._trials[trial.number]
             return
@@ -251,11 +257,13 @@ class Trials:
 
     def _hear(self, scoring: _Scoring, said: Progress | Step) -> None:
         """Ends a score command that is worse than those of other trials."""
-        if not isinstance(said, Step) or scoring.pending is None or scoring.pruned_after is not None:
+        if not isinstance(said, Step) or scoring.pending is None:
             return
-        if self.strategy.stops_early(scoring.trials[0].number, said.step, said.value):
-            scoring.pruned_after = said.step
+        if scoring.pruned_after is None:
+            if not self.strategy.stops_early(scoring.trials[0].number, said.step, said.value):
+                return
             self.pool.stop(scoring.pending, "pruned")
+        scoring.pruned_after = said.step
 
     def _end_score(self, scoring: _Scoring, pending: Pending[Scores]) -> None:
         for trial in scoring.trials:
@@ -288,7 +296,7 @@ class Trials:
             self._score(_Scoring([trial], refusal))
 
     def _end_scored(self, trial: _Trial, scored: Scored, refusal: _Refusal | None) -> None:
-        reason = scored.reason and scored.reason[:MOST_REASON]
+        reason = scored.reason and scored.reason[:_MOST_REASON]
         self._end(trial, values={**scored.values, **trial.feedback.values}, reason=reason)
         if refusal is not None and scored.reason is None:
             refusal.n_left -= 1
@@ -301,7 +309,58 @@ class Trials:
         feedback = replace(trial.feedback, **changes)
         self.strategy.receive_feedback(trial.number, feedback)
         for each in trial.same:
-            self.strategy.receive_feedback(each.number, again(each.feedback, trial.number, feedback))
+            self.strategy.receive_feedback(each.number, _again(each.feedback, trial.number, feedback))
+
+
+def _costed(feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: Asked) -> Feedback:
+    """Adds the values that need no score; where something fails, those that were found before.
+
+    Args:
+        costs: what the model costs on each device.
+
+    Raises:
+        DeviceError: no variant can be costed.
+        DeviceLostError: a device stopped working.
+    """
+    values = {"flops": float(model.flops), "params": float(model.n_parameters)}
+    latencies: dict[str, Latency] = {}
+    reason = schedule = None
+    try:
+        for device, pending in costs.items():
+            cost = pending.result()
+            values[f"{LATENCY}{device}"], latencies[device] = cost.latency_us, _latency(cost)
+            if device == asked.devices[0] and cost.result is not None:
+                schedule = cost.result.document.to_json()
+    except (DeviceError, DeviceLostError):
+        raise
+    except IoschedError as error:
+        reason = _reason_of(error)
+    violated = _violated(asked.constraints, values) if reason is None and asked.score is not None else None
+    found = replace(feedback, values=values, latencies=latencies, schedule=schedule)
+    return replace(found, reason=reason or violated, is_stopped=violated is not None)
+
+
+def _again(own: Feedback, number: int, first: Feedback) -> Feedback:
+    """What came of a variant that trial `number` was of: `first`."""
+    reused = None if first.reason is not None else number if first.reused is None else first.reused
+    return replace(first, record=own.record, schedule=None, seconds=own.seconds, reused=reused)
+
+
+def _reason_of(error: Exception) -> str:
+    """Why a trial failed, in a text of limited length."""
+    text = str(error) if isinstance(error, IoschedError) else f"{type(error).__name__}: {error}"
+    return text[:_MOST_REASON]
+
+
+def _latency(cost: ModelCost) -> Latency:
+    seconds = cost.search_seconds, cost.comparison_seconds
+    return Latency(cost.cost, cost.low_us, cost.high_us, cost.sequential_us, cost.hit_rate, *seconds)
+
+
+def _violated(constraints: Sequence[Constraint], values: Mapping[str, float]) -> str | None:
+    """Which constraint a variant violates, by what is known before it is scored."""
+    broken = (each for each in constraints if each.name in values and each.violation(values[each.name]) > 0)
+    return next((f"{each.name} is {values[each.name]:g}, not {each}: not scored" for each in broken), None)
 
 
 def _covered_s(tasks: Iterable[Pending[Any]]) -> float:

@@ -19,7 +19,7 @@ from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
 from iosched.models.mutation.edit import Answer, AnswerError, Candidate, Edit, chosen
 from iosched.models.mutation.graph import GraphView, view_of
-from iosched.models.mutation.mutator import Mutator, Targets
+from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import copied, serialized
 from iosched.models.wiring import captures, is_standard, writes
@@ -113,7 +113,17 @@ class _Making:
         targets = tuple(map(self.draft.view.node, names))
         edit = Edit(self.draft, f"{_numbered(mutator.name, number)}[{names[0]}]", self.answer, self.asked)
         edit.entries.append(Instance(mutator.name, names))
-        _mutate(mutator, targets, edit)
+        try:
+            mutator.mutate(targets, edit)
+            if edit.draft is not self.draft:
+                _delete_dead(edit)
+                check_whole(edit.graph)
+        except AnswerError:
+            raise
+        except Exception as error:
+            kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
+            where = ", ".join(map(repr, names))
+            raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
         self.draft = edit.draft
         self.entries.extend(edit.entries)
 
@@ -178,21 +188,6 @@ def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
         raise UsageError(f"mutator {mutator.name!r} cannot tell where it matches: {_what(error)}") from error
 
 
-def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
-    try:
-        before = edit.draft
-        mutator.mutate(targets, edit)
-        if edit.draft is not before:
-            _delete_dead(edit)
-            check_whole(edit.graph)
-    except AnswerError:
-        raise
-    except Exception as error:
-        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
-        where = ", ".join(repr(node.name) for node in targets)
-        raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
-
-
 def _after(entries: Sequence[Entry]) -> str:
     """The last choices among the entries."""
     chosen = [f"{entry.question} = {entry.candidates[entry.index]}" for entry in entries if isinstance(entry, Choice)]
@@ -206,16 +201,14 @@ def _what(error: Exception) -> str:
 
 def _delete_dead(edit: Edit) -> None:
     """Delete the nodes from which no path leads to an output: the base has none either."""
-    while dead := _unread_nodes(edit.graph):
+    dead = [""]
+    while dead:
+        graph = edit.graph.editable
+        unread = graph.unread.difference(edit.graph.outputs.values())
+        nodes = filter(None, map(graph.producer, unread))
+        dead = sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
         for name in dead:
             edit.delete(name)
-
-
-def _unread_nodes(view: GraphView) -> list[str]:
-    """The nodes none of whose outputs is read or returned."""
-    unread = view.editable.unread.difference(view.outputs.values())
-    nodes = filter(None, map(view.editable.producer, unread))
-    return sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
 
 
 def _is_same(new: onnx.NodeProto, before: GraphView, after: GraphView) -> bool:

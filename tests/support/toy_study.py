@@ -9,8 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.objectives import parse_constraints, parse_objectives
+from iosched.jobs.exploring.objectives import Card, parse_constraints, parse_objectives
 from iosched.jobs.exploring.result import Feedback
 from iosched.jobs.exploring.samplers import kind_of
 from iosched.jobs.exploring.study import OpenedStudy, StudyStrategy, begun_study

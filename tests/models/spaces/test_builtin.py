@@ -18,8 +18,8 @@ from iosched.models.model import Model
 from iosched.models.mutation.edit import Answer
 from iosched.models.mutation.variant import Variant, variant_of
 from iosched.models.spaces import darts, enas, inception, mnasnet, nasnet, pelee
-from iosched.models.spaces.lookup import NAMES, builtin_space
 from iosched.models.spaces.redraw import Redraw
+from iosched.models.spaces.space import NAMES, builtin_space
 from iosched.models.zoo.mnasnet import MOBILENET_V2, WIDTHS, rounded, sampled, sampled_stages
 from iosched.models.zoo.network import Network
 
