@@ -23,7 +23,6 @@ from iosched.cli.options import (
     binding_options,
     budget_option,
     cluster_option,
-    count_option,
     json_option,
     output_option,
     profile_db_option,
@@ -66,6 +65,9 @@ def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: st
     return named or complete_file(ctx, param, incomplete)
 
 
+_at_least_one = click.IntRange(min=1)
+
+
 @click.command("explore", cls=WithFurther, short_help="Try variants of BASE, and write the best as ONNX files.")
 @click.argument("base", metavar="[BASE]", required=False, shell_complete=complete_model)
 @click.option(
@@ -80,7 +82,10 @@ def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: st
     "published for EA-NAS; 'steady-evolution': the same without generations; 'tpe' and 'nsga2': those of Optuna; or a "
     "class that derives from optuna.samplers.BaseSampler: 'FILE.py:CLASS' or 'MODULE:CLASS', which is executed.",
 )  # fmt: skip
-@count_option("--trials", 100, "How many trials the study has when it is done, those of earlier calls included.")
+@click.option(
+    "--trials", type=_at_least_one, default=100, show_default=True, metavar="N",
+    help="How many trials the study has when it is done, those of earlier calls included.",
+)  # fmt: skip
 @budget_option("Begin no trial once trials have taken so many seconds, those of earlier calls included.")
 @click.option(
     "--objective", "objectives", multiple=True, metavar="[min:|max:]NAME,…",
@@ -101,11 +106,10 @@ def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: st
     "--score-timeout", "score_timeout_s", type=click.FloatRange(min=0, min_open=True), default=3600.0,
     show_default=True, metavar="SECONDS", help="How long the score command may take for one variant.",
 )  # fmt: skip
-@count_option(
-    "--score-batch", 1,
-    "Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
+@click.option(
+    "--score-batch", type=_at_least_one, default=1, show_default=True, metavar="K",
+    help="Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
     "What is alike in the variants is one operator. The command prints a JSON object by these names.",
-    metavar="K",
 )  # fmt: skip
 @click.option(
     "--prune", "prunes", is_flag=True,
@@ -122,15 +126,21 @@ def _complete_sampler(ctx: click.Context, param: click.Parameter, incomplete: st
     help="The SQLite file that keeps the study. If it is there already, the study goes on. "
     f"Default: {_STUDY} in the folder of -o.",
 )  # fmt: skip
-@count_option("--top", 5, "How many of the best variants to write as ONNX files, with their schedules.", least=0)
+@click.option(
+    "--top", type=click.IntRange(min=0), default=5, show_default=True, metavar="N",
+    help="How many of the best variants to write as ONNX files, with their schedules.",
+)  # fmt: skip
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="The folder to write to; made if it is not there. Default: STEM.explored in the working folder.",
 )  # fmt: skip
-@count_option("--seed", 0, "Seed of all choices.", least=0)
-@count_option(
-    "--population", DEFAULT_POPULATION,
-    "Individuals that 'evolution', 'steady-evolution' and 'nsga2' breed from.", least=2,
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    help="Seed of all choices.",
+)  # fmt: skip
+@click.option(
+    "--population", type=click.IntRange(min=2), default=DEFAULT_POPULATION, show_default=True,
+    metavar="N", help="Individuals that 'evolution', 'steady-evolution' and 'nsga2' breed from.",
 )  # fmt: skip
 @binding_options
 @threads_option

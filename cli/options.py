@@ -283,14 +283,12 @@ def pruning_options(function: F) -> F:
     function = click.option(
         "--no-pruning", is_flag=True, help="Search every schedule: no limit on groups (can take long)."
     )(function)
-    function = count_option("-s", DEFAULT_PRUNING.s, "At most N groups in a stage.")(function)
-    return count_option("-r", DEFAULT_PRUNING.r, "At most N operators in a group.")(function)
+    function = _limit("-s", DEFAULT_PRUNING.s, "At most N groups in a stage.")(function)
+    return _limit("-r", DEFAULT_PRUNING.r, "At most N operators in a group.")(function)
 
 
-def count_option(flag: str, default: int | None, text: str, least: int = 1, metavar: str = "N") -> Callable[[F], F]:
-    """An option for a whole number, `least` or more; `text` is its help."""
-    kind = click.IntRange(min=least)
-    return click.option(flag, type=kind, default=default, show_default=True, metavar=metavar, help=text)
+def _limit(flag: str, default: int | None, text: str) -> Callable[[F], F]:
+    return click.option(flag, type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=text)
 
 
 def precision_option(text: str, precisions: Sequence[str] = PRECISIONS) -> Callable[[F], F]:

@@ -17,7 +17,7 @@ from iosched.models.load import edited_model
 from iosched.models.metadata import is_ours, write_metadata
 from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
-from iosched.models.mutation.edit import Answer, AnswerError, Candidate, Edit, chosen
+from iosched.models.mutation.edit import Answer, AnswerError, Edit, chosen
 from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
@@ -81,13 +81,13 @@ def variant_of(
     all_names = [each.name for each in bases]
     name = chosen(_SPACE, all_names, "base", answer, asked, entries) if len(bases) > 1 else bases[0].name
     base = next(each for each in bases if each.name == name)
-    making = _Making(Draft(view_of(base), base.digest), answer, asked, entries)
+    making = Edit(Draft(view_of(base), base.digest), _SPACE, answer, asked, entries)
     if max_mutations is None:
         for mutator in mutators:
-            for names in matched(mutator, making.draft.view):
-                making.mutate(mutator, names)
+            for names in matched(mutator, making.graph):
+                _mutate(making, mutator, names)
     else:
-        making.evolve(mutators, max_mutations)
+        _evolve(making, mutators, max_mutations)
     draft = making.draft
     record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
     try:
@@ -97,52 +97,42 @@ def variant_of(
         raise InvalidModelError(f"mutators {named} together{_after(entries)}: {error}") from error
 
 
-@dataclass(eq=False)
-class _Making:
-    """A variant that is being made."""
+def _mutate(making: Edit, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
+    """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
+    if not (names and all(map(making.graph.has_node, names))):
+        return
+    targets = tuple(map(making.graph.node, names))
+    edit = Edit(making.draft, f"{_numbered(mutator.name, number)}[{names[0]}]", making.answer, making.asked)
+    edit.entries.append(Instance(mutator.name, names))
+    try:
+        mutator.mutate(targets, edit)
+        if edit.draft is not making.draft:
+            _delete_dead(edit)
+            check_whole(edit.graph)
+    except AnswerError:
+        raise
+    except Exception as error:
+        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
+        where = ", ".join(map(repr, names))
+        raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
+    making.draft = edit.draft
+    making.entries.extend(edit.entries)
 
-    draft: Draft
-    answer: Answer
-    asked: Counter[str]
-    entries: list[Entry]
 
-    def mutate(self, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
-        """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
-        if not (names and all(map(self.draft.view.has_node, names))):
+def _evolve(making: Edit, mutators: Sequence[Mutator], most: int) -> None:
+    """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
+    applied = Counter[str]()
+    for step in range(1, 1 + making.choose(range(most + 1), "mutations")):
+        making.path = _numbered(_SPACE, step)
+        matches = {each.name: filter(None, matched(each, making.graph)) for each in mutators}
+        places = {name: {names[0]: names for names in found} for name, found in matches.items()}
+        known = {each.name: each for each in mutators if places[each.name]}
+        if not known:
             return
-        targets = tuple(map(self.draft.view.node, names))
-        edit = Edit(self.draft, f"{_numbered(mutator.name, number)}[{names[0]}]", self.answer, self.asked)
-        edit.entries.append(Instance(mutator.name, names))
-        try:
-            mutator.mutate(targets, edit)
-            if edit.draft is not self.draft:
-                _delete_dead(edit)
-                check_whole(edit.graph)
-        except AnswerError:
-            raise
-        except Exception as error:
-            kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
-            where = ", ".join(map(repr, names))
-            raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
-        self.draft = edit.draft
-        self.entries.extend(edit.entries)
-
-    def evolve(self, mutators: Sequence[Mutator], most: int) -> None:
-        """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
-        applied = Counter[str]()
-        for step in range(1, 1 + self._chosen(_SPACE, range(most + 1), "mutations")):
-            matches = {each.name: filter(None, matched(each, self.draft.view)) for each in mutators}
-            places = {name: {names[0]: names for names in found} for name, found in matches.items()}
-            known = {each.name: each for each in mutators if places[each.name]}
-            if not known:
-                return
-            name = self._chosen(_numbered(_SPACE, step), [*known], "mutator")
-            place = self._chosen(_numbered(_SPACE, step), [*places[name]], "place")
-            applied[name] += 1
-            self.mutate(known[name], places[name][place], applied[name])
-
-    def _chosen(self, path: str, candidates: Sequence[Candidate], what: str) -> Candidate:
-        return chosen(path, candidates, what, self.answer, self.asked, self.entries)
+        name = making.choose([*known], "mutator")
+        place = making.choose([*places[name]], "place")
+        applied[name] += 1
+        _mutate(making, known[name], places[name][place], applied[name])
 
 
 def _numbered(name: str, number: int) -> str:
