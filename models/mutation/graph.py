@@ -183,7 +183,8 @@ def _outputs_of(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
     types |= {name: graph.declared[name].type for name in reads(node) if name in graph.declared}
     if not is_standard(node) or any(name and name not in types for name in node.input):
         return unknown
-    small = {name: describe_weight(name, array) for name, array in weights.items() if _says(array)}
+    given = {name: array for name, array in weights.items() if array.nbytes <= INLINE_NBYTES and array.dtype != object}
+    small = {name: describe_weight(name, array) for name, array in given.items()}
     opsets = [onnx.helper.make_opsetid("", graph.opset)]
     try:
         schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
@@ -238,10 +239,6 @@ _CHECKS: Mapping[str, Callable[[onnx.NodeProto, Sequence[Shape]], bool]] = {
     **dict.fromkeys(("Conv", "ConvTranspose"), _fits_conv),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _fits_normalization),
 }
-
-
-def _says(array: np.ndarray) -> bool:
-    return array.nbytes <= INLINE_NBYTES and array.dtype != object
 
 
 def _shape(types: Mapping[str, onnx.TypeProto], name: str) -> Shape | None:
