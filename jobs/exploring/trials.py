@@ -69,26 +69,22 @@ class _Trial:
 
 
 @dataclass(eq=False)
-class _Refusal:
-    """A group of variants that the score command failed with, although it may score each of them."""
-
-    reason: str
-    n_left: int
-
-
-@dataclass(eq=False)
 class _Scoring:
     """One run of the score command, for one trial or several as one model.
 
     Attributes:
-        refusal: of the group that the trial was in before.
+        group: the run for several trials that failed before, where this one is for one of them.
         pruned_after: the last step of a command that was ended; None where it was not.
+        reason: why the command failed with several trials.
+        n_scored: how many of them it has scored alone since.
     """
 
     trials: Sequence[_Trial]
-    refusal: _Refusal | None = None
+    group: _Scoring | None = None
     pending: Pending[Scores] | None = None
     pruned_after: int | None = None
+    reason: str = ""
+    n_scored: int = 0
 
 
 @dataclass(eq=False)
@@ -284,24 +280,24 @@ class Trials:
             self._refuse(scoring, found.reason)
             return
         for trial, scored in zip(scoring.trials, found.of, strict=True):
-            self._end_scored(trial, scored, scoring.refusal)
+            self._end_scored(trial, scored, scoring.group)
 
     def _refuse(self, scoring: _Scoring, reason: str) -> None:
         """Scores the variants of a group one by one that was not scored as one model."""
         if len(scoring.trials) == 1:
-            self._end_scored(scoring.trials[0], Scored(reason=reason), scoring.refusal)
+            self._end_scored(scoring.trials[0], Scored(reason=reason), scoring.group)
             return
-        refusal = _Refusal(reason, len(scoring.trials))
+        scoring.reason = reason
         for trial in scoring.trials:
-            self._score(_Scoring([trial], refusal))
+            self._score(_Scoring([trial], scoring))
 
-    def _end_scored(self, trial: _Trial, scored: Scored, refusal: _Refusal | None) -> None:
+    def _end_scored(self, trial: _Trial, scored: Scored, group: _Scoring | None) -> None:
         reason = scored.reason and scored.reason[:_MOST_REASON]
         self._end(trial, values={**scored.values, **trial.feedback.values}, reason=reason)
-        if refusal is not None and scored.reason is None:
-            refusal.n_left -= 1
-            if refusal.n_left == 0:
-                self.refusals.append(refusal.reason)
+        if group is not None and scored.reason is None:
+            group.n_scored += 1
+            if group.n_scored == len(group.trials):
+                self.refusals.append(group.reason)
 
     def _end(self, trial: _Trial, **changes: Any) -> None:
         """Ends a trial, and those of the same variant."""
