@@ -56,22 +56,22 @@ if TYPE_CHECKING:
     from iosched.models.mutation.edit import Question as Question
     from iosched.models.mutation.graph import GraphView as GraphView
     from iosched.models.mutation.graph import Node as Node
-    from iosched.models.mutation.layers import Layer as Layer
-    from iosched.models.mutation.layers import layer_of as layer_of
     from iosched.models.mutation.mutator import InputMutator as InputMutator
     from iosched.models.mutation.mutator import InsertingMutator as InsertingMutator
+    from iosched.models.mutation.mutator import Layer as Layer
     from iosched.models.mutation.mutator import Mutator as Mutator
     from iosched.models.mutation.mutator import OperatorMutator as OperatorMutator
     from iosched.models.mutation.mutator import Targets as Targets
     from iosched.models.mutation.mutator import by_name as by_name
     from iosched.models.mutation.mutator import by_type as by_type
     from iosched.models.mutation.mutator import chain as chain
+    from iosched.models.mutation.mutator import layer_of as layer_of
     from iosched.models.mutation.record import record_of as record_of
     from iosched.models.mutation.variant import Variant as Variant
     from iosched.models.mutation.variant import replay as replay
     from iosched.models.mutation.variant import variant_of as variant_of
-    from iosched.models.spaces.lookup import find_space as find_space
     from iosched.models.spaces.space import Space as Space
+    from iosched.models.spaces.space import find_space as find_space
     from iosched.scheduler.batch_schedules import BatchSchedules as BatchSchedules
     from iosched.scheduler.blocks import partition as partition
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
@@ -120,7 +120,7 @@ _HOME = {
     "InvalidModelError": "iosched.models.errors",
     "InvalidScheduleError": "iosched.models.errors",
     "IoschedError": "iosched.models.errors",
-    "Layer": "iosched.models.mutation.layers",
+    "Layer": "iosched.models.mutation.mutator",
     "LoadedBatches": "iosched.jobs.loaded_batches",
     "LoadedModel": "iosched.jobs.loaded",
     "MatrixResult": "iosched.jobs.matrix",
@@ -161,9 +161,9 @@ _HOME = {
     "chain": "iosched.models.mutation.mutator",
     "count_blocks": "iosched.scheduler.counts",
     "explore": "iosched.jobs.explore",
-    "find_space": "iosched.models.spaces.lookup",
+    "find_space": "iosched.models.spaces.space",
     "join_units": "iosched.scheduler.unit_graph",
-    "layer_of": "iosched.models.mutation.layers",
+    "layer_of": "iosched.models.mutation.mutator",
     "load": "iosched.jobs.loaded",
     "load_any": "iosched.jobs.loaded_batches",
     "load_batches": "iosched.jobs.loaded_batches",

@@ -32,8 +32,7 @@ from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 from iosched.models.mutation.variant import Variant, variant_of
-from iosched.models.spaces.lookup import PREFIX, find_space
-from iosched.models.spaces.space import Space
+from iosched.models.spaces.space import PREFIX, Space, find_space
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow

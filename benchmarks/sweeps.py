@@ -36,7 +36,7 @@ from testbed import print_table, write_results
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.spaces.lookup import PREFIX, find_space
+from iosched.models.spaces.space import PREFIX, find_space
 from iosched.profiler.devices.cpu.cache_flush import LEAST_SWEPT, MOST_SWEPT, swept_nbytes
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu

@@ -34,8 +34,7 @@ from iosched.cli.pictures.front import draw_front
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.terminal import say
-from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE
-from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
+from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE, DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import ExecutionError, UsageError
 
@@ -225,7 +224,7 @@ def command(
     """
     from iosched.jobs.explore import check_optuna
     from iosched.jobs.exploring.settings import asked
-    from iosched.models.spaces.lookup import find_space
+    from iosched.models.spaces.space import find_space
 
     check_optuna()
     settings = _settings(**options)

@@ -14,8 +14,7 @@ from iosched.cli.text import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import ExploreResult, Found
-    from iosched.jobs.exploring.strategy import Individual
+    from iosched.jobs.exploring.result import ExploreResult, Found, Individual
 
 _STUDY = """
 trials failed reused stopped running storage base=card.name space=card.space objectives constraints front others

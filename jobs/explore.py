@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.evaluation import Evaluator, InterruptedTrialError
 from iosched.jobs.exploring.locking import machine
-from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
-from iosched.jobs.exploring.score_task import SCORE
+from iosched.jobs.exploring.objectives import Card
+from iosched.jobs.exploring.result import Chosen, ExploreResult, Found, Individual
+from iosched.jobs.exploring.score import SCORE
 from iosched.jobs.exploring.settings import ExploreSettings, asked
-from iosched.jobs.exploring.strategy import Individual
-from iosched.jobs.exploring.trials import Trials
+from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Pool, Task
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.task import Cost
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.model import Model
 from iosched.models.mutation.record import Record
@@ -80,23 +80,24 @@ def explore(
     check_optuna()
     from iosched.jobs.exploring.samplers import kind_of
     from iosched.jobs.exploring.storage import using
-    from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
+    from iosched.jobs.exploring.study import StudyStrategy, begun_study
 
     wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
     models = space.begun(base)
     card = Card(*_identity(models, space), space.name, wanted.objectives, wanted.constraints, settings.seed)
-    storage, held = Path(settings.storage), interrupt or Uninterrupted()
+    storage, held, shown = Path(settings.storage), interrupt or Uninterrupted(), observer or Silence()
     with _pool_of(pool, settings, held) as workers, held.holding(), using(storage):
         targets = {name: workers.target(name, settings.optimize.profile_db) for name in wanted.devices or (_ANY,)}
         opened = begun_study(storage, card)
-        strategy = StudyStrategy(opened, kind, Limits(settings.trials, settings.budget_s))
-        evaluator = Evaluator(models, space, wanted, settings, strategy, observer or Silence())
+        strategy = StudyStrategy(opened, kind, settings.trials, settings.budget_s)
         before = len(_found(opened).finished)
-        trials = Trials(workers, targets, strategy, evaluator, held)
+        trials = Trials(models, space, wanted, settings, workers, targets, strategy, shown, held)
         with strategy.evaluating():
             was_interrupted = trials.run()
         found = _found(opened)
-        chosen, notes = _Writer(evaluator, workers).chosen(found)
+        device = next(iter(wanted.devices), settings.optimize.device)
+        ships = partial(_shipped, models, replace(settings.optimize, device=device), workers)
+        chosen, notes = _chosen(found, settings.top, ships, shown)
     left = () if was_interrupted else _missing(before, found, settings)
     refused = "Variants were scored one by one: when several were one model, "
     notes = (*left, *(f"{refused}{each}" for each in trials.refusals), *notes)
@@ -172,36 +173,28 @@ def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt)
     return LocalPool(guard=guard, interrupt=interrupt)
 
 
-@dataclass(frozen=True, eq=False)
-class _Writer:
-    """Makes the models of the best variants, with their schedules."""
+def _chosen(
+    found: Found, top: int, ships: Callable[[Individual], Chosen], observer: Observer
+) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
+    """The models of the best variants with their schedules, and why one is missing."""
+    best = [each for _, each in found.ranked()[:top]]
+    chosen, notes = list[Chosen](), list[str]()
+    for place, each in enumerate(best):
+        observer.progress(place, len(best), f"schedule of trial {each.number}")
+        try:
+            chosen.append(ships(each))
+        except DeviceError:
+            raise
+        except IoschedError as error:
+            notes.append(f"Trial {each.number} is not written: {error}")
+    return tuple(chosen), tuple(notes)
 
-    evaluator: Evaluator
-    pool: Pool
 
-    def chosen(self, found: Found) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
-        """The models of the best variants, and why one is missing."""
-        best = [each for _, each in found.ranked()[: self.evaluator.settings.top]]
-        chosen, notes = list[Chosen](), list[str]()
-        for place, each in enumerate(best):
-            self.evaluator.observer.progress(place, len(best), f"schedule of trial {each.number}")
-            try:
-                chosen.append(self._one(each))
-            except DeviceError:
-                raise
-            except IoschedError as error:
-                notes.append(f"Trial {each.number} is not written: {error}")
-        return tuple(chosen), tuple(notes)
-
-    def _one(self, individual: Individual) -> Chosen:
-        bases, record = self.evaluator.bases, Record.from_json(individual.feedback.record or "")
-        model = replay(next((base for base in bases if base.digest == record.base), bases[0]), record)
-        return Chosen(individual.number, model, self._document(individual, model))
-
-    def _document(self, individual: Individual, model: Model) -> ScheduleDocument:
-        """The schedule that was found with the latency; or one that is found now, where latencies are estimates."""
-        if individual.feedback.schedule is not None:
-            return fitted(ScheduleDocument.from_json(individual.feedback.schedule), model)
-        settings = self.evaluator.settings.optimize
-        device = next(iter(self.evaluator.asked.devices), settings.device)
-        return optimize_on(self.pool, model, replace(settings, device=device)).document
+def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: Pool, individual: Individual) -> Chosen:
+    """With the schedule that was found with the latency; or one that is found now, where latencies are estimates."""
+    feedback = individual.feedback
+    record = Record.from_json(feedback.record or "")
+    model = replay(next((base for base in bases if base.digest == record.base), bases[0]), record)
+    if feedback.schedule is None:
+        return Chosen(individual.number, model, optimize_on(pool, model, settings).document)
+    return Chosen(individual.number, model, fitted(ScheduleDocument.from_json(feedback.schedule), model))

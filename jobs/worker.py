@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from iosched.jobs.exploring.score_task import SCORE
+from iosched.jobs.exploring.score import SCORE
 from iosched.jobs.matrix_cells import PRICE, SEARCH
 from iosched.jobs.optimize_task import OPTIMIZE
 from iosched.jobs.pool import worker

@@ -11,9 +11,8 @@ from mutations import check
 
 from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.inception import SPACE
-from iosched.models.spaces.lookup import NAMES, builtin_space, find_space
 from iosched.models.spaces.redraw import Redraw
-from iosched.models.spaces.space import Space
+from iosched.models.spaces.space import NAMES, Space, builtin_space, find_space
 
 PAGE = (Path(__file__).parent.parent / "docs" / "exploring.md").read_text().partition("## Spaces of networks\n")[2]
 

@@ -12,8 +12,7 @@ from iosched.cli.pictures.svg import GREY, INK, picture, text
 from iosched.jobs.exploring.objectives import LATENCY, Objective
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import Found
-    from iosched.jobs.exploring.strategy import Individual
+    from iosched.jobs.exploring.result import Found, Individual
 
 _WIDTH, _HEIGHT = 760, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 36, 104, 74

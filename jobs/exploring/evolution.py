@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -150,7 +150,7 @@ def _point(study: Study, trial: FrozenTrial) -> Point:
     return Point(losses, sum(max(each, 0.0) for each in trial.constraints.values()))
 
 
-class Evolution(BaseSampler):
+class Evolution(RandomSampler):
     """Answers by the genome of a trial; what is no gene of it is answered at random.
 
     Args:
@@ -158,19 +158,9 @@ class Evolution(BaseSampler):
     """
 
     def __init__(self, child: Callable[[int, Study, FrozenTrial], Genome], seed: int) -> None:
-        self._child = child
-        self._seed = seed
+        super().__init__(seed)
+        self._child, self._seed = child, seed
         self._last: tuple[int, Genome] = (-1, {})
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """No question: which are asked is not known before."""
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

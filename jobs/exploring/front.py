@@ -32,22 +32,12 @@ def ranks(points: Sequence[Point]) -> list[int]:
 
     Complexity: O(points^2 * objectives).
     """
-    worse: list[list[int]] = [[b for b, other in enumerate(points) if dominates(each, other)] for each in points]
-    better = [0] * len(points)
-    for each in worse:
-        for b in each:
-            better[b] += 1
     found = [0] * len(points)
-    front, rank = [place for place, count in enumerate(better) if not count], 0
-    while front:
-        following = []
-        for a in front:
-            found[a] = rank
-            for b in worse[a]:
-                better[b] -= 1
-                if not better[b]:
-                    following.append(b)
-        front, rank = following, rank + 1
+    # In this order no point is dominated by a later one, and a rank is the length of the longest chain of dominations.
+    order = sorted(range(len(points)), key=lambda place: (points[place].violation, points[place].losses))
+    for count, place in enumerate(order):
+        better = (other for other in order[:count] if dominates(points[other], points[place]))
+        found[place] = max((found[other] + 1 for other in better), default=0)
     return found
 
 
@@ -71,10 +61,8 @@ def crowding(points: Sequence[Point]) -> list[float]:
 
 def best_first(points: Sequence[Point]) -> list[int]:
     """The places of all points: by rank, in one rank those first that lie farthest from others, else as they stand."""
-    rank = ranks(points)
-    order: list[int] = []
-    for each in range(max(rank, default=-1) + 1):
+    rank, apart = ranks(points), dict[int, float]()
+    for each in set(rank):
         places = [place for place, found in enumerate(rank) if found == each]
-        apart = crowding([points[place] for place in places])
-        order += [place for _, place in sorted(zip(apart, places, strict=True), key=lambda pair: (-pair[0], pair[1]))]
-    return order
+        apart.update(zip(places, crowding([points[place] for place in places]), strict=True))
+    return sorted(range(len(points)), key=lambda place: (rank[place], -apart[place], place))

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -18,18 +18,12 @@ Use = Literal["measuring", "scoring"]
 _POLL_S = 0.1
 
 
-@contextmanager
-def study_lock(path: Path) -> Iterator[None]:
+def study_lock(path: Path) -> AbstractContextManager[None]:
     """Held by one process at a time that looks at the study in file `path` and changes it by what it has seen."""
-    import fcntl  # not on Windows
-
-    with _open(f"study-{sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return _locked(f"study-{sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}", True, None)
 
 
-@contextmanager
-def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> AbstractContextManager[None]:
     """Held while this machine measures, by one process and no other; or while it scores, by any number of them.
 
     So no score command of any study runs while another is measuring.
@@ -37,33 +31,33 @@ def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> Iterator[
     Args:
         waiting: is called now and then while the machine is used otherwise; what it raises ends the waiting.
     """
-    import fcntl  # not on Windows
-
-    with _open("machine") as file:
-        kind = fcntl.LOCK_EX if use == "measuring" else fcntl.LOCK_SH
-        while True:
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waiting()
-                time.sleep(_POLL_S)
-        yield
+    return _locked("machine", use == "measuring", waiting)
 
 
 @contextmanager
-def _open(name: str) -> Iterator[int]:
-    """An open file of this user in the folder for temporary files; it stays there, since others may be waiting for it.
+def _locked(name: str, exclusively: bool, waiting: Callable[[], object] | None) -> Iterator[None]:
+    """Locks a file of this user in the folder for temporary files; it stays there, since others may be waiting for it.
 
     Raises:
         UsageError: the file belongs to somebody else, or cannot be made.
     """
+    import fcntl  # not on Windows
+
     path = Path(tempfile.gettempdir()) / f"iosched-{os.getuid()}-{name}.lock"
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: set TMPDIR to a folder of your own") from None
+    kind = fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH
     try:
-        yield file
+        while waiting is not None:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                break
+            waiting()
+            time.sleep(_POLL_S)
+        else:
+            fcntl.flock(file, kind)
+        yield
     finally:
         os.close(file)

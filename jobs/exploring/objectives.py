@@ -1,4 +1,4 @@
-"""What a study asks of a variant: objectives to minimise or maximise, and constraints that it has to meet."""
+"""What a study is about: objectives to minimise or maximise, constraints that variants have to meet, and the rest."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast, get_args
+from functools import cached_property
+from typing import Annotated, Literal, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Meta
 
 from iosched.models.errors import UsageError
+from iosched.models.prepared import prepare
 
 Direction = Literal["min", "max"]
 Relation = Literal["<=", ">="]
@@ -21,7 +26,15 @@ COUNTED = ("flops", "params")
 """What is known of a variant without running it: floating-point operations of one run, and numbers in its weights."""
 
 DEFAULT_OBJECTIVE = "min:latency:cpu"
+SAMPLER_NAMES = ("random", "grid", "evolution", "steady-evolution", "tpe", "nsga2")
+DEFAULT_SAMPLER, DEFAULT_POPULATION = "evolution", 20
 
+CARD_KEY = "iosched"
+VERSION = 1
+
+_FORMAT = "iosched.study"
+_ABOUT = ("base model", "space", "objectives", "constraints", "seed")
+_Text = Annotated[str, Meta(max_length=1000)]
 _SCORE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _MOST = 16
 _LONGEST = 200
@@ -145,3 +158,89 @@ def _name(name: str, word: str) -> str:
         known = f"{LATENCY}DEVICE, {', '.join(COUNTED)}, and the keys that the score command prints"
         raise UsageError(f"{word!r} names nothing that can be known of a model: there are {known}")
     return name
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    base: _Text
+    name: _Text
+    space: _Text
+    objectives: tuple[_Text, ...]
+    constraints: tuple[_Text, ...]
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+prepare(_File)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a study is about.
+
+    Attributes:
+        base: the digest of the base model.
+        name: what the base model is called.
+        space: what the space is called.
+        objectives: what is minimised or maximised.
+        constraints: the bounds that variants have to keep to.
+        seed: what all choices come from, together with the numbers of trials.
+    """
+
+    base: str
+    name: str
+    space: str
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    seed: int
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The values that have to be found of each variant."""
+        return names_in(self.objectives, self.constraints)
+
+    def plain(self) -> object:
+        """The card as JSON has it."""
+        texts = (tuple(map(str, self.objectives)), tuple(map(repr_of, self.constraints)))
+        return msgspec.to_builtins(_File(_FORMAT, VERSION, self.base, self.name, self.space, *texts, self.seed))
+
+    def check_same(self, asked: Card, place: str) -> None:
+        """Accepts to go on with this study as `asked`.
+
+        Raises:
+            UsageError: it is about something else; says what.
+        """
+        own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
+        if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
+            raise UsageError(
+                f"{place} is a study of {self.name} in {self.space} with other {unlike}: {own[unlike][:200]}, not "
+                f"{other[unlike][:200]}\nGive the same, or another --storage."
+            )
+
+    def _told(self) -> tuple[str, ...]:
+        listed = (",".join(map(str, asked)) or "none" for asked in (self.objectives, self.constraints))
+        return self.base, self.space, *listed, str(self.seed)
+
+
+def card_of(plain: object, place: str) -> Card:
+    """The card in a study's file, which may come from strangers.
+
+    Raises:
+        UsageError: it is none, or of a version that is not known here.
+    """
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise UsageError(f"{place} is a study of version {version}; this iosched reads version {VERSION}")
+    try:
+        file = msgspec.convert(plain, _File, strict=True)
+        if file.format != _FORMAT or not file.objectives:
+            raise UsageError(f"its format is {file.format[:40]!r}")
+        objectives, constraints = parse_objectives(file.objectives), parse_constraints(file.constraints)
+    except (msgspec.ValidationError, UsageError) as error:
+        raise UsageError(f"{place} is no study of iosched's: {error}") from None
+    return Card(file.base, file.name, file.space, objectives, constraints, file.seed)
+
+
+def repr_of(constraint: Constraint) -> str:
+    """The constraint as text that says its bound to the last bit."""
+    return f"{constraint.name}{constraint.relation}{constraint.bound!r}"

@@ -1,16 +1,76 @@
-"""The result of `explore`."""
+"""The trials of a study, and the result of `explore`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.front import best_first, ranks
-from iosched.jobs.exploring.strategy import Individual
+from iosched.jobs.exploring.front import Point, best_first, ranks
+from iosched.jobs.exploring.objectives import Card
+from iosched.models.graph import Scalar
 from iosched.models.model import Model
 from iosched.scheduler.document import ScheduleDocument
+
+State = Literal["complete", "stopped", "failed", "running"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How a latency of a variant on one device was found, in microseconds; see `jobs.ranking.cost.ModelCost`."""
+
+    cost: str
+    low_us: float | None = None
+    high_us: float | None = None
+    sequential_us: float | None = None
+    hit_rate: float | None = None
+    search_seconds: float = 0.0
+    comparison_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What came of a variant.
+
+    Attributes:
+        values: what was found, by the names that objectives and constraints have for it.
+        latencies: how the latencies among them were found, by device.
+        record: how the variant is made, as JSON; None where it could not be made.
+        key: two variants of one key compute the same with the same weights; None where it could not be made.
+        schedule: the schedule file that the first of the latencies is of, as JSON; None where none was decided.
+        seconds: how long it took.
+        reason: why there is no result; None where there is one.
+        is_stopped: whether, if there is none, that is since going on was not worth it.
+        reused: the number of the trial that found all this for the same variant before; None where it was found now.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    latencies: Mapping[str, Latency] = field(default_factory=dict)
+    record: str | None = None
+    key: str | None = None
+    schedule: str | None = None
+    seconds: float = 0.0
+    reason: str | None = None
+    is_stopped: bool = False
+    reused: int | None = None
+
+
+@dataclass(frozen=True)
+class Individual:
+    """A trial of the study: what was chosen, and what came of it.
+
+    Attributes:
+        number: counts the trials of a study from 0.
+        choices: what was chosen, by the questions' names, in the order in which they were asked.
+        point: how it compares with others; None where it has not all of the values that this takes.
+    """
+
+    number: int
+    state: State
+    choices: Mapping[str, Scalar]
+    feedback: Feedback
+    point: Point | None = None
 
 
 @dataclass(frozen=True)

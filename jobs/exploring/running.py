@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import subprocess
@@ -42,7 +43,7 @@ class Ran:
 class _Kept:
     """The end of a stream, and its lines as they come."""
 
-    def __init__(self, on_line: Callable[[str], object]) -> None:
+    def __init__(self, on_line: Callable[[str], object] | None = None) -> None:
         self.data = self._line = b""
         self.nbytes = 0
         self._on_line = on_line
@@ -57,8 +58,9 @@ class _Kept:
                 self.nbytes += len(data)
                 self.data = (self.data + data)[-_KEPT_NBYTES:]
                 *lines, self._line = (self._line + data)[-_KEPT_NBYTES:].split(b"\n")
-                for line in lines:
-                    self._on_line(line.decode("utf-8", "replace"))
+                if self._on_line is not None:
+                    for line in lines:
+                        self._on_line(line.decode("utf-8", "replace"))
         return True
 
     @property
@@ -72,7 +74,7 @@ def run_command(
     timeout_s: float | None,
     folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
-    on_line: Callable[[str], object] = lambda line: None,
+    on_line: Callable[[str], object] | None = None,
 ) -> Ran:
     """Runs a command without a shell, and ends it and all that it has started.
 
@@ -86,7 +88,11 @@ def run_command(
     Raises:
         KeyboardInterrupt: Ctrl-C, as where nobody holds it back; the command has been ended.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+    def is_over() -> Cut | None:
+        return "time" if time.monotonic() >= deadline else "stopped" if is_stopped() else None
+
     arguments = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(os.getpid()), *words]
     with subprocess.Popen(
         arguments,
@@ -96,16 +102,16 @@ def run_command(
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C on the terminal is for this process alone
     ) as process:
-        out, errors = _Kept(on_line), _Kept(lambda line: None)
+        out, errors = _Kept(on_line), _Kept()
         try:
-            cut = _watched(process, (out, errors), lambda nbytes: _cut(nbytes, deadline, is_stopped))
+            cut = _watched(process, (out, errors), is_over)
         finally:
             _end(process)
     return Ran(process.returncode, out.text, errors.text, cut)
 
 
 def _watched(
-    process: subprocess.Popen[bytes], both: tuple[_Kept, _Kept], cuts: Callable[[int], Cut | None]
+    process: subprocess.Popen[bytes], both: tuple[_Kept, _Kept], is_over: Callable[[], Cut | None]
 ) -> Cut | None:
     """Takes what a process prints until it ends, or there is a reason to cut it."""
     with selectors.DefaultSelector() as selector:
@@ -119,17 +125,10 @@ def _watched(
             for key, _ in selector.select(0 if has_ended else _POLL_S):
                 if not key.data.read(key.fd):
                     selector.unregister(key.fileobj)
-            if cut := cuts(sum(kept.nbytes for kept in both)):
+            cut = "output" if sum(kept.nbytes for kept in both) > _MOST_NBYTES else is_over()
+            if cut is not None:
                 return cut
     return None
-
-
-def _cut(nbytes: int, deadline: float | None, is_stopped: Callable[[], bool]) -> Cut | None:
-    if nbytes > _MOST_NBYTES:
-        return "output"
-    if deadline is not None and time.monotonic() >= deadline:
-        return "time"
-    return "stopped" if is_stopped() else None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
 from inspect import signature
@@ -22,15 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from iosched.jobs.exploring.evolution import Evolution, child_of_best, child_of_generation, seed_of
 from iosched.models.errors import IoschedError, UsageError
 from iosched.models.mutation.edit import AnswerError
-from iosched.models.spaces.lookup import executed
+from iosched.models.spaces.space import executed
 
 _KEPT = 64
 """The samplers that are kept: those of trials under way."""
-
-
-def _never(trials: Sequence[FrozenTrial]) -> bool:
-    del trials
-    return False
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,8 @@ class Kind:
 
     name: str
     sampler: Callable[[int], BaseSampler]
-    has_ended: Callable[[Sequence[FrozenTrial]], bool] = _never
-    has_to_wait: Callable[[Sequence[FrozenTrial]], bool] = _never
+    has_ended: Callable[[Sequence[FrozenTrial]], bool] = lambda trials: False
+    has_to_wait: Callable[[Sequence[FrozenTrial]], bool] = lambda trials: False
 
 
 def kind_of(name: str, population: int) -> Kind:
@@ -160,25 +156,15 @@ def _is_generation_running(population: int, trials: Sequence[FrozenTrial]) -> bo
     return bool(trials) and len(trials) % population == 0 and not all(trial.state.is_finished() for trial in trials)
 
 
-@dataclass
-class _Tree:
-    """Questions as they were asked: the first one, and below each of its candidates those that followed that answer."""
-
-    candidates: int = 0
-    below: dict[int, _Tree] = field(default_factory=dict)
-
-    @property
-    def is_exhausted(self) -> bool:
-        return len(self.below) == self.candidates and all(tree.is_exhausted for tree in self.below.values())
-
-
 def _all_tried(trials: Sequence[FrozenTrial]) -> bool:
     """Whether every answer to every question was given, or is being given. O(answers)."""
-    root = _Tree()
+    given: dict[tuple[object, ...], set[object]] = defaultdict(set)
+    candidates: dict[tuple[object, ...], int] = {}
     for trial in trials:
-        tree = root
+        before: tuple[object, ...] = ()  # the answers before a question decide which one it is
         for name, distribution in trial.distributions.items():
             assert isinstance(distribution, CategoricalDistribution)
-            tree.candidates = len(distribution.choices)
-            tree = tree.below.setdefault(distribution.choices.index(trial.params[name]), _Tree())
-    return bool(trials) and root.is_exhausted
+            candidates[before] = len(distribution.choices)
+            given[before].add(trial.params[name])
+            before = (*before, trial.params[name])
+    return bool(trials) and all(len(given[place]) == count for place, count in candidates.items())

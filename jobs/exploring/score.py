@@ -1,4 +1,4 @@
-"""The score command: what the user's own program says of a variant."""
+"""The score command: the user's own program, which a worker runs to score a variant."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import math
 import re
 import shlex
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from iosched.jobs.exploring.running import Ran, run_command
+from iosched.jobs.pool.messages import InterruptedTaskError
+from iosched.jobs.pool.task import Context, Kind
 from iosched.models.errors import IoschedError, UsageError
 
 MODEL, PARAMS = "{model}", "{params}"
@@ -26,10 +31,6 @@ _SHOWN = 200
 
 class ScoreError(IoschedError):
     """The score command failed, or printed no score."""
-
-
-class StoppedError(Exception):
-    """The score command was ended from here."""
 
 
 @dataclass(frozen=True)
@@ -72,40 +73,14 @@ def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> Sc
     return ScoreCommand(tuple(words), timeout_s, tuple(keys) or (UNNAMED,))
 
 
-def score(
-    command: ScoreCommand,
-    model: Path,
-    params: Mapping[str, object],
-    *,
-    folder: Path | None = None,
-    is_stopped: Callable[[], bool] = lambda: False,
-    on_line: Callable[[str], object] = lambda line: None,
-) -> Mapping[str, float]:
-    """What the command says of a model.
-
-    Args:
-        folder: where it is run; by default where this process runs.
-
-    Raises:
-        ScoreError: it took too long, failed, or printed no score; the text says which.
-        StoppedError: `is_stopped` was true before it ended.
-    """
-    filled = command.filled(model, params)
-    ran = run_command(filled, timeout_s=command.timeout_s, folder=folder, is_stopped=is_stopped, on_line=on_line)
-    return values_of(said(command, ran), command.keys)
-
-
-def said(command: ScoreCommand, ran: Ran) -> object:
+def said(ran: Ran, timeout_s: float | None) -> object:
     """The JSON that a command printed: all of its output, or else the last line; above it may stand anything.
 
     Raises:
-        ScoreError: it took too long, failed, printed nothing, or its last line is no JSON.
-        StoppedError: it was ended before.
+        ScoreError: it took longer than `timeout_s`, failed, printed nothing, or its last line is no JSON.
     """
-    if ran.cut == "stopped":
-        raise StoppedError
     if ran.cut == "time":
-        raise ScoreError(f"the score command took longer than {command.timeout_s:g} s")
+        raise ScoreError(f"the score command took longer than {timeout_s:g} s")
     if ran.cut == "output":
         raise ScoreError("the score command printed more than can be a score")
     if ran.code:
@@ -156,3 +131,116 @@ def _last_words(ran: Ran) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+@dataclass
+class Watched:
+    """Reads the steps in the output of a score command: lines of JSON with a "step" and a value.
+
+    Attributes:
+        key: the name of the value.
+        on_step: receives each step and its value.
+        step: the last step.
+    """
+
+    key: str
+    on_step: Callable[[int, float], object]
+    step: int = -1
+
+    def line(self, text: str) -> None:
+        """Reads a line of output; ignores all but steps."""
+        found, number = None, None
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text)
+        step, value = (found.get("step"), found.get(self.key)) if isinstance(found, dict) else (None, None)
+        if not isinstance(step, int) or not self.step < step < 2**31 or not isinstance(value, int | float):
+            return
+        with suppress(OverflowError):  # a whole number larger than any float
+            number = float(value)
+        if number is not None:
+            self.step = step
+            self.on_step(step, number)
+
+
+class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A score command as a task of a worker, where nothing measures meanwhile.
+
+    Attributes:
+        name: the name of the model's file.
+        command: the program.
+        folder: the user's folder on the driver's machine; the program runs in the folder of that name.
+        choices: what made the model; of several variants as one model those of each, by its name.
+        members: the names of several variants that are one model.
+        watched: the key of the value that the program prints step by step, by which the driver may stop it; None where
+            nobody does.
+    """
+
+    name: str
+    command: ScoreCommand
+    folder: str
+    choices: Mapping[str, Any]
+    members: tuple[str, ...] = ()
+    watched: str | None = None
+
+
+class Scored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The values of one variant by name, or why there are none."""
+
+    values: Mapping[str, float] = {}
+    reason: str | None = None
+
+
+class Scores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The values of each variant, or why the program printed none at all."""
+
+    of: tuple[Scored, ...] = ()
+    reason: str | None = None
+
+
+def _score(work: Score, here: Context) -> Scores:
+    if (lacking := _lacking(work)) is not None:
+        return Scores(reason=f"there is no {lacking} on the worker's machine")
+    command, watched = work.command, None if work.watched is None else Watched(work.watched, here.step)
+    timeout_s = command.timeout_s and command.timeout_s * max(1, len(work.members))
+    with tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder:
+        path = Path(folder) / f"{Path(work.name).name}.onnx"
+        here.write(path)
+        ran = run_command(
+            command.filled(path, work.choices),
+            timeout_s=timeout_s,
+            folder=Path(work.folder),
+            is_stopped=lambda: here.stopped() is not None,
+            on_line=None if watched is None else watched.line,
+        )
+    if ran.cut == "stopped":
+        raise InterruptedTaskError("interrupted")
+    try:
+        found = said(ran, timeout_s)
+    except ScoreError as error:
+        return Scores(reason=str(error))
+    if not work.members:
+        return Scores((_scored(found, command),))
+    if not isinstance(found, dict) or not found.keys() & set(work.members):
+        return Scores(reason="the score command printed no JSON object by the members' names")
+    return Scores(tuple(_scored(found.get(member), command) for member in work.members))
+
+
+def _scored(found: object, command: ScoreCommand) -> Scored:
+    if found is None:
+        return Scored(reason="the score command said nothing of this one of several models")
+    try:
+        return Scored(values_of(found, command.keys))
+    except ScoreError as error:
+        return Scored(reason=str(error))
+
+
+def _lacking(work: Score) -> str | None:
+    """What the command needs and this machine has not."""
+    folder, program = Path(work.folder), work.command.words[0]
+    if not folder.is_dir():
+        return f"folder {work.folder!r}, in which the score command is to be run,"
+    found = shutil.which(str(folder / program) if "/" in program else program)
+    return None if found else f"program {program!r}"
+
+
+SCORE = Kind("score", Score, Scores, _score, is_repeatable=False)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from iosched.jobs.exploring.objectives import (
     DEFAULT_OBJECTIVE,
+    DEFAULT_POPULATION,
+    DEFAULT_SAMPLER,
+    SAMPLER_NAMES,
     Constraint,
     Objective,
     device_of,
@@ -15,16 +18,12 @@ from iosched.jobs.exploring.objectives import (
     parse_constraints,
     parse_objectives,
 )
-from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
 from iosched.jobs.exploring.score import ScoreCommand, parse_command
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, Measure
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.source import StrPath
 from iosched.profiler.devices.resolve import check_name
-
-DEFAULT_TRIALS = 100
-DEFAULT_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class ExploreSettings:
 
     storage: StrPath
     sampler: str = DEFAULT_SAMPLER
-    trials: int = DEFAULT_TRIALS
+    trials: int = 100
     budget_s: float | None = None
     objectives: tuple[str, ...] = (DEFAULT_OBJECTIVE,)
     constraints: tuple[str, ...] = ()
     score_command: str | None = None
-    score_timeout_s: float | None = DEFAULT_TIMEOUT_S
+    score_timeout_s: float | None = 3600.0
     score_batch: int = 1
     prunes: bool = False
     top: int = 5

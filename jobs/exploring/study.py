@@ -16,13 +16,12 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from iosched.jobs.exploring.card import CARD_KEY, Card, card_of
 from iosched.jobs.exploring.front import Point
 from iosched.jobs.exploring.locking import study_lock
-from iosched.jobs.exploring.objectives import total_violation
+from iosched.jobs.exploring.objectives import CARD_KEY, Card, card_of, total_violation
+from iosched.jobs.exploring.result import Feedback, Individual, State
 from iosched.jobs.exploring.samplers import Kind, sampling
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
-from iosched.jobs.exploring.strategy import Feedback, Graph, Individual, State
 from iosched.models.errors import UsageError
 from iosched.models.mutation.edit import Question
 from iosched.models.prepared import prepare
@@ -36,8 +35,8 @@ _MOST_ATTEMPTS = 3
 _DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
 _ENDED: dict[TrialState, State] = {
-    **{TrialState.COMPLETE: "complete", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
-}
+    TrialState.COMPLETE: "complete", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed",
+}  # fmt: skip
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -63,14 +62,6 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 prepare(Feedback, _Claim)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where a study ends, over all calls and processes: after so many trials, or seconds of evaluating."""
-
-    trials: int
-    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,11 +140,18 @@ def begun_study(path: Path, card: Card) -> OpenedStudy:
 
 
 class StudyStrategy:
-    """The strategy of one process: what a sampler makes of the study's trials so far."""
+    """The strategy of one process, with the calls of Retiarii's strategies (OSDI'20, figure 11); a sampler answers.
 
-    def __init__(self, opened: OpenedStudy, kind: Kind, limits: Limits) -> None:
+    A graph is a variant that is to be made and evaluated, by the number of its trial. The study ends after `trials`
+    trials, or `budget_s` seconds of evaluating, over all calls and processes.
+
+    Attributes:
+        has_ended: whether nothing more is to be tried.
+    """
+
+    def __init__(self, opened: OpenedStudy, kind: Kind, trials: int, budget_s: float | None = None) -> None:
         self._opened = opened
-        self._limits = limits
+        self._limits = trials, budget_s
         self._kind = kind
         self._running: dict[int, Trial] = {}
         self._stopped = Event()
@@ -161,13 +159,14 @@ class StudyStrategy:
         opened.study.sampler = kind.sampler(opened.card.seed)
         opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's is for a loop of its own
 
-    def ask_graph(self) -> Graph | None:
+    def ask_graph(self) -> int | None:
         """The next graph: of a trial whose process has ended, or else of a new one; None where there is none now."""
         with study_lock(self._opened.path):
             trials = self._opened.trials()
             waiting = (each for each in trials if each.state is TrialState.RUNNING and each.number not in self._running)
-            if taken := next(filter(None, map(self._taken_over, waiting)), None):
-                return taken
+            taken = (number for each in waiting if (number := self._taken_over(each)) is not None)
+            if (number := next(taken, None)) is not None:
+                return number
             self.has_ended = self._is_at_its_end(trials)
             if self.has_ended or self._kind.has_to_wait(trials):
                 return None
@@ -175,12 +174,12 @@ class StudyStrategy:
                 return self._claimed(self._opened.study.ask(), 1)
 
     def _is_at_its_end(self, trials: Sequence[FrozenTrial]) -> bool:
-        if len(trials) >= self._limits.trials or self._stopped.is_set() or self._kind.has_ended(trials):
+        most, budget_s = self._limits
+        if len(trials) >= most or self._stopped.is_set() or self._kind.has_ended(trials):
             return True
-        limit_s = self._limits.seconds
-        return limit_s is not None and sum(self._opened._feedback(trial).seconds for trial in trials) >= limit_s
+        return budget_s is not None and sum(self._opened._feedback(trial).seconds for trial in trials) >= budget_s
 
-    def _taken_over(self, trial: FrozenTrial) -> Graph | None:
+    def _taken_over(self, trial: FrozenTrial) -> int | None:
         """The trial again, with the answers that it was given already; None if somebody is evaluating it."""
         study = self._opened.study
         claim = _claim_of(trial)
@@ -196,30 +195,30 @@ class StudyStrategy:
             return None
         return self._claimed(taken, attempt)
 
-    def _claimed(self, trial: Trial, attempt: int) -> Graph:
+    def _claimed(self, trial: Trial, attempt: int) -> int:
         trial.set_user_attr(_CLAIM, msgspec.to_builtins(_Claim(this_process(), time.time(), attempt)))
         self._running[trial.number] = trial
-        return Graph(trial.number)
+        return trial.number
 
-    def ask_choice(self, graph: Graph, question: Question) -> int:
+    def ask_choice(self, graph: int, question: Question) -> int:
         """The place of the chosen candidate.
 
         Raises:
             AnswerError: the sampler failed.
         """
-        trial, candidates = self._running[graph.number], question.candidates
+        trial, candidates = self._running[graph], question.candidates
         with sampling(self._kind.name):
             return candidates.index(trial.suggest_categorical(question.name, candidates))
 
-    def stops_early(self, graph: Graph, step: int, value: float) -> bool:
+    def stops_early(self, graph: int, step: int, value: float) -> bool:
         """Whether the value is worse than the median of those that other trials had after so many steps."""
-        trial = self._running[graph.number]
+        trial = self._running[graph]
         trial.report(value, step)
         return trial.should_prune()
 
-    def receive_feedback(self, graph: Graph, feedback: Feedback) -> None:
+    def receive_feedback(self, graph: int, feedback: Feedback) -> None:
         """Writes down what came of a graph, unless another process has done so, which took this one for ended."""
-        trial = self._running.pop(graph.number)
+        trial = self._running.pop(graph)
         state, values = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL, None
         if feedback.reason is None and self._opened.point(feedback) is not None:
             state = TrialState.COMPLETE

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.exploring.evaluation import (
-    Costed,
-    Evaluator,
-    InterruptedTrialError,
-    Made,
-    PrunedError,
-    again,
-    with_score,
-)
-from iosched.jobs.exploring.pruning import pruned_after
-from iosched.jobs.exploring.score import ScoreError
-from iosched.jobs.exploring.score_task import SCORE, Score, Scored, Scores
-from iosched.jobs.exploring.strategy import Feedback, Graph, Strategy
+from iosched.jobs.exploring.objectives import LATENCY, Constraint
+from iosched.jobs.exploring.result import Feedback, Latency
+from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
+from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
 from iosched.jobs.pool.task import Pending, Pool, Target, Task
+from iosched.jobs.progress import Observer
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
-from iosched.models.errors import ExecutionError, IoschedError, UsageError
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError
 from iosched.models.model import Model
+from iosched.models.mutation.edit import AnswerError
+from iosched.models.mutation.variant import Variant, variant_of
+from iosched.models.spaces.space import Space
 from iosched.scheduler.batching.costs import EqualGains
+
+if TYPE_CHECKING:  # Optuna is optional
+    from iosched.jobs.exploring.study import StudyStrategy
 
 _WAIT_S = 0.2
 """How long to wait for the trials of other processes."""
+
+_MOST_REASON = 1000
+
+
+class InterruptedTrialError(Exception):
+    """The user interrupted while a trial waited for this machine; the trial has no result."""
 
 
 @dataclass(eq=False)
@@ -41,32 +46,26 @@ class _Trial:
     """A trial under way.
 
     Attributes:
-        costed: the variant with its costs; None until they are known.
+        feedback: what is known of the variant so far.
+        is_costed: whether its costs are known.
         is_scored: whether the score command was asked for it.
-        seconds: the time spent on it so far.
+        same: later trials of the same variant, which wait for its result.
     """
 
-    made: Made
-    costs: dict[str, Pending[ModelCost]]
-    seconds: float
-    costed: Costed | None = None
+    number: int
+    feedback: Feedback
+    variant: Variant
+    costs: dict[str, Pending[ModelCost]] = field(default_factory=dict)
+    is_costed: bool = False
     is_scored: bool = False
-
-    @property
-    def number(self) -> int:
-        return self.made.graph.number
+    same: list[_Trial] = field(default_factory=list)
 
     @property
     def member(self) -> str:
         return f"trial-{self.number:04}"
 
-
-@dataclass(eq=False)
-class _Refusal:
-    """A group of variants that the score command failed with, although it may score each of them."""
-
-    reason: str
-    n_left: int
+    def took(self, seconds: float) -> None:
+        self.feedback = replace(self.feedback, seconds=self.feedback.seconds + seconds)
 
 
 @dataclass(eq=False)
@@ -74,14 +73,18 @@ class _Scoring:
     """One run of the score command, for one trial or several as one model.
 
     Attributes:
-        refusal: of the group that the trial was in before.
-        pruned_after: the step after which the command was ended; None where it was not.
+        group: the run for several trials that failed before, where this one is for one of them.
+        pruned_after: the last step of a command that was ended; None where it was not.
+        reason: why the command failed with several trials.
+        n_scored: how many of them it has scored alone since.
     """
 
     trials: Sequence[_Trial]
-    refusal: _Refusal | None = None
+    group: _Scoring | None = None
     pending: Pending[Scores] | None = None
     pruned_after: int | None = None
+    reason: str = ""
+    n_scored: int = 0
 
 
 @dataclass(eq=False)
@@ -89,19 +92,23 @@ class Trials:
     """Runs the trials of a study.
 
     Attributes:
+        bases: the models that the space varies.
         targets: the devices that variants are costed for, or the one that they are scored on, as the user names them.
         refusals: why the score command failed with several models as one, where it failed with none of them alone. From
             then on it is run for each variant.
     """
 
+    bases: Sequence[Model]
+    space: Space
+    asked: Asked
+    settings: ExploreSettings
     pool: Pool
     targets: Mapping[str, Target]
-    strategy: Strategy
-    evaluator: Evaluator
+    strategy: StudyStrategy
+    observer: Observer
     interrupt: Interrupt
     refusals: list[str] = field(default_factory=list)
     _trials: dict[int, _Trial] = field(default_factory=dict)
-    _same: list[Costed] = field(default_factory=list)
     _scorings: list[_Scoring] = field(default_factory=list)
 
     def run(self) -> bool:
@@ -132,46 +139,61 @@ class Trials:
 
     @property
     def _pending(self) -> list[Pending[Any]]:
-        costs = [each for trial in self._trials.values() if trial.costed is None for each in trial.costs.values()]
+        costs = [each for trial in self._trials.values() if not trial.is_costed for each in trial.costs.values()]
         return [*costs, *(scoring.pending for scoring in self._scorings if scoring.pending is not None)]
 
     def _begin(self) -> None:
         """Begins trials until each worker has as many as the score command takes at a time."""
         n_up = self.pool.n_up([target.workers for target in self.targets.values()])
-        while len(self._trials) < n_up * self.evaluator.settings.score_batch:
-            graph = self.strategy.ask_graph()
-            if graph is None:
+        while len(self._trials) < n_up * self.settings.score_batch:
+            number = self.strategy.ask_graph()
+            if number is None:
                 return
-            self._make(graph)
+            self._make(number)
 
-    def _make(self, graph: Graph) -> None:
+    def _make(self, number: int) -> None:
+        """Makes a variant; one that was evaluated already, or is being evaluated, need not be costed."""
+        self._say(number, "made")
         began_s = time.monotonic()
-        found = self.evaluator.made(graph, [trial.made for trial in self._trials.values()])
-        seconds = time.monotonic() - began_s
-        if isinstance(found, Costed):
-            found = replace(found, feedback=replace(found.feedback, seconds=seconds))
-            if found.same_as is None:
-                self.strategy.receive_feedback(graph, found.feedback)
-            else:
-                self._same.append(found)
-            return
-        settings = self.evaluator.settings
-        about = (settings.measure, settings.optimize, found.variant.model, settings.trials)
-        costs: dict[str, Pending[ModelCost]] = {}
+        answer = partial(self.strategy.ask_choice, number)
         try:
-            for device in self.evaluator.asked.devices:
-                self.evaluator.say(graph, f"latency on {device}")
-                costs[device] = self.pool.submit(cost_task(self.pool, self.targets[device], *about))
-        except UsageError as error:  # too large to be sent
-            self.strategy.receive_feedback(graph, replace(found.feedback, reason=str(error), seconds=seconds))
+            variant = variant_of(self.bases, self.space.mutators, answer, self.space.max_mutations)
+            made = Feedback(record=variant.record.to_json(), key=variant.model.digest)
+        except AnswerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - mutators are the user's own code
+            failed = Feedback(reason=_reason_of(error), seconds=time.monotonic() - began_s)
+            self.strategy.receive_feedback(number, failed)
             return
-        self._trials[graph.number] = _Trial(found, costs, seconds)
-        if not costs:
-            self._end_costs(self._trials[graph.number])
+        trial = _Trial(number, made, variant)
+        trial.took(time.monotonic() - began_s)
+        if same := [each for each in self._trials.values() if each.feedback.key == made.key]:
+            same[0].same.append(trial)
+        elif known := [each for each in self.strategy.history() if each.feedback.key == made.key and each.point]:
+            self.strategy.receive_feedback(number, _again(trial.feedback, known[0].number, known[0].feedback))
+        else:
+            self._cost(trial)
+
+    def _cost(self, trial: _Trial) -> None:
+        about = (self.settings.measure, self.settings.optimize, trial.variant.model, self.settings.trials)
+        try:
+            for device in self.asked.devices:
+                self._say(trial.number, f"latency on {device}")
+                trial.costs[device] = self.pool.submit(cost_task(self.pool, self.targets[device], *about))
+        except UsageError as error:  # too large to be sent
+            self.strategy.receive_feedback(trial.number, replace(trial.feedback, reason=str(error)))
+            return
+        self._trials[trial.number] = trial
+        if not trial.costs:
+            self._end_costs(trial)
+
+    def _say(self, number: int, what: str) -> None:
+        """Shows what comes next for a trial."""
+        self.observer.progress(number, self.settings.trials, f"trial {number}: {what}")
 
     def _advance(self) -> None:
         for trial in list(self._trials.values()):
-            if trial.costed is None and all(each.is_done for each in trial.costs.values()):
+            if not trial.is_costed and all(each.is_done for each in trial.costs.values()):
                 self._end_costs(trial)
         for scoring in list(self._scorings):
             if scoring.pending is not None and scoring.pending.is_done:
@@ -179,32 +201,33 @@ class Trials:
                 self._end_score(scoring, scoring.pending)
 
     def _end_costs(self, trial: _Trial) -> None:
-        trial.seconds += _covered_s(trial.costs.values())
+        trial.took(_covered_s(trial.costs.values()))
         try:
-            trial.costed = self.evaluator.costed(trial.made, _costs(trial))
+            trial.feedback = _costed(trial.feedback, trial.variant.model, trial.costs, self.asked)
         except InterruptedTrialError:
             del self._trials[trial.number]
             return
-        if trial.costed.variant is None:
-            self._end(trial, replace(trial.costed.feedback, seconds=trial.seconds))
+        trial.is_costed = True
+        if trial.feedback.reason is not None or self.asked.score is None:
+            self._end(trial)
 
     def _score_costed(self) -> None:
         """Scores costed variants once there are as many as the score command takes, or no other trial is under way."""
-        most = self.evaluator.settings.score_batch
-        waiting = [trial for trial in self._trials.values() if trial.costed is not None and not trial.is_scored]
+        most = self.settings.score_batch
+        waiting = [trial for trial in self._trials.values() if trial.is_costed and not trial.is_scored]
         if not waiting or len(waiting) < min(most, len(self._trials)):
             return
         alike: dict[object, list[_Trial]] = defaultdict(list)
         for trial in waiting:
             trial.is_scored = True
-            alike[trial.made.variant.model.graph.inputs].append(trial)
+            alike[trial.variant.model.graph.inputs].append(trial)
         for trials in alike.values():
             size = 1 if self.refusals else most
             for first in range(0, len(trials), size):
                 self._score(_Scoring(trials[first : first + size]))
 
     def _score(self, scoring: _Scoring) -> None:
-        self.evaluator.say(scoring.trials[0].made.graph, "score")
+        self._say(scoring.trials[0].number, "score")
         try:
             scoring.pending = self.pool.submit(self._score_task(scoring))
         except IoschedError as error:  # too large to be sent, or not to be put together
@@ -213,85 +236,127 @@ class Trials:
         self._scorings.append(scoring)
 
     def _score_task(self, scoring: _Scoring) -> Task[Scores]:
-        command, settings = self.evaluator.asked.score, self.evaluator.settings
+        command = self.asked.score
         assert command is not None
         first, *others = scoring.trials
-        name, model = first.member, first.made.variant.model
-        choices: dict[str, Any] = dict(first.made.variant.choices)
-        watched = command.keys[0] if settings.prunes and not others else None
+        name, model = first.member, first.variant.model
+        choices: dict[str, Any] = dict(first.variant.choices)
+        members: tuple[str, ...] = ()
         if others:
-            models = {trial.member: trial.made.variant.model for trial in scoring.trials}
-            name, model = "trials", _one_model(models)
-            choices = {trial.member: dict(trial.made.variant.choices) for trial in scoring.trials}
-        members = tuple(trial.member for trial in scoring.trials) if others else ()
+            members = tuple(trial.member for trial in scoring.trials)
+            name, model = "trials", _one_model({trial.member: trial.variant.model for trial in scoring.trials})
+            choices = {trial.member: dict(trial.variant.choices) for trial in scoring.trials}
+        watched = command.keys[0] if self.settings.prunes and not others else None
         work = Score(name, command, str(Path.cwd()), choices, members, watched)
         workers = next(iter(self.targets.values())).workers
-        return Task(SCORE, work, model, workers, on_said=self._hearing(scoring))
+        return Task(SCORE, work, model, workers, on_said=partial(self._hear, scoring))
 
-    def _hearing(self, scoring: _Scoring) -> Callable[[Progress | Step], None]:
+    def _hear(self, scoring: _Scoring, said: Progress | Step) -> None:
         """Ends a score command that is worse than those of other trials."""
-
-        def hear(said: Progress | Step) -> None:
-            graph, pending = scoring.trials[0].made.graph, scoring.pending
-            if not isinstance(said, Step) or pending is None or scoring.pruned_after is not None:
+        if not isinstance(said, Step) or scoring.pending is None:
+            return
+        if scoring.pruned_after is None:
+            if not self.strategy.stops_early(scoring.trials[0].number, said.step, said.value):
                 return
-            if self.strategy.stops_early(graph, said.step, said.value):
-                scoring.pruned_after = said.step
-                self.pool.stop(pending, "pruned")
-
-        return hear
+            self.pool.stop(scoring.pending, "pruned")
+        scoring.pruned_after = said.step
 
     def _end_score(self, scoring: _Scoring, pending: Pending[Scores]) -> None:
         for trial in scoring.trials:
-            trial.seconds += _covered_s([pending]) / len(scoring.trials)
+            trial.took(_covered_s([pending]) / len(scoring.trials))
         try:
             found = pending.result()
         except (InterruptedTaskError, InterruptedTrialError):
-            if scoring.pruned_after is None:
-                for trial in scoring.trials:
+            for trial in scoring.trials:
+                if scoring.pruned_after is None:
                     del self._trials[trial.number]
-                return
-            found = Scores((Scored(reason=pruned_after(scoring.pruned_after), is_pruned=True),))
+                    continue
+                reason = f"pruned after step {scoring.pruned_after}: worse than the median of other trials"
+                self._end(trial, reason=reason, is_stopped=True)
+            return
         except ExecutionError as error:  # a variant that no worker survives, say
             found = Scores(reason=str(error))
         if found.reason is not None:
             self._refuse(scoring, found.reason)
             return
         for trial, scored in zip(scoring.trials, found.of, strict=True):
-            self._end_scored(trial, scored, scoring.refusal)
+            self._end_scored(trial, scored, scoring.group)
 
     def _refuse(self, scoring: _Scoring, reason: str) -> None:
         """Scores the variants of a group one by one that was not scored as one model."""
         if len(scoring.trials) == 1:
-            self._end_scored(scoring.trials[0], Scored(reason=reason), scoring.refusal)
+            self._end_scored(scoring.trials[0], Scored(reason=reason), scoring.group)
             return
-        refusal = _Refusal(reason, len(scoring.trials))
+        scoring.reason = reason
         for trial in scoring.trials:
-            self._score(_Scoring([trial], refusal))
+            self._score(_Scoring([trial], scoring))
 
-    def _end_scored(self, trial: _Trial, scored: Scored, refusal: _Refusal | None) -> None:
-        assert trial.costed is not None
-        outcome: Mapping[str, float] | ScoreError = scored.values
-        if scored.reason is not None:
-            outcome = PrunedError(scored.reason) if scored.is_pruned else ScoreError(scored.reason)
-        self._end(trial, with_score(trial.costed.feedback, outcome, trial.seconds))
-        if refusal is not None and not isinstance(outcome, ScoreError):
-            refusal.n_left -= 1
-            if refusal.n_left == 0:
-                self.refusals.append(refusal.reason)
+    def _end_scored(self, trial: _Trial, scored: Scored, group: _Scoring | None) -> None:
+        reason = scored.reason and scored.reason[:_MOST_REASON]
+        self._end(trial, values={**scored.values, **trial.feedback.values}, reason=reason)
+        if group is not None and scored.reason is None:
+            group.n_scored += 1
+            if group.n_scored == len(group.trials):
+                self.refusals.append(group.reason)
 
-    def _end(self, trial: _Trial, feedback: Feedback) -> None:
+    def _end(self, trial: _Trial, **changes: Any) -> None:
         """Ends a trial, and those of the same variant."""
         del self._trials[trial.number]
-        self.strategy.receive_feedback(trial.made.graph, feedback)
-        for each in [each for each in self._same if each.same_as == trial.number]:
-            self._same.remove(each)
-            self.strategy.receive_feedback(each.graph, again(each, feedback))
+        feedback = replace(trial.feedback, **changes)
+        self.strategy.receive_feedback(trial.number, feedback)
+        for each in trial.same:
+            self.strategy.receive_feedback(each.number, _again(each.feedback, trial.number, feedback))
 
 
-def _costs(trial: _Trial) -> Iterator[tuple[str, ModelCost]]:
-    for device, pending in trial.costs.items():
-        yield device, pending.result()
+def _costed(feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: Asked) -> Feedback:
+    """Adds the values that need no score; where something fails, those that were found before.
+
+    Args:
+        costs: what the model costs on each device.
+
+    Raises:
+        DeviceError: no variant can be costed.
+        DeviceLostError: a device stopped working.
+    """
+    values = {"flops": float(model.flops), "params": float(model.n_parameters)}
+    latencies: dict[str, Latency] = {}
+    reason = schedule = None
+    try:
+        for device, pending in costs.items():
+            cost = pending.result()
+            values[f"{LATENCY}{device}"], latencies[device] = cost.latency_us, _latency(cost)
+            if device == asked.devices[0] and cost.result is not None:
+                schedule = cost.result.document.to_json()
+    except (DeviceError, DeviceLostError):
+        raise
+    except IoschedError as error:
+        reason = _reason_of(error)
+    violated = _violated(asked.constraints, values) if reason is None and asked.score is not None else None
+    found = replace(feedback, values=values, latencies=latencies, schedule=schedule)
+    return replace(found, reason=reason or violated, is_stopped=violated is not None)
+
+
+def _again(own: Feedback, number: int, first: Feedback) -> Feedback:
+    """What came of a variant that trial `number` was of: `first`."""
+    reused = None if first.reason is not None else number if first.reused is None else first.reused
+    return replace(first, record=own.record, schedule=None, seconds=own.seconds, reused=reused)
+
+
+def _reason_of(error: Exception) -> str:
+    """Why a trial failed, in a text of limited length."""
+    text = str(error) if isinstance(error, IoschedError) else f"{type(error).__name__}: {error}"
+    return text[:_MOST_REASON]
+
+
+def _latency(cost: ModelCost) -> Latency:
+    seconds = cost.search_seconds, cost.comparison_seconds
+    return Latency(cost.cost, cost.low_us, cost.high_us, cost.sequential_us, cost.hit_rate, *seconds)
+
+
+def _violated(constraints: Sequence[Constraint], values: Mapping[str, float]) -> str | None:
+    """Which constraint a variant violates, by what is known before it is scored."""
+    broken = (each for each in constraints if each.name in values and each.violation(values[each.name]) > 0)
+    return next((f"{each.name} is {values[each.name]:g}, not {each}: not scored" for each in broken), None)
 
 
 def _covered_s(tasks: Iterable[Pending[Any]]) -> float:

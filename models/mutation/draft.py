@@ -21,8 +21,7 @@ from iosched.models.checks import definition_fault
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.graph import AttributeValue
-from iosched.models.mutation.fit import called, infer
-from iosched.models.mutation.graph import GraphView
+from iosched.models.mutation.graph import GraphView, called, infer
 from iosched.models.mutation.record import Connect, Create, Delete, Primitive, Replace, Return, Weight
 from iosched.models.node_attributes import copied, integer, renew
 from iosched.models.wiring import is_standard, reads, writes
@@ -220,27 +219,18 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
     formal = _formal_input(draft.graph, node, place)
     role = str(place) if formal is None else formal.name
     name = node.input[place] = unused(draft.graph, f"{node.output[0]}/{role}")
-    draft.graph.add_weight(name, _new_values(draft, node, place, wanted, old, source))
-
-
-def _new_values(
-    draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, old: onnx.NodeProto | None, source: str
-) -> np.ndarray:
-    """Values for a new weight that takes the place of the weight `source` of `old`, if there is one."""
-    name, whole = node.input[place], draft.graph.weights.get(source)
-    if wanted.data is not None:
-        return wanted.values()
-    if whole is not None and old is not None and source not in draft.seeded:
-        part = _cut_out(whole, wanted.shape, wanted.dtype, old, node)
-        if part is not None:
+    values = wanted.values() if wanted.data is not None else None
+    if values is None and before is not None and old is not None and source not in draft.seeded:
+        values = _cut_out(before, wanted.shape, wanted.dtype, old, node)
+        if values is not None:
             draft.sliced = {**draft.sliced, name: draft.sliced.get(source, source)}
-            return part
-    formal = _formal_input(draft.graph, node, place)
-    integers = formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)
-    if integers or wanted.dtype not in _FLOATS:
-        raise UsageError(f"{called(node)} reads whole numbers at place {place}, which cannot be seeded: give an array")
-    draft.seeded = (*draft.seeded, name)
-    return seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
+    if values is None:
+        if wanted.dtype not in _FLOATS or (formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)):
+            what = f"whole numbers at place {place}, which cannot be seeded: give an array"
+            raise UsageError(f"{called(node)} reads {what}")
+        draft.seeded = (*draft.seeded, name)
+        values = seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
+    draft.graph.add_weight(name, values)
 
 
 def _cut_out(
@@ -306,13 +296,10 @@ def _range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[fl
     fan_in = _fan_in(node, place, shape)
     if fan_in:
         return 0.0, sqrt(6 / fan_in)
-    if node.op_type in _NORMALIZATIONS and place in (1, 4):  # a factor, and a variance
+    is_factor = node.op_type in _NORMALIZATIONS and place in (1, 4)  # or a variance
+    if is_factor or node.op_type in ("Mul", "Div"):
         return 1.0, 0.1
-    if node.op_type in ("Mul", "Div"):
-        return 1.0, 0.1
-    if node.op_type == "PRelu":
-        return 0.25, _SMALL
-    return 0.0, _SMALL
+    return (0.25 if node.op_type == "PRelu" else 0.0), _SMALL
 
 
 def _fan_in(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from math import inf
+from math import inf, prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,9 +19,10 @@ from iosched.models.mutation import record
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
 from iosched.models.mutation.record import MAX_GIVEN_NBYTES, Choice, Entry, Primitive, Weight
-from iosched.models.mutation.refit import needs
 
-Weights = Mapping[int, tuple[int, ...] | np.ndarray]
+Shape = tuple[int, ...]
+
+Weights = Mapping[int, Shape | np.ndarray]
 """Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
 
 Candidate = TypeVar("Candidate", bound=Scalar)
@@ -199,7 +200,7 @@ class Edit:
             if name not in waiting:
                 continue
             node = self.graph.node(name)
-            found = needs(self.graph, node)
+            found = _needs(self.graph, node)
             if found.weights or found.attributes:
                 self.replace(node, attributes=found.attributes, weights=found.weights)
             for output in () if found.ends else node.outputs:
@@ -211,9 +212,7 @@ class Edit:
         Raises:
             UsageError: there are no candidates, two are equal, or the strategy chose none of them.
         """
-        made = choice(self.path, candidates, what, self.answer, self.asked)
-        self.entries.append(made)
-        return candidates[made.index]
+        return chosen(self.path, candidates, what, self.answer, self.asked, self.entries)
 
     def _apply(self, primitive: Primitive) -> None:
         self.draft = applied(self.draft, primitive)
@@ -236,14 +235,6 @@ def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     return Weight.of(value)
 
 
-def _check_candidates(where: str, offered: tuple[Scalar, ...]) -> None:
-    if not offered or len(set(offered)) < len(offered):
-        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
-    known = bool, int, float, str
-    if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
-        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
-
-
 def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: _plain_value(value) for key, value in (attributes or {}).items()}
 
@@ -261,21 +252,24 @@ def _name(node: Node | str) -> str:
     return node if isinstance(node, str) else node.name
 
 
-def choice(path: str, candidates: Sequence[Scalar], what: str, answer: Answer, asked: Counter[str]) -> Choice:
-    """What is chosen of `candidates`; with a single one there is nothing to ask.
-
-    Raises:
-        UsageError: there are no candidates, two are equal, or the strategy chose none of them.
-    """
-    offered = tuple(candidates)
-    _check_candidates(f"{path}/{what}", offered)
+def chosen(
+    path: str, candidates: Sequence[Candidate], what: str, answer: Answer, asked: Counter[str], entries: list[Entry]
+) -> Candidate:
+    """One of the candidates, which is noted in `entries`; see `Edit.choose`."""
+    offered, where = tuple(candidates), f"{path}/{what}"
+    if not offered or len(set(offered)) < len(offered):
+        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
+    known = bool, int, float, str
+    if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
+        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
     first = question_name(path, what, offered, 0)
     name = question_name(path, what, offered, asked[first])
     asked[first] += 1
     index = 0 if len(offered) == 1 else int(answer(Question(name, offered)))
     if not 0 <= index < len(offered):
         raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
-    return Choice(name, offered, index)
+    entries.append(Choice(name, offered, index))
+    return offered[index]
 
 
 def question_name(path: str, what: str, candidates: Sequence[Scalar], asked_before: int) -> str:
@@ -293,3 +287,103 @@ def _listed(candidates: Sequence[Scalar]) -> str:
 
 def _shown(candidate: Scalar) -> str:
     return candidate if isinstance(candidate, str) and _PLAIN.fullmatch(candidate) else json.dumps(candidate)
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What a node has to get.
+
+    Attributes:
+        weights: instead of those that do not fit, by their places: shapes, or values.
+        attributes: those that go with them.
+        ends: whether its weights alone say how many channels it computes, so that nothing behind it is concerned.
+    """
+
+    weights: Weights = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    ends: bool = False
+
+
+def _needs(graph: GraphView, node: Node) -> _Needs:
+    """What `node` needs, so that its weights fit what it reads; nothing where shapes are not known. O(1)."""
+    rule, read = _RULES.get(node.type), [graph.spec(name) for name in node.inputs if name]
+    if rule is None or any(spec is None or spec.shape is None for spec in read):
+        return _Needs()
+    return rule(graph, node)
+
+
+def _conv(graph: GraphView, node: Node) -> _Needs:
+    channels, kernel = graph.shape(node.inputs[0])[1], graph.shape(node.inputs[1])
+    group = node.attributes.get("group", 1)
+    if not isinstance(group, int) or node.inputs[1] not in graph.weights:
+        return _Needs(ends=True)
+    if kernel[1] == 1 and group > 1:  # depthwise: as many results for each channel as before
+        results = channels * (kernel[0] // group)
+        wanted = {1: (results, *kernel[1:]), **({2: (results,)} if len(node.inputs) > 2 else {})}
+        return _Needs(_unlike(graph, node, wanted), {} if group == channels else {"group": channels})
+    return _Needs(_unlike(graph, node, {1: (kernel[0], channels // group, *kernel[2:])}), ends=True)
+
+
+def _normalization(graph: GraphView, node: Node) -> _Needs:
+    channels = graph.shape(node.inputs[0])[1]
+    return _Needs(_unlike(graph, node, dict.fromkeys(range(1, len(node.inputs)), (channels,))))
+
+
+def _gemm(graph: GraphView, node: Node) -> _Needs:
+    data, matrix = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
+    inner = data[0] if node.attributes.get("transA") else data[1]
+    wanted = (matrix[0], inner) if node.attributes.get("transB") else (inner, matrix[1])
+    return _Needs(_unlike(graph, node, {1: wanted}), ends=True)
+
+
+def _matmul(graph: GraphView, node: Node) -> _Needs:
+    data, matrix = graph.shape(node.inputs[0]), graph.shape(node.inputs[1])
+    if node.inputs[1] not in graph.weights or len(matrix) < 2:
+        return _Needs(ends=node.inputs[1] in graph.weights)
+    return _Needs(_unlike(graph, node, {1: (*matrix[:-2], data[-1], matrix[-1])}), ends=True)
+
+
+def _element_by_element(graph: GraphView, node: Node) -> _Needs:
+    """Constants spread over the other operand: an axis that is neither 1 nor as long as that becomes as long."""
+    places = [place for place, name in enumerate(node.inputs) if name in graph.weights]
+    others = [graph.shape(name) for name in node.inputs if name not in graph.weights]
+    if len(others) != 1:
+        return _Needs()
+    (whole,), wanted = others, {}
+    for place in places:
+        shape = graph.shape(node.inputs[place])
+        if len(shape) <= len(whole):
+            last = whole[len(whole) - len(shape) :]
+            wanted[place] = tuple(1 if own == 1 else size for own, size in zip(shape, last, strict=True))
+    return _Needs(_unlike(graph, node, wanted))
+
+
+def _reshape(graph: GraphView, node: Node) -> _Needs:
+    """Another size for the one axis that can have one, if there is one alone; the batch stays."""
+    data, target = graph.shape(node.inputs[0]), graph.weights.get(node.inputs[1])
+    if target is None or target.ndim != 1 or target.size == 0 or min(target.tolist()) < 1:
+        return _Needs()
+    if prod(data) == prod(target.tolist()):
+        return _Needs(ends=True)
+    batch = 1 if data[:1] == (target[0],) and target.size > 1 else 0
+    sizes = {axis: divmod(prod(data) * int(target[axis]), prod(target.tolist())) for axis in range(batch, target.size)}
+    possible = {axis: size for axis, (size, rest) in sizes.items() if not rest}
+    if len(possible) != 1:
+        return _Needs()
+    ((axis, size),) = possible.items()
+    changed = target.copy()
+    changed[axis] = size
+    return _Needs({1: changed})
+
+
+def _unlike(graph: GraphView, node: Node, wanted: Mapping[int, Shape]) -> Weights:
+    """Those of the wanted weights that are constants of another shape now."""
+    constant = {place: shape for place, shape in wanted.items() if node.inputs[place] in graph.weights}
+    return {place: shape for place, shape in constant.items() if graph.shape(node.inputs[place]) != shape}
+
+
+_RULES: Mapping[str, Callable[[GraphView, Node], _Needs]] = {
+    **{"Conv": _conv, "Gemm": _gemm, "MatMul": _matmul, "Reshape": _reshape},
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "PRelu"), _element_by_element),
+}

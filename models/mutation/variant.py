@@ -17,9 +17,9 @@ from iosched.models.load import edited_model
 from iosched.models.metadata import is_ours, write_metadata
 from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
-from iosched.models.mutation.edit import Answer, AnswerError, Candidate, Edit, choice
+from iosched.models.mutation.edit import Answer, AnswerError, Edit, chosen
 from iosched.models.mutation.graph import GraphView, view_of
-from iosched.models.mutation.mutator import Mutator, Targets
+from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import copied, serialized
 from iosched.models.wiring import captures, is_standard, writes
@@ -77,63 +77,62 @@ def variant_of(
         UsageError: a mutator does what cannot be done, or fails.
         InvalidModelError: what it makes does not fit together. Either names the mutator, its targets and the choices.
     """
-    bases, asked = [base] if isinstance(base, Model) else base, Counter[str]()
-    made = [choice(_SPACE, [each.name for each in bases], "base", answer, asked)] if len(bases) > 1 else []
-    chosen = bases[made[0].index] if made else bases[0]
-    making = _Making(Draft(view_of(chosen), chosen.digest), answer, asked, [*made])
+    bases, asked, entries = [base] if isinstance(base, Model) else base, Counter[str](), list[Entry]()
+    all_names = [each.name for each in bases]
+    name = chosen(_SPACE, all_names, "base", answer, asked, entries) if len(bases) > 1 else bases[0].name
+    base = next(each for each in bases if each.name == name)
+    making = Edit(Draft(view_of(base), base.digest), _SPACE, answer, asked, entries)
     if max_mutations is None:
         for mutator in mutators:
-            for names in matched(mutator, making.draft.view):
-                making.mutate(mutator, names)
+            for names in matched(mutator, making.graph):
+                _mutate(making, mutator, names)
     else:
-        making.evolve(mutators, max_mutations)
+        _evolve(making, mutators, max_mutations)
     draft = making.draft
-    record = Record(chosen.name, chosen.digest, tuple(making.entries), draft.seeded, draft.sliced)
+    record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
     try:
-        return Variant(chosen, _assembled(chosen, draft, record), record)
+        return Variant(base, _assembled(base, draft, record), record)
     except InvalidModelError as error:
-        all_names = ", ".join(repr(mutator.name) for mutator in mutators)
-        raise InvalidModelError(f"mutators {all_names} together{_after(making.entries)}: {error}") from error
+        named = ", ".join(repr(mutator.name) for mutator in mutators)
+        raise InvalidModelError(f"mutators {named} together{_after(entries)}: {error}") from error
 
 
-@dataclass(eq=False)
-class _Making:
-    """A variant that is being made."""
+def _mutate(making: Edit, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
+    """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
+    if not (names and all(map(making.graph.has_node, names))):
+        return
+    targets = tuple(map(making.graph.node, names))
+    edit = Edit(making.draft, f"{_numbered(mutator.name, number)}[{names[0]}]", making.answer, making.asked)
+    edit.entries.append(Instance(mutator.name, names))
+    try:
+        mutator.mutate(targets, edit)
+        if edit.draft is not making.draft:
+            _delete_dead(edit)
+            check_whole(edit.graph)
+    except AnswerError:
+        raise
+    except Exception as error:
+        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
+        where = ", ".join(map(repr, names))
+        raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
+    making.draft = edit.draft
+    making.entries.extend(edit.entries)
 
-    draft: Draft
-    answer: Answer
-    asked: Counter[str]
-    entries: list[Entry]
 
-    def mutate(self, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
-        """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
-        if not (names and all(map(self.draft.view.has_node, names))):
+def _evolve(making: Edit, mutators: Sequence[Mutator], most: int) -> None:
+    """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
+    applied = Counter[str]()
+    for step in range(1, 1 + making.choose(range(most + 1), "mutations")):
+        making.path = _numbered(_SPACE, step)
+        matches = {each.name: filter(None, matched(each, making.graph)) for each in mutators}
+        places = {name: {names[0]: names for names in found} for name, found in matches.items()}
+        known = {each.name: each for each in mutators if places[each.name]}
+        if not known:
             return
-        targets = tuple(map(self.draft.view.node, names))
-        edit = Edit(self.draft, f"{_numbered(mutator.name, number)}[{names[0]}]", self.answer, self.asked)
-        edit.entries.append(Instance(mutator.name, names))
-        _mutate(mutator, targets, edit)
-        self.draft = edit.draft
-        self.entries.extend(edit.entries)
-
-    def evolve(self, mutators: Sequence[Mutator], most: int) -> None:
-        """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
-        applied = Counter[str]()
-        for step in range(1, 1 + self._chosen(_SPACE, range(most + 1), "mutations")):
-            matches = {each.name: filter(None, matched(each, self.draft.view)) for each in mutators}
-            places = {name: {names[0]: names for names in found} for name, found in matches.items()}
-            known = {each.name: each for each in mutators if places[each.name]}
-            if not known:
-                return
-            name = self._chosen(_numbered(_SPACE, step), [*known], "mutator")
-            place = self._chosen(_numbered(_SPACE, step), [*places[name]], "place")
-            applied[name] += 1
-            self.mutate(known[name], places[name][place], applied[name])
-
-    def _chosen(self, path: str, candidates: Sequence[Candidate], what: str) -> Candidate:
-        made = choice(path, candidates, what, self.answer, self.asked)
-        self.entries.append(made)
-        return candidates[made.index]
+        name = making.choose([*known], "mutator")
+        place = making.choose([*places[name]], "place")
+        applied[name] += 1
+        _mutate(making, known[name], places[name][place], applied[name])
 
 
 def _numbered(name: str, number: int) -> str:
@@ -179,21 +178,6 @@ def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
         raise UsageError(f"mutator {mutator.name!r} cannot tell where it matches: {_what(error)}") from error
 
 
-def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
-    try:
-        before = edit.draft
-        mutator.mutate(targets, edit)
-        if edit.draft is not before:
-            _delete_dead(edit)
-            check_whole(edit.graph)
-    except AnswerError:
-        raise
-    except Exception as error:
-        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
-        where = ", ".join(repr(node.name) for node in targets)
-        raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
-
-
 def _after(entries: Sequence[Entry]) -> str:
     """The last choices among the entries."""
     chosen = [f"{entry.question} = {entry.candidates[entry.index]}" for entry in entries if isinstance(entry, Choice)]
@@ -207,16 +191,14 @@ def _what(error: Exception) -> str:
 
 def _delete_dead(edit: Edit) -> None:
     """Delete the nodes from which no path leads to an output: the base has none either."""
-    while dead := _unread_nodes(edit.graph):
+    dead = [""]
+    while dead:
+        graph = edit.graph.editable
+        unread = graph.unread.difference(edit.graph.outputs.values())
+        nodes = filter(None, map(graph.producer, unread))
+        dead = sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
         for name in dead:
             edit.delete(name)
-
-
-def _unread_nodes(view: GraphView) -> list[str]:
-    """The nodes none of whose outputs is read or returned."""
-    unread = view.editable.unread.difference(view.outputs.values())
-    nodes = filter(None, map(view.editable.producer, unread))
-    return sorted({node_name(node) for node in nodes if unread.issuperset(writes(node))})
 
 
 def _is_same(new: onnx.NodeProto, before: GraphView, after: GraphView) -> bool:

@@ -7,11 +7,12 @@ Every convolution has the Relu before it, and a batch normalisation that is fold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
+from iosched.models.spaces.redraw import Choose
 from iosched.models.zoo.network import Network, Value
 
 CLASSES = 10
@@ -47,8 +48,25 @@ class Cells:
     reduction: Cell
 
 
+ChosenBlock = Callable[[Choose, int, str], Block]
+"""Makes the block of a number (from 1) and a name by its choices."""
+
 Write = Callable[[Network, Cell, tuple[Value, Value], int, str], Value]
 """Writes a cell between its two inputs, at a stride, and returns what it puts out."""
+
+
+def chosen_cells(block: ChosenBlock, count: int, called: str, choose: Choose) -> Cells:
+    """Both cells by the choices of their blocks, so many in each, which are `called` so."""
+    normal, reduction = (
+        tuple(block(choose, number, f"{cell}/{called}{number}") for number in range(1, count + 1))
+        for cell in ("normal", "reduction")
+    )
+    return Cells(normal, reduction)
+
+
+def chosen_pair(choose: Choose, candidates: Sequence[str], name: str) -> tuple[str, str]:
+    """Two choices among the same candidates."""
+    return choose(candidates, f"{name}1"), choose(candidates, f"{name}2")
 
 
 def written(
@@ -80,9 +98,12 @@ def _combined(net: Network, pair: list[Value], combination: str, name: str) -> V
     return net.relu_conv(net.concat(pair, f"{name}/concat"), pair[0].channels, name)
 
 
-def stacked(net: Network, stem: Value, filters: int, plan: Cells, write: Write) -> Value:
-    """Normal cells with reduction cells between them; the first has `filters` channels in each of its states."""
-    before, now = stem, stem
+def stacked(net: Network, pixels: int, channels: int, filters: int, plan: Cells, write: Write) -> Value:
+    """A convolution of so many channels that halves the image, and normal cells with reduction cells between them.
+
+    The first cell has `filters` channels in each of its states.
+    """
+    before = now = net.conv(net.input(3, pixels), channels, 3, "stem", stride=2, padding=1, relu=False)
     for number, stride in enumerate((1, 2, 1, 2, 1), start=1):
         name = f"cell{number}"
         filters *= stride
@@ -99,72 +120,45 @@ def classified(net: Network, x: Value) -> onnx.ModelProto:
     return net.finish(net.linear(x, CLASSES, "output"))
 
 
-def joined(net: Network, values: list[Value], name: str) -> Value:
-    """Values one after another along channels; one value as it is."""
-    return values[0] if len(values) == 1 else net.concat(values, name)
-
-
 def skip(net: Network, x: Value, stride: int, name: str) -> Value:
     """The value itself; where it is halved, by a convolution of 1x1."""
     return x if stride == 1 else net.relu_conv(x, x.channels, name, stride=stride)
 
 
-def separable(kernel: int) -> Operation:
+def separable(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
     """Relu, a depthwise and a pointwise convolution; twice, the first at the stride."""
-
-    def write(net: Network, x: Value, stride: int, name: str) -> Value:
-        first = net.relu_sep_conv(x, x.channels, kernel, f"{name}/1", stride=stride)
-        return net.relu_sep_conv(first, x.channels, kernel, f"{name}/2")
-
-    return write
+    first = net.relu_sep_conv(x, x.channels, kernel, f"{name}/1", stride=stride)
+    return net.relu_sep_conv(first, x.channels, kernel, f"{name}/2")
 
 
-def dilated_separable(kernel: int) -> Operation:
+def dilated_separable(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
     """Relu, a depthwise convolution that skips every other pixel, and a pointwise one."""
-
-    def write(net: Network, x: Value, stride: int, name: str) -> Value:
-        x = net.relu(x, f"{name}/relu")
-        x = net.conv(
-            x, x.channels, kernel, f"{name}/depthwise",
-            stride=stride, padding=kernel - 1, dilation=2, groups=x.channels, relu=False,
-        )  # fmt: skip
-        return net.conv(x, x.channels, 1, name, relu=False)
-
-    return write
+    x = net.relu(x, f"{name}/relu")
+    x = net.conv(
+        x, x.channels, kernel, f"{name}/depthwise",
+        stride=stride, padding=kernel - 1, dilation=2, groups=x.channels, relu=False,
+    )  # fmt: skip
+    return net.conv(x, x.channels, 1, name, relu=False)
 
 
-def convolution(kernel: int, dilation: int = 1) -> Operation:
+def convolution(kernel: int, dilation: int, net: Network, x: Value, stride: int, name: str) -> Value:
     """Relu and a full convolution."""
-
-    def write(net: Network, x: Value, stride: int, name: str) -> Value:
-        padding = dilation * (kernel // 2)
-        x = net.relu(x, f"{name}/relu")
-        return net.conv(x, x.channels, kernel, name, stride=stride, padding=padding, dilation=dilation, relu=False)
-
-    return write
+    padding = dilation * (kernel // 2)
+    x = net.relu(x, f"{name}/relu")
+    return net.conv(x, x.channels, kernel, name, stride=stride, padding=padding, dilation=dilation, relu=False)
 
 
-def split_convolution(kernel: int) -> Operation:
+def split_convolution(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
     """Relu, a convolution along rows, and one along columns."""
-
-    def write(net: Network, x: Value, stride: int, name: str) -> Value:
-        half = kernel // 2
-        x = net.relu(x, f"{name}/relu")
-        x = net.conv(
-            x, x.channels, (1, kernel), f"{name}/rows", stride=(1, stride), padding=(0, half), relu=False
-        )  # fmt: skip
-        return net.conv(x, x.channels, (kernel, 1), name, stride=(stride, 1), padding=(half, 0), relu=False)
-
-    return write
+    half = kernel // 2
+    x = net.relu(x, f"{name}/relu")
+    x = net.conv(x, x.channels, (1, kernel), f"{name}/rows", stride=(1, stride), padding=(0, half), relu=False)
+    return net.conv(x, x.channels, (kernel, 1), name, stride=(stride, 1), padding=(half, 0), relu=False)
 
 
-def max_pool(kernel: int) -> Operation:
+def max_pool(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
     """The largest value around each."""
-
-    def write(net: Network, x: Value, stride: int, name: str) -> Value:
-        return net.max_pool(x, kernel, name, stride=stride, padding=kernel // 2)
-
-    return write
+    return net.max_pool(x, kernel, name, stride=stride, padding=kernel // 2)
 
 
 def average_pool(net: Network, x: Value, stride: int, name: str) -> Value:

@@ -6,6 +6,7 @@ nodes together are the output. The base is the cell that the paper calls DARTS, 
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 
 import onnx
@@ -16,13 +17,13 @@ from iosched.models.spaces.redraw import Choose, Redraw
 from iosched.models.zoo.network import Network, Value
 
 OPERATIONS: dict[str, Operation] = {
-    "max_pool_3x3": cells.max_pool(3),
+    "max_pool_3x3": partial(cells.max_pool, 3),
     "avg_pool_3x3": cells.average_pool,
     "skip_connect": cells.skip,
-    "sep_conv_3x3": cells.separable(3),
-    "sep_conv_5x5": cells.separable(5),
-    "dil_conv_3x3": cells.dilated_separable(3),
-    "dil_conv_5x5": cells.dilated_separable(5),
+    "sep_conv_3x3": partial(cells.separable, 3),
+    "sep_conv_5x5": partial(cells.separable, 5),
+    "dil_conv_3x3": partial(cells.dilated_separable, 3),
+    "dil_conv_5x5": partial(cells.dilated_separable, 5),
 }
 _NODES, _FILTERS, _STEM_CHANNELS = 4, 16, 48
 
@@ -49,27 +50,15 @@ def pairs(node: int) -> tuple[str, ...]:
     return tuple("+".join(pair) for pair in combinations(states, 2))
 
 
-def chosen_cell(choose: Choose, name: str) -> Cell:
-    """A cell by its 12 choices."""
-    return tuple(_chosen_node(choose, number, f"{name}/node{number}") for number in range(1, _NODES + 1))
-
-
-def chosen_cells(choose: Choose) -> Cells:
-    """Both cells by their choices, 24 together, of which two have one candidate and are not asked."""
-    return Cells(chosen_cell(choose, "normal"), chosen_cell(choose, "reduction"))
+def chosen_node(choose: Choose, number: int, name: str) -> Block:
+    """A node by its three choices; the first node's inputs have one candidate and are not asked."""
+    before, _, now = choose(pairs(number), f"{name}/inputs").partition("+")
+    return Block((before, now), cells.chosen_pair(choose, tuple(OPERATIONS), f"{name}/operation"))
 
 
 def draw(net: Network, plan: Cells, pixels: int) -> onnx.ModelProto:
     """The network of these cells: input (1, 3, pixels, pixels), output (1, 10) float32."""
-    stem = net.conv(net.input(3, pixels), _STEM_CHANNELS, 3, "stem", stride=2, padding=1, relu=False)
-    x = cells.stacked(net, stem, _FILTERS, plan, _cell)
-    return cells.classified(net, x)
-
-
-def _chosen_node(choose: Choose, number: int, name: str) -> Block:
-    before, _, now = choose(pairs(number), f"{name}/inputs").partition("+")
-    operations = choose(tuple(OPERATIONS), f"{name}/operation1"), choose(tuple(OPERATIONS), f"{name}/operation2")
-    return Block((before, now), operations)
+    return cells.classified(net, cells.stacked(net, pixels, _STEM_CHANNELS, _FILTERS, plan, _cell))
 
 
 def _cell(net: Network, cell: Cell, inputs: tuple[Value, Value], stride: int, name: str) -> Value:
@@ -77,4 +66,4 @@ def _cell(net: Network, cell: Cell, inputs: tuple[Value, Value], stride: int, na
     return net.concat([value for state, value in values.items() if state not in (BEFORE, NOW)], name)
 
 
-SPACE = Redraw("darts", plan=chosen_cells, draw=draw, base=DARTS_V2).space()
+SPACE = Redraw("darts", plan=partial(cells.chosen_cells, chosen_node, _NODES, "node"), draw=draw, base=DARTS_V2).space()

@@ -6,12 +6,13 @@ stacked as NASNet's are. The base is the cells of the authors' final model (`cif
 
 from __future__ import annotations
 
-from iosched.models.spaces.cells import BEFORE, NOW, Block, Cell, Cells
-from iosched.models.spaces.nasnet import draw, states
+from functools import partial
+
+from iosched.models.spaces.cells import BEFORE, NOW, Block, Cells, chosen_cells, chosen_pair
+from iosched.models.spaces.nasnet import BLOCKS, draw, states
 from iosched.models.spaces.redraw import Choose, Redraw
 
 OPERATIONS = ("sep_conv_3x3", "sep_conv_5x5", "avg_pool_3x3", "max_pool_3x3", "identity")
-_BLOCKS = 5
 
 ENAS = Cells(
     normal=(
@@ -31,19 +32,10 @@ ENAS = Cells(
 )
 
 
-def chosen_cell(choose: Choose, name: str) -> Cell:
-    """A cell by its 20 choices."""
-    return tuple(_chosen_block(choose, number, f"{name}/block{number}") for number in range(1, _BLOCKS + 1))
+def chosen_block(choose: Choose, number: int, name: str) -> Block:
+    """A block by its four choices."""
+    inputs = chosen_pair(choose, states(number), f"{name}/input")
+    return Block(inputs, chosen_pair(choose, OPERATIONS, f"{name}/operation"))
 
 
-def chosen_cells(choose: Choose) -> Cells:
-    """Both cells by their choices, 40 together."""
-    return Cells(chosen_cell(choose, "normal"), chosen_cell(choose, "reduction"))
-
-
-def _chosen_block(choose: Choose, number: int, name: str) -> Block:
-    inputs = choose(states(number), f"{name}/input1"), choose(states(number), f"{name}/input2")
-    return Block(inputs, (choose(OPERATIONS, f"{name}/operation1"), choose(OPERATIONS, f"{name}/operation2")))
-
-
-SPACE = Redraw("enas", plan=chosen_cells, draw=draw, base=ENAS).space()
+SPACE = Redraw("enas", plan=partial(chosen_cells, chosen_block, BLOCKS, "block"), draw=draw, base=ENAS).space()

@@ -108,30 +108,19 @@ def _write(edit: Edit, node: Node, target: GraphView) -> None:
         edit.create(node.type, inputs, name=node.name, attributes=node.attributes, weights=weights)
         return
     old = edit.graph.node(node.name)
-    if _is_same(old, edit.graph, node, target):
+    if _signature(old, edit.graph) == _signature(node, target):
         return
     dropped = dict.fromkeys(old.attributes.keys() - node.attributes.keys()) if old.type == node.type else {}
     edit.replace(old, node.type, attributes={**dropped, **node.attributes}, weights=weights, inputs=inputs)
 
 
-def _is_same(old: Node, before: GraphView, new: Node, after: GraphView) -> bool:
-    """Whether two nodes differ in nothing but the values of weights that are multiplied and added."""
-    one, other = ((each.type, len(each.inputs), each.outputs, dict(each.attributes)) for each in (old, new))
-    return one == other and all(
-        _is_same_weight(before.weights.get(had), after.weights[has]) if has in after.weights else had == has
-        for had, has in zip(old.inputs, new.inputs, strict=True)
-    )
-
-
-def _is_same_weight(old: np.ndarray | None, new: np.ndarray) -> bool:
-    if old is None or old.shape != new.shape or old.dtype != new.dtype:
-        return False
-    return _is_seeded(new) or np.array_equal(old, new)
-
-
-def _is_seeded(array: np.ndarray) -> bool:
-    """Whether values do not matter; sizes, places and limits do."""
-    return array.dtype.kind == "f" and array.size > 1
+def _signature(node: Node, graph: GraphView) -> tuple[object, ...]:
+    """All of a node but the values of weights that are multiplied and added."""
+    weights = {
+        place: (graph.weights[node.inputs[place]].dtype, given if isinstance(given, tuple) else given.tolist())
+        for place, given in _weights(node, graph).items()
+    }
+    return node.type, node.outputs, dict(node.attributes), _computed(node, graph), weights
 
 
 def _computed(node: Node, graph: GraphView) -> tuple[str, ...]:
@@ -140,6 +129,7 @@ def _computed(node: Node, graph: GraphView) -> tuple[str, ...]:
 
 
 def _weights(node: Node, graph: GraphView) -> dict[int, tuple[int, ...] | np.ndarray]:
-    """The node's weights by their places: shapes where values do not matter."""
+    """The node's weights by their places: shapes where values do not matter; sizes, places and limits do."""
     found = {place: graph.weights[name] for place, name in enumerate(node.inputs) if name in graph.weights}
-    return {place: array.shape if _is_seeded(array) else array for place, array in found.items()}
+    seeds = {place: array.dtype.kind == "f" and array.size > 1 for place, array in found.items()}
+    return {place: array.shape if seeds[place] else array for place, array in found.items()}

@@ -14,7 +14,7 @@ import pytest
 from iosched.jobs.optimize import OptimizeSettings
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.models.model import Model
-from iosched.models.spaces.lookup import find_space
+from iosched.models.spaces.space import find_space
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
 

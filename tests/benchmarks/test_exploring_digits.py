@@ -9,11 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from iosched.jobs.exploring.card import Card
 from iosched.jobs.exploring.front import Point
-from iosched.jobs.exploring.objectives import parse_objectives
-from iosched.jobs.exploring.result import Found
-from iosched.jobs.exploring.strategy import Feedback, Individual, Latency
+from iosched.jobs.exploring.objectives import Card, parse_objectives
+from iosched.jobs.exploring.result import Feedback, Found, Individual, Latency
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 from small_models import branches
 
-from iosched.jobs.exploring.sampler_names import SAMPLER_NAMES
+from iosched.jobs.exploring.objectives import SAMPLER_NAMES
 
 Invoke = Callable[..., Result]
 Complains = Callable[..., str]

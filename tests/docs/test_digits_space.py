@@ -7,7 +7,7 @@ from random import Random
 
 from iosched.models.mutation.edit import Question
 from iosched.models.mutation.variant import variant_of
-from iosched.models.spaces.lookup import find_space
+from iosched.models.spaces.space import find_space
 
 SPACE = Path(__file__).parents[2] / "docs" / "examples" / "digits_space.py"
 

@@ -17,8 +17,7 @@ from thread_pool import BRIEF, ThreadPool, thread_pool
 from toy_space import SPACE
 
 from iosched.jobs.explore import explore
-from iosched.jobs.exploring.score import ScoreCommand
-from iosched.jobs.exploring.score_task import SCORE, Score
+from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
 from iosched.jobs.exploring.settings import ExploreSettings
 from iosched.jobs.pool.task import How, Pending, Task
 from iosched.jobs.ranking.task import COST

@@ -9,11 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.objectives import parse_constraints, parse_objectives
+from iosched.jobs.exploring.objectives import Card, parse_constraints, parse_objectives
+from iosched.jobs.exploring.result import Feedback
 from iosched.jobs.exploring.samplers import kind_of
-from iosched.jobs.exploring.strategy import Feedback, Graph
-from iosched.jobs.exploring.study import Limits, OpenedStudy, StudyStrategy, begun_study
+from iosched.jobs.exploring.study import OpenedStudy, StudyStrategy, begun_study
 from iosched.models.mutation.edit import Question
 
 PATHS = Question("paths{1,2,3}", (1, 2, 3))
@@ -26,7 +25,7 @@ def card(objectives: str = "latency:cpu,max:accuracy", constraints: str = "", se
     return Card("digest", "base", "toy", *wanted, seed)
 
 
-def asked(strategy: StudyStrategy, graph: Graph) -> tuple[str, ...]:
+def asked(strategy: StudyStrategy, graph: int) -> tuple[str, ...]:
     """The kinds of the paths that the strategy chooses."""
     paths = PATHS.candidates[strategy.ask_choice(graph, PATHS)]
     assert isinstance(paths, int)
@@ -45,7 +44,7 @@ def evaluated(kinds: tuple[str, ...]) -> Feedback:
 def strategy_of(
     opened: OpenedStudy, sampler: str, trials: int, population: int = 4, seconds: float | None = None
 ) -> StudyStrategy:
-    return StudyStrategy(opened, kind_of(sampler, population), Limits(trials, seconds))
+    return StudyStrategy(opened, kind_of(sampler, population), trials, seconds)
 
 
 def go_on(path: Path, sampler: str, trials: int, own: Card | None = None, seconds_a_trial: float = 0.0) -> OpenedStudy:
@@ -61,7 +60,7 @@ def go_on(path: Path, sampler: str, trials: int, own: Card | None = None, second
             kinds = asked(strategy, graph)
             time.sleep(seconds_a_trial)
             strategy.receive_feedback(graph, evaluated(kinds))
-            print(graph.number, flush=True)  # noqa: T201 - what the process that started this one waits for
+            print(graph, flush=True)  # noqa: T201 - what the process that started this one waits for
     return opened
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from iosched.jobs.exploring.score import ScoreCommand, ScoreError, StoppedError, parse_command, score, values_of
+from iosched.jobs.exploring.running import run_command
+from iosched.jobs.exploring.score import ScoreCommand, ScoreError, parse_command, said, values_of
 from iosched.models.errors import UsageError
 
 MODEL = Path("/some folder/it's {params}.onnx")
@@ -17,6 +19,11 @@ MODEL = Path("/some folder/it's {params}.onnx")
 def _command(code: str, *keys: str, timeout_s: float = 30) -> ScoreCommand:
     words = (sys.executable, "-I", "-S", "-c", code, "{model}", "{params}")
     return ScoreCommand(words, timeout_s, keys or ("accuracy",))
+
+
+def score(command: ScoreCommand, choices: dict[str, object] | None = None) -> Mapping[str, float]:
+    ran = run_command(command.filled(MODEL, choices or {}), timeout_s=command.timeout_s)
+    return values_of(said(ran, command.timeout_s), command.keys)
 
 
 def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:
@@ -56,7 +63,7 @@ def test_a_command_that_cannot_be_meant_is_refused(text: str, said: str) -> None
 def test_the_score_is_a_number_or_json_in_the_last_line_or_all_of_the_output(
     printed: str, found: dict[str, float]
 ) -> None:
-    assert score(_command(f"print({printed!r})"), MODEL, {}) == found
+    assert score(_command(f"print({printed!r})")) == found
 
 
 @pytest.mark.parametrize(
@@ -77,17 +84,12 @@ def test_the_score_is_a_number_or_json_in_the_last_line_or_all_of_the_output(
 )
 def test_what_is_no_score_is_said(code: str, said: str) -> None:
     with pytest.raises(ScoreError, match=said):
-        score(_command(code), MODEL, {})
+        score(_command(code))
 
 
 def test_a_hang_ends_after_the_time_that_it_may_take() -> None:
     with pytest.raises(ScoreError, match=r"longer than 0\.5 s"):
-        score(_command("import time; time.sleep(600)", timeout_s=0.5), MODEL, {})
-
-
-def test_it_can_be_stopped() -> None:
-    with pytest.raises(StoppedError):
-        score(_command("import time; time.sleep(600)"), MODEL, {}, is_stopped=lambda: True)
+        score(_command("import time; time.sleep(600)", timeout_s=0.5))
 
 
 def test_one_number_does_not_say_two_things() -> None:
@@ -96,8 +98,8 @@ def test_one_number_does_not_say_two_things() -> None:
 
 
 def test_choices_arrive_as_they_were_made() -> None:
-    choices = {"block/paths{2,3}": 3, "op": "ä'\"$x"}
+    choices: dict[str, object] = {"block/paths{2,3}": 3, "op": "ä'\"$x"}
     code = "import json, sys; print(len(json.loads(sys.argv[2])['op']), file=sys.stderr); print(sys.argv[2])"
     command = ScoreCommand((sys.executable, "-c", code, "{model}", "{params}"), 30, ("block/paths{2,3}",))
-    assert score(command, MODEL, choices) == {"block/paths{2,3}": 3.0}
+    assert score(command, choices) == {"block/paths{2,3}": 3.0}
     assert json.loads(command.filled(MODEL, choices)[-1]) == choices

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from toy_study import card, go_on
 
-from iosched.jobs.exploring.card import CARD_KEY
+from iosched.jobs.exploring.objectives import CARD_KEY
 from iosched.jobs.exploring.storage import open_storage
 from iosched.jobs.exploring.study import begun_study, opened_study
 from iosched.models.errors import UsageError

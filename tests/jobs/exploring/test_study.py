@@ -14,8 +14,8 @@ import pytest
 import toy_study
 from toy_study import asked, card, choices, evaluated, go_on, strategy_of
 
-from iosched.jobs.exploring.sampler_names import SAMPLER_NAMES
-from iosched.jobs.exploring.strategy import Feedback
+from iosched.jobs.exploring.objectives import SAMPLER_NAMES
+from iosched.jobs.exploring.result import Feedback
 from iosched.jobs.exploring.study import begun_study, opened_study
 from iosched.models.errors import UsageError
 
@@ -80,7 +80,7 @@ def test_a_trial_of_a_process_that_lives_is_left_to_it(tmp_path: Path) -> None:
     other = second.ask_graph()
     assert kept is not None
     assert other is not None
-    assert (kept.number, other.number) == (0, 1)
+    assert (kept, other) == (0, 1)
     assert second.ask_graph() is None
     assert second.has_ended
 

@@ -12,8 +12,7 @@ import pytest
 from scripted import fire, latencies_by_stage
 from thread_cluster import finish, toy_model
 
-from iosched.jobs.exploring.score import ScoreCommand
-from iosched.jobs.exploring.score_task import SCORE, Score
+from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import Context, How, Kind, Pool, Task

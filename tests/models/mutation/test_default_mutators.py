@@ -16,7 +16,6 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit, Question
-from iosched.models.mutation.layers import layer_of, window
 from iosched.models.mutation.mutator import (
     InputMutator,
     InsertingMutator,
@@ -25,6 +24,8 @@ from iosched.models.mutation.mutator import (
     by_name,
     by_type,
     chain,
+    layer_of,
+    window,
 )
 from iosched.models.mutation.variant import Variant, variant_of
 

@@ -18,8 +18,8 @@ from iosched.models.model import Model
 from iosched.models.mutation.edit import Answer
 from iosched.models.mutation.variant import Variant, variant_of
 from iosched.models.spaces import darts, enas, inception, mnasnet, nasnet, pelee
-from iosched.models.spaces.lookup import NAMES, builtin_space
 from iosched.models.spaces.redraw import Redraw
+from iosched.models.spaces.space import NAMES, builtin_space
 from iosched.models.zoo.mnasnet import MOBILENET_V2, WIDTHS, rounded, sampled, sampled_stages
 from iosched.models.zoo.network import Network
 
@@ -156,11 +156,9 @@ def test_counting_small_spaces_gives_their_sizes(monkeypatch: pytest.MonkeyPatch
     assert counted(inception.chosen_ways) == inception.WAYS_TO_CHOOSE == 3**2 + 3**3 + 3**4 + 3**5
     monkeypatch.setattr(pelee, "_BOTTLENECKS", (1,))
     assert counted(pelee.chosen_genes) == 2 * 10 * 3
-    monkeypatch.setattr(nasnet, "_BLOCKS", 1)
-    assert counted(partial(nasnet.chosen_cell, name="cell")) == 2 * 2 * 13 * 13 * 2
-    monkeypatch.setattr(enas, "_BLOCKS", 1)
-    assert counted(partial(enas.chosen_cell, name="cell")) == 2 * 2 * 5 * 5
-    monkeypatch.setattr(darts, "_NODES", 2)
-    assert counted(partial(darts.chosen_cell, name="cell")) == 1 * 3 * 7**4
+    assert counted(partial(nasnet.chosen_block, number=1, name="block")) == 2 * 2 * 13 * 13 * 2
+    assert counted(partial(enas.chosen_block, number=1, name="block")) == 2 * 2 * 5 * 5
+    nodes = [partial(darts.chosen_node, number=number, name=str(number)) for number in (1, 2)]
+    assert counted(lambda choose: tuple(node(choose) for node in nodes)) == 1 * 3 * 7**4
     monkeypatch.setattr(mnasnet, "MOBILENET_V2", (MOBILENET_V2[4], MOBILENET_V2[5]))
     assert counted(mnasnet.chosen_stages) == 72 * 48

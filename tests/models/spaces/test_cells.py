@@ -8,7 +8,7 @@ from import_helpers import data
 from iosched.models.load import load_model
 from iosched.models.spaces import darts, nasnet
 from iosched.models.spaces.cells import Operation
-from iosched.models.spaces.lookup import builtin_space
+from iosched.models.spaces.space import builtin_space
 from iosched.models.zoo.network import Network
 
 OPERATIONS = {**nasnet.OPERATIONS, **darts.OPERATIONS}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from iosched.models.errors import UsageError
-from iosched.models.spaces.lookup import find_space, read_space
+from iosched.models.spaces.space import find_space, read_space
 
 GOOD = """
 from __future__ import annotations

@@ -12,10 +12,9 @@ from import_helpers import data
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.models.mutation.graph import view_of
-from iosched.models.spaces.lookup import find_space
 from iosched.models.spaces.pelee import SPACE
 from iosched.models.spaces.redraw import Redraw
-from iosched.models.spaces.space import Space
+from iosched.models.spaces.space import Space, find_space
 from iosched.models.zoo.mnasnet import sampled
 
 MUTATORS = SPACE.mutators
