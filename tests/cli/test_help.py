@@ -66,7 +66,7 @@ def test_everyday_options_are_shown(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_of_the_first_pages_and_of_the_examples_are_shown(command: str) -> None:
-    pages = [ROOT / "README.md", ROOT / "docs" / "README.md"]
+    pages = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("README.md", "getting-started.md"))]
     text = "\n".join([help_of([command]), *(page.read_text() for page in pages)])
     shown = [shown_in(help_of(words)) for words in ALL if words[0] == command]
     assert used_in(text, command) <= COMMON.union(*shown)
