@@ -11,9 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from iosched.jobs.pace import share_s
-from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import Pending, Pool, Target, refuse_measuring_anew
+from iosched.jobs.pool.task import Budget, Pending, Pool, Target, refuse_measuring_anew
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.cost import ModelCost
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure

@@ -10,20 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from iosched.jobs.pool import messages, transport
-from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import Asked, Done, Facts, Failed, Measured, Opened, Progress, Step, Unusable
 from iosched.jobs.pool.row_writer import RowWriter
 from iosched.jobs.pool.rows import RowLog, family_of, is_of_gpu
-from iosched.jobs.pool.scheduling import Assignment, WorkerInfo
+from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
 from iosched.jobs.pool.status import PoolObserver, PoolStatus, Silence, WorkerStatus
-from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
+from iosched.jobs.pool.task import POLL_S, Budget, How, Pending, Target, Task
 from iosched.jobs.pool.task_registry import Submitted, TaskRegistry, what_of
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost, ModelFile, Places, Reached, Said, Send, Transport, Unreached
@@ -36,23 +34,6 @@ R = TypeVar("R")
 
 _STEP_S, _PERIOD_S = 0.25, 0.2
 _MAX_RECONNECT_S = 30.0
-
-
-@dataclass(frozen=True)
-class ClusterTimeouts:
-    """Timeouts of the driver, in seconds.
-
-    Attributes:
-        scheduling: see `Timeouts`.
-        without_s: how long tasks wait for a worker of their device before they fail.
-        reconnect_s: delay before the pool opens another transport; doubles with each attempt.
-        ending_s: time for the processes of a score command to end after their worker has ended.
-    """
-
-    scheduling: Timeouts = field(default_factory=Timeouts)
-    without_s: float = 180.0
-    reconnect_s: float = 1.0
-    ending_s: float = 8.0
 
 
 class ClusterPool:
@@ -70,13 +51,13 @@ class ClusterPool:
         connect: Callable[[], Transport],
         path: Path | None,
         observer: PoolObserver | None = None,
-        timeouts: ClusterTimeouts | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self._connect, self._observer = connect, observer or Silence()
-        self._timeouts = timeouts or ClusterTimeouts()
+        self._timeouts = timeouts or Timeouts()
         self._writer, self._log = RowWriter(path), RowLog()
         self._slots = WorkerSlots(self._send, self._observer.note)
-        self._tasks = TaskRegistry(self._timeouts.scheduling, self._message, self._unseen)
+        self._tasks = TaskRegistry(self._timeouts, self._message, self._unseen)
         self._ends: list[tuple[int, Callable[[], None]]] = []  # (row count to wait for, action)
         self._removals: list[tuple[float, Callable[[float], None]]] = []  # (time, action)
         self._transport: Transport | None = None
@@ -275,7 +256,8 @@ class ClusterPool:
             elif isinstance(said, Done | Failed):
                 active.done += 1
                 self._slots.proved(worker)
-                self._ends.append((self._writer.n_added, self._tasks.take(said, worker, now_s)))
+                if (end := self._tasks.take(said, worker, now_s)) is not None:
+                    self._ends.append((self._writer.n_added, end))
             elif (submitted := self._tasks.task_of(said.call, worker)) is not None:
                 self._receive_report(submitted, said, active, now_s)
 
@@ -298,7 +280,7 @@ class ClusterPool:
             self._log.begin(family, self._writer.all_rows())
         self._writer.add(self._log.add(facts.yardstick, None))
         side = "cpu" if facts.device == "cpu" else "gpu"
-        self._tasks.scheduler.join(WorkerInfo(worker, (facts.device, facts.key), active.place.node, side))
+        self._tasks.scheduler.join(ScheduledWorker(worker, (facts.device, facts.key), active.place.node, side))
 
     def _disconnect(self, reason: str, now_s: float, *, has_ended: bool) -> None:
         """Handles the end of the transport. All workers are lost, without blame for their tasks."""
@@ -366,19 +348,10 @@ class ClusterPool:
 
     def _now(self) -> PoolStatus:
         workers = tuple(
-            WorkerStatus(
-                name,
-                active.place.address,
-                active.facts.device,
-                active.facts.name,
-                self._tasks.doing(name),
-                active.done,
-            )
+            WorkerStatus(name, active.place.address, active.facts.device, self._tasks.doing(name), active.done)
             for name, active in self._slots.active.items()
         )
-        calls = self._tasks
-        numbers = (calls.scheduler.waiting(), calls.n_under_way(), calls.n_done)
-        return PoolStatus(workers, *numbers, tuple(self._slots.losses))
+        return PoolStatus(workers, self._tasks.scheduler.waiting(), self._tasks.n_done, tuple(self._slots.losses))
 
 
 def _rows_of_gpus(profile_db: Path | None) -> messages.Rows:

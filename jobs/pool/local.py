@@ -11,19 +11,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.opening import NOTHING_LENT, Lent, profile_database
-from iosched.jobs.pool.budget import Budget
+from iosched.jobs.opening import profile_database
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
-from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.settings import OptimizeSettings
-from iosched.models.export import write_model
+from iosched.jobs.pool.task import POLL_S, Budget, Context, How, Pending, Target, Task
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.scheduler.cost import Prefetchable
 
 R = TypeVar("R")
 
@@ -98,9 +93,9 @@ class LocalPool:
         task, first.began_s = first.task, time.monotonic()
         try:
             with self._guard(task):
-                first.fulfil(task.kind.do(task.work, _LocalContext(self, first)))
+                first.set_result(task.kind.do(task.work, _LocalContext(self, first)))
         except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
-            first.fail(error)
+            first.set_exception(error)
         finally:
             self._running = self._how = None
 
@@ -110,7 +105,7 @@ class LocalPool:
             self._how = how
         elif pending in self._waiting:
             self._waiting.remove(pending)
-            pending.fail(InterruptedTaskError("interrupted"))
+            pending.set_exception(InterruptedTaskError("interrupted"))
 
     def stopped(self) -> How | None:
         """How the running task is to stop; None while it is to continue."""
@@ -131,42 +126,18 @@ class LocalPool:
 
 
 @dataclass(frozen=True, eq=False)
-class _LocalContext:
+class _LocalContext(Context):
     """The `Context` of a task on this machine."""
 
     pool: LocalPool
     pending: Pending[Any]
 
     @property
-    def observer(self) -> Observer:
-        return Silence()
-
-    @property
-    def interrupt(self) -> Interrupt:
-        return Uninterrupted()
-
-    @property
     def model(self) -> Model:
         return self.pending.task.model
 
-    def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
-        return asked
-
     def opened(self, device: str, asked: OpenSettings) -> OpenModel:
         return self.pool.opened(device, self.model, asked)
-
-    def lent(self, opening: OpenSettings) -> Lent:
-        del opening
-        return NOTHING_LENT
-
-    def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
-    ) -> Prefetchable | None:
-        del opening, model, is_over
-        return None
-
-    def write(self, path: Path) -> None:
-        write_model(self.model.proto, self.model.weights, path)
 
     def stopped(self) -> How | None:
         return self.pool.stopped()

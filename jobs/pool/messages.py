@@ -21,9 +21,13 @@ from iosched.models import errors
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.tables import Row, values_of
 from iosched.scheduler.document_format import Digest
 from iosched.scheduler.questions import Question
+
+QUESTIONS = "questions"
+"""The kind of packets, assignments that answer questions of another worker's search."""
 
 Rows = tuple[Row, ...]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
@@ -71,6 +75,13 @@ class Call(_Message, frozen=True, tag="call"):
     rows: Rows = ()
     left_s: float | None = None
     asks: bool = False
+
+
+class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The input of a packet: questions about a model that is opened with these settings."""
+
+    opening: OpenSettings
+    questions: tuple[Question, ...] = ()
 
 
 class Known(_Message, frozen=True, tag="known"):

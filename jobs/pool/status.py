@@ -13,7 +13,6 @@ class WorkerStatus:
     Attributes:
         node: address of its machine.
         device: "cpu", or the key of a GPU.
-        product: the product name of the device.
         doing: the current task, such as "optimize resnet50"; empty if idle.
         done: number of completed assignments.
     """
@@ -21,7 +20,6 @@ class WorkerStatus:
     name: str
     node: str
     device: str
-    product: str
     doing: str
     done: int
 
@@ -32,14 +30,12 @@ class PoolStatus:
 
     Attributes:
         waiting: number of queued tasks, including questions of searches.
-        under_way: number of assigned tasks.
         done: number of answered tasks.
         lost: one line per lost worker.
     """
 
     workers: tuple[WorkerStatus, ...] = ()
     waiting: int = 0
-    under_way: int = 0
     done: int = 0
     lost: tuple[str, ...] = ()
 

@@ -23,10 +23,11 @@ from iosched.jobs import optimize_task
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.pool import cluster as cluster_pool
 from iosched.jobs.pool import opening
-from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
+from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.messages import Call
 from iosched.jobs.pool.status import PoolStatus, WorkerStatus
+from iosched.jobs.pool.task import Budget
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost
 from iosched.jobs.pool.worker import Worker as AnyWorker
 from iosched.jobs.worker import Worker
@@ -227,7 +228,7 @@ def test_what_a_cluster_cannot_do_is_refused(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker is waited for only as long as a test may take."""
-    monkeypatch.setattr(opening, "ClusterPool", partial(ClusterPool, timeouts=ClusterTimeouts(without_s=2.0)))
+    monkeypatch.setattr(opening, "ClusterPool", partial(ClusterPool, timeouts=Timeouts(without_s=2.0)))
 
 
 @pytest.fixture
@@ -402,10 +403,10 @@ def test_a_text_that_means_no_cluster_is_wrong_usage(invoke, model: Path, compla
 
 def status(count: int, lost: Sequence[str] = ()) -> PoolStatus:
     workers = tuple(
-        WorkerStatus(f"w{number}", f"node{number}", "cpu", "A CPU", "cost branches" if number else "", number)
+        WorkerStatus(f"w{number}", f"node{number}", "cpu", "cost branches" if number else "", number)
         for number in range(count)
     )
-    return PoolStatus(workers, waiting=3, under_way=1, done=7, lost=tuple(lost))
+    return PoolStatus(workers, waiting=3, done=7, lost=tuple(lost))
 
 
 def test_a_display_has_a_line_for_each_worker_and_one_for_all() -> None:

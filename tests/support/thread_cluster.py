@@ -16,8 +16,7 @@ from onnx import TensorProto, helper
 
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import taken
-from iosched.jobs.pool.messages import Asked, Call, Done, Facts, Known, Measured, Stop, Unusable, encoded
-from iosched.jobs.pool.prefetch import QUESTIONS
+from iosched.jobs.pool.messages import QUESTIONS, Asked, Call, Done, Facts, Known, Measured, Stop, Unusable, encoded
 from iosched.jobs.pool.task import Kind, Pending, Pool, Task
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start, Unreached
 from iosched.jobs.pool.transport import Stop as StopWorker

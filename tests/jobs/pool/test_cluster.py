@@ -29,7 +29,7 @@ from thread_cluster import (
 from thread_pool import ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
+from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Stop, encoded
 from iosched.jobs.pool.task import Kind
 from iosched.jobs.pool.timeouts import Timeouts
@@ -257,7 +257,7 @@ def test_a_task_that_hangs_is_done_by_another_and_the_first_is_told_to_stop(path
             return InterruptedTaskError("interrupted")
         return quick_task(talk)
 
-    timeouts = ClusterTimeouts(Timeouts(unknown_s=0.1, floor_s=0.1), PATIENCE_S, 0.01)
+    timeouts = Timeouts(unknown_s=0.1, floor_s=0.1, without_s=PATIENCE_S, reconnect_s=0.01)
     with thread_pool(path, made=toys(script), timeouts=timeouts, cpu=2) as pool:
         assert finish(pool, pool.submit(toy_task("hangs"))) == ["HANGS"]
         soon(pool, lambda: stops)
@@ -293,7 +293,7 @@ def score_once(talk: Talk) -> Any:
 
 
 def test_a_score_whose_worker_has_ended_is_run_again_a_little_later(path: Path) -> None:
-    timeouts = ClusterTimeouts(without_s=PATIENCE_S, ending_s=0.4)
+    timeouts = Timeouts(without_s=PATIENCE_S, ending_s=0.4)
     with thread_pool(path, made=toys(score_once), timeouts=timeouts, cpu=2) as pool:
         pending = pool.submit(toy_task(kind=ONCE))
         soon(pool, lambda: pool.calls)
@@ -449,13 +449,13 @@ def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
 
 
 def test_a_device_without_a_worker_is_missing(path: Path) -> None:
-    timeouts, says = ClusterTimeouts(without_s=0.1), r"no worker on v100 .* the cluster has: cpu"
+    timeouts, says = Timeouts(without_s=0.1), r"no worker on v100 .* the cluster has: cpu"
     with thread_pool(path, made=quick(), timeouts=timeouts, cpu=1) as pool, pytest.raises(DeviceError, match=says):
         finish(pool, pool.submit(toy_task(device="v100")))
 
 
 def test_all_workers_lost_for_good_is_a_device_that_is_lost(path: Path) -> None:
-    timeouts = ClusterTimeouts(without_s=0.5)
+    timeouts = Timeouts(without_s=0.5)
     with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), timeouts=timeouts, cpu=1) as pool:
         pending = pool.submit(toy_task())
         soon(pool, lambda: pool.calls)
@@ -468,9 +468,9 @@ def test_the_status_says_what_each_worker_does(path: Path) -> None:
     goes_on = threading.Event()
     with thread_pool(path, made=toys(lambda talk: goes_on.wait(PATIENCE_S)), cpu=1) as pool:
         pending = [pool.submit(toy_task(name)) for name in "ab"]
-        soon(pool, lambda: pool.status().under_way == 1)
+        soon(pool, lambda: any(each.doing for each in pool.status().workers))
         status = pool.status()
-        assert [(each.node, each.product, each.doing) for each in status.workers] == [("10.0.0.0", "Toy CPU", "toy a")]
+        assert [(each.node, each.device, each.doing) for each in status.workers] == [("10.0.0.0", "cpu", "toy a")]
         assert (status.waiting, status.done) == (1, 0)
         goes_on.set()
         finish(pool, *pending)

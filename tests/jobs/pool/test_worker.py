@@ -24,8 +24,9 @@ from iosched.jobs.exploring.score_task import SCORE, Score, Scored, Scores
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize
-from iosched.jobs.pool import worker_context as calling
+from iosched.jobs.pool import worker as calling
 from iosched.jobs.pool.messages import (
+    QUESTIONS,
     Call,
     Done,
     Failed,
@@ -33,6 +34,7 @@ from iosched.jobs.pool.messages import (
     Measured,
     Opened,
     Progress,
+    Questions,
     SaidMessage,
     Step,
     Stop,
@@ -40,7 +42,6 @@ from iosched.jobs.pool.messages import (
     Unusable,
     raised,
 )
-from iosched.jobs.pool.prefetch import QUESTIONS, Questions
 from iosched.jobs.pool.sending import packed, unpacked
 from iosched.jobs.pool.worker import Worker
 from iosched.jobs.ranking.cost import model_cost

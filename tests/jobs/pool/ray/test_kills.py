@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,11 @@ def known(path: Path, name: str) -> set[str]:
 
 def holders(pool: ClusterPool, *names: str) -> list[int]:
     """The processes of the workers that do tasks of these names."""
-    return [int(each.product) for each in pool.status().workers if each.doing in {f"toy {name}" for name in names}]
+    return processes(pool, {f"toy {name}" for name in names})
+
+
+def processes(pool: ClusterPool, doing: Collection[str]) -> list[int]:
+    return [int(pool._slots.active[each.name].facts.name) for each in pool.status().workers if each.doing in doing]
 
 
 def kill(pool: ClusterPool, pid: int | None = None) -> None:
@@ -122,8 +126,7 @@ def test_all_workers_are_killed_and_new_ones_come(pool: ClusterPool, path: Path)
 @pytest.mark.skipif(WORKERS < 2, reason="needs two cores")
 def test_questions_of_a_search_are_shared_while_a_worker_is_killed(pool: ClusterPool, path: Path) -> None:
     def helpers() -> list[int]:
-        packets = {f"{count} stages of search" for count in (1, 2, 3)}
-        return [int(each.product) for each in pool.status().workers if each.doing in packets]
+        return processes(pool, {f"{count} stages of search" for count in (1, 2, 3)})
 
     pending = pool.submit(slept_task("search", 2 * LENGTHS_S, asks=len(LENGTHS_S)))
     soon(pool, helpers)
