@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress
 
-    from iosched.jobs.pool.cluster import ClusterPool
-    from iosched.jobs.pool.status import PoolStatus
+    from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 
 R = TypeVar("R")
 
@@ -163,7 +162,7 @@ def with_pool(
         DeviceError: there is no such cluster, or Ray is not installed.
         And what `do` raises.
     """
-    from iosched.jobs.pool.opening import cluster_pool
+    from iosched.jobs.pool.cluster import cluster_pool
 
     with cluster_view() as view, cluster_pool(cluster, profile_db, threads, view) as pool:
         view.begin(budget_s)

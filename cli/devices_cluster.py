@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from iosched.cli.objects import json_object
@@ -27,11 +28,11 @@ def print_cluster(text: str, *, as_json: bool) -> None:
         DeviceError: Ray is not installed, or there is no such cluster.
     """
     from iosched.jobs.pool.ray.address import parse_cluster
-    from iosched.jobs.pool.ray.transport import opened
+    from iosched.jobs.pool.ray.transport import RayTransport
     from iosched.jobs.pool.survey import survey
 
     cluster = parse_cluster(text)
-    with opened(cluster) as transport:
+    with closing(RayTransport(cluster)) as transport:
         found = survey(transport, _PATIENCE_S)
     if as_json:
         emit_json({"cluster": str(cluster), "devices": [_plain(each) for each in found]})

@@ -10,17 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from iosched.jobs.pool import messages, transport
 from iosched.jobs.pool.messages import Asked, Done, Facts, Failed, Measured, Opened, Progress, Step, Unusable
-from iosched.jobs.pool.row_writer import RowWriter
-from iosched.jobs.pool.rows import RowLog, family_of, is_of_gpu
+from iosched.jobs.pool.ray.address import parse_cluster
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.rows import RowLog, RowWriter, family_of, is_of_gpu
 from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
-from iosched.jobs.pool.status import PoolObserver, PoolStatus, Silence, WorkerStatus
 from iosched.jobs.pool.task import POLL_S, Budget, How, Pending, Target, Task
 from iosched.jobs.pool.task_registry import Submitted, TaskRegistry, what_of
 from iosched.jobs.pool.timeouts import Timeouts
@@ -34,6 +35,62 @@ R = TypeVar("R")
 
 _STEP_S, _PERIOD_S = 0.25, 0.2
 _MAX_RECONNECT_S = 30.0
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """A running worker.
+
+    Attributes:
+        node: address of its machine.
+        device: "cpu", or the key of a GPU.
+        doing: the current task, such as "optimize resnet50"; empty if idle.
+        done: number of completed assignments.
+    """
+
+    name: str
+    node: str
+    device: str
+    doing: str
+    done: int
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """A snapshot of a pool.
+
+    Attributes:
+        waiting: number of queued tasks, including questions of searches.
+        done: number of answered tasks.
+        lost: one line per lost worker.
+    """
+
+    workers: tuple[WorkerStatus, ...] = ()
+    waiting: int = 0
+    done: int = 0
+    lost: tuple[str, ...] = ()
+
+
+class PoolObserver(Protocol):
+    """Receives the events of a pool."""
+
+    def note(self, text: str) -> None:
+        """Reports an event, such as a new or lost worker, in one line."""
+        ...
+
+    def status(self, status: PoolStatus) -> None:
+        """Reports a change of status."""
+        ...
+
+
+class Silence:
+    """An observer that ignores all events."""
+
+    def note(self, text: str) -> None:
+        """Does nothing."""
+
+    def status(self, status: PoolStatus) -> None:
+        """Does nothing."""
 
 
 class ClusterPool:
@@ -352,6 +409,22 @@ class ClusterPool:
             for name, active in self._slots.active.items()
         )
         return PoolStatus(workers, self._tasks.scheduler.waiting(), self._tasks.n_done, tuple(self._slots.losses))
+
+
+def cluster_pool(
+    cluster: str, profile_db: Path | None, threads: int | None, observer: PoolObserver | None = None
+) -> ClusterPool:
+    """Creates the pool of a cluster. Entering the pool connects to the cluster; leaving it stops the workers.
+
+    Args:
+        profile_db: the profile database for all measurements; by default the user's.
+        threads: threads per CPU worker of a local cluster; None for as many as possible.
+
+    Raises:
+        UsageError: `cluster` is invalid, or the file is not a profile database.
+    """
+    wanted = parse_cluster(cluster)
+    return ClusterPool(lambda: RayTransport(wanted, threads), profile_db or default_path(), observer)
 
 
 def _rows_of_gpus(profile_db: Path | None) -> messages.Rows:

@@ -112,7 +112,6 @@ class Facts(_Message, frozen=True, tag="facts"):
         name: the product name of the device.
         key: the device key in the profile database, for searches with default settings.
         threads: number of processor threads in use.
-        cores: numbers of the processors that the worker may run on.
         yardstick: rows measured at startup; on a CPU they include the calibration kernel's row.
         disturbed_by: the interference during each attempt to measure the probe model; empty on a quiet machine.
     """
@@ -122,7 +121,6 @@ class Facts(_Message, frozen=True, tag="facts"):
     name: str
     key: str
     threads: Count
-    cores: tuple[Count, ...] = ()
     yardstick: Rows = ()
     disturbed_by: tuple[str, ...] = ()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import session
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import Cluster
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.transport import Event, Lost, ModelFile, Place, Places, Reached, Said, Send, Start, Unreached

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 from thread_cluster import PATIENCE_S, Fetch, Made, Say, ThreadTransport
 
-from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.messages import QUESTIONS, Call
-from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.task import Pending, Task
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Place, Transport

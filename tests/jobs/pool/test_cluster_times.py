@@ -10,9 +10,8 @@ import pytest
 from thread_cluster import cpu_places, row, toy_facts, toy_task
 
 from iosched.jobs.pool import cluster, messages
-from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, Progress, encoded
-from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.task import Budget, Pending
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start

@@ -9,17 +9,16 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import session
 from clusters import WORKER, kill, named, soon, surroundings
 from small_models import branches
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.jobs.optimize_task import optimize_on
-from iosched.jobs.pool.cluster import ClusterPool
-from iosched.jobs.pool.ray import session
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.cores import local_places
 from iosched.jobs.pool.ray.transport import RayTransport
-from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.models.load import load_model
 from iosched.models.version import iosched_version

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import session
 from clusters import PATIENCE_S, surroundings
 from clusters import soon as soon_at_all
 from slept_worker import slept_task
 from thread_cluster import KEY
 
 from iosched.jobs.pool.cluster import ClusterPool
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.task import Pending
@@ -92,7 +92,7 @@ def kill(pool: ClusterPool, pid: int | None = None) -> None:
     """Kills a process of the pool's cluster: the one that talks to Ray, or a worker."""
     transport = pool._transport
     assert isinstance(transport, RayTransport)
-    session.kill(pid or transport.pid, transport.pid)
+    session.kill(pid or session.child(transport.pid), transport.pid)
 
 
 @pytest.mark.slow

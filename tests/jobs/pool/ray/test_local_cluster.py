@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import session
 from clusters import Driver, driver, listening, soon, surroundings
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.transport import Lost, ModelFile, Place, Said, Stop
 from iosched.runtime.cores import cpu_count

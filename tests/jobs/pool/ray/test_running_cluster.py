@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import session
 from clusters import Driver, driver, kill, surroundings
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import RunningCluster
 from iosched.jobs.pool.transport import Lost, ModelFile, Place, Places, Unreached
 
