@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -84,9 +84,17 @@ class ClusterView:
         else:
             click.echo(printable(text), err=True)
 
-    def paused(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def paused(self) -> Iterator[None]:
         """A context in which nothing is drawn, so that a question can be asked on the terminal."""
-        return nullcontext() if self._live is None else _stopped(self._live)
+        if self._live is None:
+            yield
+            return
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
 
     @contextmanager
     def drawn(self, console: Console) -> Iterator[None]:
@@ -99,15 +107,6 @@ class ClusterView:
         self._live = Live(self, console=console, transient=True, refresh_per_second=2)
         with self._live:
             yield
-
-
-@contextmanager
-def _stopped(live: Live) -> Iterator[None]:
-    live.stop()
-    try:
-        yield
-    finally:
-        live.start()
 
 
 def lines_of(status: PoolStatus | None) -> list[str]:

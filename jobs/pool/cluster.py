@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from iosched.jobs.pool import messages, transport
@@ -141,15 +140,8 @@ class ClusterPool:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the cluster's devices."""
-        return self._slots.devices
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """Resolves the value of `--device`. "auto" prefers a GPU; CPUs simulate a GPU that the cluster does not have.
@@ -157,7 +149,7 @@ class ClusterPool:
         Raises:
             UsageError: the cluster has no such device and cannot simulate it.
         """
-        there = sorted(self.devices, key=lambda device: (device == "cpu", device))
+        there = sorted(self._slots.devices, key=lambda device: (device == "cpu", device))
         wanted, gpu = text.strip().lower(), gpu_named(text)
         if wanted == "auto" and there:
             wanted = there[0]

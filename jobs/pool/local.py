@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import profile_database
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
-from iosched.jobs.pool.task import POLL_S, Budget, Context, How, Pending, Target, Task
+from iosched.jobs.pool.task import POLL_S, Budget, Context, How, Pending, Pool, Target, Task
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
@@ -26,7 +25,7 @@ _LOCAL = "this machine"
 """The only worker. Tasks for different devices run one after another."""
 
 
-class LocalPool:
+class LocalPool(Pool):
     """Runs tasks on this machine; see `Pool`. A context manager that closes open models.
 
     Args:
@@ -34,8 +33,6 @@ class LocalPool:
         guard: a context to run each task in.
         interrupt: tells tasks that check it to stop once the user has interrupted.
     """
-
-    n_spare = 0
 
     def __init__(
         self,
@@ -55,25 +52,13 @@ class LocalPool:
     def __enter__(self) -> LocalPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """Resolves the value of `--device`; see `resolve`."""
         del profile_db, may_simulate
         return Target(resolve(text).info.key, text, _LOCAL)
-
-    def count(self, device: str) -> int:
-        """Returns 1."""
-        del device
-        return 1
-
-    def n_up(self, devices: Iterable[str]) -> int:
-        """Returns 1."""
-        del devices
-        return 1
 
     def budget(self, seconds: float | None) -> Budget | None:
         """Creates a job's budget, which starts now."""

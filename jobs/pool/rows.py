@@ -123,20 +123,15 @@ class RowWriter:
         problem = None
         if self._writing is not None and self._writing.done():
             writing, self._writing = self._writing, None
-            problem = self._finish_write(writing)
+            try:
+                count = writing.result()
+                self._rows = self._rows[count:]
+                self.n_written += count
+            except (DeviceError, ExecutionError) as error:  # locked or out of space: retry
+                self._again_s, problem = time.monotonic() + _RETRY_S, str(error)
         if self._writing is None and self._rows and time.monotonic() >= self._again_s:
             self._writing = self._thread.submit(self._write, self._rows)
         return problem
-
-    def _finish_write(self, writing: Future[int]) -> str | None:
-        try:
-            count = writing.result()
-        except (DeviceError, ExecutionError) as error:  # locked or out of space: retry
-            self._again_s = time.monotonic() + _RETRY_S
-            return str(error)
-        self._rows = self._rows[count:]
-        self.n_written += count
-        return None
 
     def _write(self, rows: Rows) -> int:
         self._database.merge(rows)

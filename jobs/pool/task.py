@@ -215,13 +215,13 @@ class Target:
 
 
 class Pool(Protocol):
-    """Runs tasks on workers.
+    """Runs tasks on workers; the defaults are those of this machine.
 
     Attributes:
         n_spare: number of tasks to queue per worker in addition to the running one.
     """
 
-    n_spare: int
+    n_spare: int = 0
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """Resolves the value of `--device`.
@@ -238,11 +238,13 @@ class Pool(Protocol):
 
     def count(self, device: str) -> int:
         """Returns the maximum number of workers for a device."""
-        ...
+        del device
+        return 1
 
     def n_up(self, devices: Iterable[str]) -> int:
         """Returns the largest number of running workers of any of these devices; at least 1."""
-        ...
+        del devices
+        return 1
 
     def submit(self, task: Task[R]) -> Pending[R]:
         """Queues a task, which starts at the next `wait`.

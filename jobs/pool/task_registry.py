@@ -15,18 +15,7 @@ import msgspec
 
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import read_as
-from iosched.jobs.pool.messages import (
-    QUESTIONS,
-    Asked,
-    Call,
-    Done,
-    Failed,
-    InterruptedTaskError,
-    Known,
-    Rows,
-    SentModel,
-    Stop,
-)
+from iosched.jobs.pool.messages import InterruptedTaskError, Rows, SentModel
 from iosched.jobs.pool.scheduling import Assignment, Decisions, Scheduler
 from iosched.jobs.pool.sending import packed
 from iosched.jobs.pool.task import How, Pending, Task
@@ -127,7 +116,7 @@ class TaskRegistry:
             if each.pending is pending:
                 each.stop = how
                 for number in each.holders:
-                    self._tell(self.scheduler.assignments[number], Stop(call=number, how=how), None)
+                    self._tell(self.scheduler.assignments[number], messages.Stop(call=number, how=how), None)
         self._end_stopped()
 
     def give(self, active: dict[str, ActiveWorker], now_s: float) -> None:
@@ -140,7 +129,7 @@ class TaskRegistry:
             others = () if worker.knows_others else task.rows
             worker.knows_others = worker.knows_others or bool(others)
             is_whole = submitted is first
-            message = Call(
+            message = messages.Call(
                 call=call.number,
                 kind=first.kind,
                 work=msgspec.to_builtins(task.work) if is_whole else _packet(call),
@@ -152,7 +141,7 @@ class TaskRegistry:
             self._tell(call, message, submitted.file)
             submitted.has_begun = submitted.has_begun or is_whole
             if is_whole and submitted.stop is not None:
-                self._tell(call, Stop(call=call.number, how=submitted.stop), None)
+                self._tell(call, messages.Stop(call=call.number, how=submitted.stop), None)
 
     def task_of(self, number: int, worker: str) -> Submitted | None:
         """Returns the task of an assignment; None if the worker does not have it, or the task has ended."""
@@ -161,11 +150,11 @@ class TaskRegistry:
             return None
         return next((task for task in call.open.values() if isinstance(task, Submitted)), None)
 
-    def ask(self, submitted: Submitted, asked: Asked, device: str, now_s: float) -> None:
+    def ask(self, submitted: Submitted, asked: messages.Asked, device: str, now_s: float) -> None:
         """Queues a round of questions of a task's search for the workers of a device."""
         opening = asked.opening
         group = f"{submitted.sent.file} {json.dumps(opening, sort_keys=True)}"
-        about = (QUESTIONS, group, True, asked.call)
+        about = (messages.QUESTIONS, group, True, asked.call)
         tasks = [
             _AskedTask(next(self._names), device, *about, submitted=submitted, opening=opening, question=question)
             for question in asked.questions
@@ -174,7 +163,7 @@ class TaskRegistry:
         if not tasks:
             self._send_known(self.scheduler.assignments[asked.call])
 
-    def take(self, said: Done | Failed, worker: str, now_s: float) -> Callable[[], None] | None:
+    def take(self, said: messages.Done | messages.Failed, worker: str, now_s: float) -> Callable[[], None] | None:
         """Ends an assignment; returns a function that ends its task, to be called after its rows are written."""
         call, end = self.scheduler.assignments.get(said.call), None
         if call is None or call.worker != worker:
@@ -236,12 +225,12 @@ class TaskRegistry:
         return [call for call in self.scheduler.assignments.values() if call.worker == worker]
 
     def _send_known(self, call: Assignment) -> None:
-        self._tell(call, Known(call=call.number, rows=self._unseen(call.worker)), None)
+        self._tell(call, messages.Known(call=call.number, rows=self._unseen(call.worker)), None)
 
     def _handle(self, decisions: Decisions, reason: str) -> None:
         """Stops superfluous assignments, fails lost tasks, and resumes waiting assignments."""
         for call in decisions.superfluous:
-            self._tell(call, Stop(call=call.number, how="now"), None)
+            self._tell(call, messages.Stop(call=call.number, how="now"), None)
         for task in decisions.failed:
             if isinstance(task, Submitted):
                 text = f"{task.text}: workers were lost again and again as they did it"
@@ -278,9 +267,9 @@ def _packet(call: Assignment) -> dict[str, object]:
     return {"opening": asked[0].opening, "questions": msgspec.to_builtins([each.question for each in asked])}
 
 
-def _ending(pending: Pending[Any], said: Done | Failed, worker: str) -> Callable[[], None]:
+def _ending(pending: Pending[Any], said: messages.Done | messages.Failed, worker: str) -> Callable[[], None]:
     try:
-        if isinstance(said, Failed):
+        if isinstance(said, messages.Failed):
             return partial(pending.set_exception, messages.raised(said, worker))
         return partial(pending.set_result, read_as(said.result, pending.task.kind.result))
     except ExecutionError as error:

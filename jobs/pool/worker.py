@@ -25,24 +25,7 @@ from iosched.jobs.opening import Lent
 from iosched.jobs.pace import Pace
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import read_as
-from iosched.jobs.pool.messages import (
-    QUESTIONS,
-    Asked,
-    Call,
-    Done,
-    Facts,
-    Known,
-    Measured,
-    Opened,
-    Progress,
-    Questions,
-    SaidMessage,
-    SentModel,
-    Step,
-    Stop,
-    Unusable,
-    encoded,
-)
+from iosched.jobs.pool.messages import QUESTIONS, Call, Questions, SentModel
 from iosched.jobs.pool.probe import probe_model, probed
 from iosched.jobs.pool.sending import unpacked
 from iosched.jobs.pool.task import Context, How, Kind
@@ -107,7 +90,7 @@ class Worker:
         self._inbox: SimpleQueue[tuple[bytes, Fetch]] = SimpleQueue()
         self._assignments: deque[tuple[Call, Fetch]] = deque()
         self.known: dict[int, Sequence[Row]] = {}
-        self.stops: dict[int, Stop] = {}
+        self.stops: dict[int, messages.Stop] = {}
         self.waiting: list[_Open] = []
         self._models: OrderedDict[tuple[str, str], Model] = OrderedDict()
         self._open: _Open | None = None
@@ -117,9 +100,9 @@ class Worker:
         """Queues a `messages.ToldMessage` and returns at once. Thread-safe."""
         self._inbox.put((message, fetch))
 
-    def say(self, message: SaidMessage) -> None:
+    def say(self, message: messages.SaidMessage) -> None:
         """Sends a message to the driver."""
-        self._say(encoded(message))
+        self._say(messages.encoded(message))
 
     def _run(self) -> None:
         try:
@@ -129,9 +112,9 @@ class Worker:
                 self.listen()
                 self.serve()
         except Exception as error:  # noqa: BLE001 - report every error to the driver
-            self.say(Unusable(reason=" ".join(str(error).split()) or type(error).__name__))
+            self.say(messages.Unusable(reason=" ".join(str(error).split()) or type(error).__name__))
 
-    def _probed(self) -> Facts:
+    def _probed(self) -> messages.Facts:
         return probed(self.device_for(probe_model()), OpenSettings(threads=self.threads_of(None)), self.threads)
 
     def listen(self, wait_s: float | None = None) -> None:
@@ -148,7 +131,7 @@ class Worker:
         received = messages.told(message)
         if isinstance(received, Call):
             self._assignments.append((received, fetch))
-        elif isinstance(received, Known):
+        elif isinstance(received, messages.Known):
             self.known[received.call] = received.rows
         elif (before := self.stops.get(received.call)) is None or before.how != "now":
             self.stops[received.call] = received
@@ -161,7 +144,7 @@ class Worker:
     def _do(self, call: Call, fetch: Fetch) -> None:
         self.learn(call.rows)
         try:
-            self.say(Done(call=call.call, result=self._result(call, WorkerContext(self, call, fetch))))
+            self.say(messages.Done(call=call.call, result=self._result(call, WorkerContext(self, call, fetch))))
         except DeviceLostError:
             raise
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - report every error to the driver
@@ -185,7 +168,7 @@ class Worker:
 
     def _on_kept(self, rows: Sequence[Row]) -> None:
         self._count(rows)
-        self.say(Measured(rows=tuple(rows)))
+        self.say(messages.Measured(rows=tuple(rows)))
 
     def _count(self, rows: Sequence[Row]) -> None:
         for each in self.waiting:
@@ -301,7 +284,7 @@ class WorkerContext(Context):
         return Lent(self.worker.database, partial(self._opened, opening), counts_opening=self.call.left_s is not None)
 
     def _opened(self, opening: OpenSettings, model: OpenModel, pace: Pace) -> Prefetchable | None:
-        self.worker.say(Opened(call=self.call.call))
+        self.worker.say(messages.Opened(call=self.call.call))
         return None if model.here is None else self.ahead(opening, model.here, lambda: pace.search_left_s <= 0)
 
     def ahead(
@@ -343,11 +326,11 @@ class WorkerContext(Context):
         now = time.monotonic()
         if now - self._reported_at >= _PROGRESS_S:
             self._reported_at = now
-            self.worker.say(Progress(call=self.call.call, done=done, total=total, text=text))
+            self.worker.say(messages.Progress(call=self.call.call, done=done, total=total, text=text))
 
     def step(self, step: int, value: float) -> None:
         """Sends the output of a score command."""
-        self.worker.say(Step(call=self.call.call, step=step, value=value))
+        self.worker.say(messages.Step(call=self.call.call, step=step, value=value))
 
     def stopped(self) -> How | None:
         """Returns how to end the assignment; None if it should continue."""
@@ -398,7 +381,7 @@ class RemotePrefetch:
         if len(asked) < _MIN_QUESTIONS:
             return
         worker, number = self.context.worker, self.context.call.call
-        worker.say(Asked(call=number, opening=msgspec.to_builtins(self.opened.settings), questions=asked))
+        worker.say(messages.Asked(call=number, opening=msgspec.to_builtins(self.opened.settings), questions=asked))
         worker.waiting.append(self.opened)
         try:
             while not (self.context.came or self.is_over()):

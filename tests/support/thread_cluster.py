@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from onnx import TensorProto, helper
 
 from iosched.jobs.pool import messages
-from iosched.jobs.pool.codec import taken
+from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import QUESTIONS, Asked, Call, Done, Facts, Known, Measured, Stop, Unusable, encoded
 from iosched.jobs.pool.task import Kind, Pending, Pool, Task
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start, Unreached
@@ -225,7 +225,7 @@ def toys(script: Script, facts: Sequence[Facts] = (), answer: Script | None = No
 
 def asked_in(call: Call) -> list[str]:
     """The operators that a packet asks about."""
-    found = taken(call.work["questions"], tuple[Question, ...])
+    found = read_as(call.work["questions"], tuple[Question, ...])
     return [question.stage.operators[0] for question in found]
 
 

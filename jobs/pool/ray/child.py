@@ -26,24 +26,12 @@ import ray
 from ray.exceptions import ActorDiedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from iosched.jobs.pool import transport
 from iosched.jobs.pool.ray.actor import WorkerActor
 from iosched.jobs.pool.ray.nodes import CPU_RESOURCE, Node, named, nodes_of, places_on, request
 from iosched.jobs.pool.ray.reach import check, known_address, patiently, reason, unreached
 from iosched.jobs.pool.ray.transport import Setup, encoded
-from iosched.jobs.pool.transport import (
-    Command,
-    Event,
-    Lost,
-    ModelFile,
-    Place,
-    Places,
-    Reached,
-    Said,
-    Send,
-    Start,
-    Stop,
-    Unreached,
-)
+from iosched.jobs.pool.transport import Event, Lost, Place, Send, Start
 
 LOOK_S = 1.0
 CONNECT_S = 60.0
@@ -151,7 +139,7 @@ class Workers:
         if said and running.reason is None:
             running.until = math.inf
         for message in said:
-            self._tell(Said(worker, message))
+            self._tell(transport.Said(worker, message))
         self._await_answer(worker, running.actor.said.remote())
 
     def _lose(self, worker: str, why: str) -> None:
@@ -169,7 +157,7 @@ class Workers:
         del self._running[worker]
         self._tell(Lost(worker, why, has_ended))
 
-    def _reference(self, model: ModelFile) -> Any:
+    def _reference(self, model: transport.ModelFile) -> Any:
         if model.digest not in self._models:
             self._models[model.digest] = ray.put(Path(model.path).read_bytes())
         self._models.move_to_end(model.digest)
@@ -205,7 +193,7 @@ class Child:
         self._workers = Workers(setup.made_by, channel.tell, self._steps.put)
         self._nodes: dict[Place, Node] = {}
         self._names: dict[str, str] = {}
-        self._reported: Places | None = None
+        self._reported: transport.Places | None = None
         self._deadline = time.monotonic() + CONNECT_S
 
     def run(self) -> None:
@@ -216,7 +204,7 @@ class Child:
             patiently(self._connect)
         except Exception as error:  # noqa: BLE001 - Ray raises many types
             self._leave(unreached(error))
-        self._channel.tell(Reached())
+        self._channel.tell(transport.Reached())
         threading.Thread(target=self._poll_nodes, daemon=True).start()
         while (step := self._steps.get()) is not None:
             step()
@@ -236,19 +224,19 @@ class Child:
 
     def _read(self) -> None:
         for line in self._channel.inlet:
-            self._steps.put(partial(self._execute, msgspec.json.decode(line, type=Command)))
+            self._steps.put(partial(self._execute, msgspec.json.decode(line, type=transport.Command)))
         if self._setup.address is not None:  # let Ray disconnect from a running cluster
             self._steps.put(None)
             time.sleep(_LEAVE_S)
         self._leave()
 
-    def _execute(self, command: Command) -> None:
+    def _execute(self, command: transport.Command) -> None:
         match command:
             case Start():
                 self._workers.start(command, self._nodes)
             case Send():
                 self._workers.send(command)
-            case Stop():
+            case transport.Stop():
                 self._workers.stop(command.worker)
 
     def _poll_nodes(self) -> None:
@@ -263,7 +251,7 @@ class Child:
         own = self._setup.places
         self._names = named(nodes, self._names)
         self._nodes = dict.fromkeys(own, nodes[0]) if own and nodes else places_on(nodes, self._names)
-        found = Places(tuple(self._nodes))
+        found = transport.Places(tuple(self._nodes))
         if found != self._reported:
             self._reported = found
             self._channel.tell(found)
@@ -277,7 +265,7 @@ class Child:
 
     def _leave(self, reason: str | None = None) -> NoReturn:
         if reason is not None:
-            self._channel.tell(Unreached(reason, has_ended=False))
+            self._channel.tell(transport.Unreached(reason, has_ended=False))
         os._exit(0)
 
 

@@ -81,7 +81,7 @@ class Pauses:
 
 def test_tasks_have_results_and_all_that_was_measured_is_in_the_database_by_then(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2, v100=1) as pool:
-        assert pool.devices == ("cpu", "v100")
+        assert pool._slots.devices == ("cpu", "v100")
         assert (pool.count("cpu"), pool.n_up(["cpu"])) == (2, 1), "one may be on its way"
         pending = [pool.submit(toy_task(name)) for name in "abcde"]
         for each, name in zip(pending, "abcde", strict=True):
@@ -237,7 +237,7 @@ def test_a_cluster_that_is_lost_between_two_tasks_is_still_known(path: Path) -> 
         connect, pool.connect = pool.connect, _cannot  # type: ignore[method-assign]
         pool.transport.lose()
         soon(pool, lambda: any("not reached: Ray is not installed" in note for note in pool.notes))
-        assert (pool.devices, pool.count("cpu")) == (("cpu",), 2)
+        assert (pool._slots.devices, pool.count("cpu")) == (("cpu",), 2)
         pool.connect = connect  # type: ignore[method-assign]
         assert finish(pool, pool.submit(toy_task("b"))) == ["B"]
 
