@@ -24,7 +24,7 @@ from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
 from iosched.jobs.pool.task import POLL_S, Budget, How, Pending, Target, Task
 from iosched.jobs.pool.task_registry import Submitted, TaskRegistry, what_of
 from iosched.jobs.pool.timeouts import Timeouts
-from iosched.jobs.pool.transport import Lost, ModelFile, Places, Reached, Said, Send, Transport, Unreached
+from iosched.jobs.pool.transport import Lost, Places, Said, Send, Transport, Unreached
 from iosched.jobs.pool.worker_slots import ActiveWorker, WorkerSlots
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.devices.gpus import gpu_named
@@ -118,7 +118,6 @@ class ClusterPool:
         self._removals: list[tuple[float, Callable[[float], None]]] = []  # (time, action)
         self._transport: Transport | None = None
         self._events: deque[transport.Event] = deque()
-        self._was_reached = False
         self._connect_at_s = self._next_period_s = 0.0
         self._reconnect_s = self._timeouts.reconnect_s
         self._unserved_since: dict[str, float] = {}
@@ -265,15 +264,14 @@ class ClusterPool:
         try:
             self._transport = self._connect()
         except IoschedError as error:
-            if not self._was_reached:
+            if not self._slots.is_known:
                 raise
             self._observer.note(f"the cluster is not reached: {error}")
 
     def _handle(self, event: transport.Event, now_s: float) -> None:
         match event:
-            case Reached():
-                self._was_reached, self._reconnect_s = True, self._timeouts.reconnect_s
             case Places(places):
+                self._reconnect_s = self._timeouts.reconnect_s
                 self._slots.change(places)
                 self._next_period_s = 0.0
             case Lost(worker, reason, has_ended):
@@ -325,8 +323,7 @@ class ClusterPool:
         active = self._slots.arrive(worker, facts, now_s)
         if active is None:
             return
-        if not self._log.has(family := family_of(facts.key)):
-            self._log.begin(family, self._writer.all_rows())
+        self._log.begin(family_of(facts.key), self._writer.all_rows)
         self._writer.add(self._log.add(facts.yardstick, None))
         side = "cpu" if facts.device == "cpu" else "gpu"
         self._tasks.scheduler.join(ScheduledWorker(worker, (facts.device, facts.key), active.place.node, side))
@@ -339,7 +336,7 @@ class ClusterPool:
         for worker in list(self._slots.active):
             self._remove(worker, now_s, reason, has_ended=has_ended)
         self._slots.clear()
-        if not self._was_reached:
+        if not self._slots.is_known:
             raise DeviceError(reason)
         self._connect_at_s = now_s + self._reconnect_s
         self._observer.note(f"the cluster is not reached any more ({reason}); trying again")
@@ -388,8 +385,8 @@ class ClusterPool:
         while self._ends and self._ends[0][0] <= self._writer.n_written:
             self._ends.pop(0)[1]()
 
-    def _message(self, call: Assignment, message: messages.ToldMessage, file: ModelFile | None) -> None:
-        self._send(Send(call.worker, messages.encoded(message), file))
+    def _message(self, call: Assignment, message: messages.ToldMessage, model: str | None) -> None:
+        self._send(Send(call.worker, messages.encoded(message), model))
 
     def _send(self, command: transport.Command) -> None:
         if self._transport is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,11 @@ class RowLog:
         self._yardsticks: set[str] = set()
         self._read: dict[tuple[str, str], int] = {}
 
-    def has(self, family: str) -> bool:
-        """Whether `begin` was called for a family."""
-        return family in self._logs
-
-    def begin(self, family: str, rows: Sequence[Row]) -> None:
-        """Adds the rows of a family that the database has at the start."""
-        self._logs[family] = []
-        self.add([row for row in rows if family_of(row.device) == family], None)
+    def begin(self, family: str, read: Callable[[], Sequence[Row]]) -> None:
+        """Adds the rows of a family that the database has, when its first worker starts."""
+        if family not in self._logs:
+            self._logs[family] = []
+            self.add([row for row in read() if family_of(row.device) == family], None)
 
     def add(self, rows: Sequence[Row], worker: str | None) -> Rows:
         """Adds a worker's rows; returns those to write to the database."""

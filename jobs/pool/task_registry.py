@@ -21,7 +21,6 @@ from iosched.jobs.pool.sending import packed
 from iosched.jobs.pool.task import How, Pending, Task
 from iosched.jobs.pool.task_queue import QueuedTask
 from iosched.jobs.pool.timeouts import Timeouts
-from iosched.jobs.pool.transport import ModelFile
 from iosched.jobs.pool.worker_slots import GO_ON, ActiveWorker
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.scheduler.questions import Question
@@ -40,7 +39,6 @@ class Submitted(QueuedTask):
 
     pending: Pending[Any]
     sent: SentModel
-    file: ModelFile
     stop: How | None = None
     has_begun: bool = False
 
@@ -68,14 +66,14 @@ class TaskRegistry:
     """Connects submitted tasks to the scheduler and to the messages of workers.
 
     Args:
-        tell: sends a message about an assignment to its worker, with the task's file.
+        tell: sends a message about an assignment to its worker, with the path of the task's model.
         unseen: returns the rows that a worker has not received.
     """
 
     def __init__(
         self,
         timeouts: Timeouts,
-        tell: Callable[[Assignment, messages.ToldMessage, ModelFile | None], None],
+        tell: Callable[[Assignment, messages.ToldMessage, str | None], None],
         unseen: Callable[[str], Rows],
     ) -> None:
         self._tell, self._unseen = tell, unseen
@@ -95,17 +93,14 @@ class TaskRegistry:
         Raises:
             UsageError: the model is too large to be sent.
         """
-        pending, (sent, data) = Pending(task), packed(task.model)
-        path = Path(self._folder.name, f"{sent.file}.onnx")
-        if not path.exists():
+        pending, (sent, data), kind = Pending(task), packed(task.model), task.kind
+        if not (path := self._path(sent)).exists():
             path.write_bytes(data)
-        file, kind = ModelFile(sent.file, str(path)), task.kind
         queued = Submitted(
             *(next(self._names), task.device, kind.name, sent.file),
             is_repeatable=kind.is_repeatable,
             pending=pending,
             sent=sent,
-            file=file,
         )
         self.scheduler.submit([queued])
         return pending
@@ -138,7 +133,7 @@ class TaskRegistry:
                 left_s=None if budget is None else budget.left_s(now_s),
                 asks=is_whole and task.asks,
             )
-            self._tell(call, message, submitted.file)
+            self._tell(call, message, str(self._path(submitted.sent)))
             submitted.has_begun = submitted.has_begun or is_whole
             if is_whole and submitted.stop is not None:
                 self._tell(call, messages.Stop(call=call.number, how=submitted.stop), None)
@@ -245,8 +240,11 @@ class TaskRegistry:
 
     def _remove_file(self, ended: Submitted) -> None:
         """Removes the model file of an answered task unless another task uses it."""
-        if all(each.file != ended.file for each in self.submitted):
-            Path(ended.file.path).unlink(missing_ok=True)
+        if all(each.sent.file != ended.sent.file for each in self.submitted):
+            self._path(ended.sent).unlink(missing_ok=True)
+
+    def _path(self, sent: SentModel) -> Path:
+        return Path(self._folder.name, f"{sent.file}.onnx")
 
 
 def what_of(call: Assignment) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from hashlib import sha256
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -27,10 +26,10 @@ from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import QUESTIONS, Call, Questions, SentModel
 from iosched.jobs.pool.probe import probe_model, probed
-from iosched.jobs.pool.sending import unpacked
+from iosched.jobs.pool.sending import checked, unpacked
 from iosched.jobs.pool.task import Context, How, Kind
 from iosched.jobs.settings import OptimizeSettings
-from iosched.models.errors import DeviceLostError, ExecutionError, InvalidModelError, UsageError
+from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, ProfiledDevice
@@ -316,10 +315,7 @@ class WorkerContext(Context):
 
     def write(self, path: Path) -> None:
         """Writes the ONNX file."""
-        data, sent = self._fetch(), self.call.model
-        if sha256(data).hexdigest() != sent.file:
-            raise InvalidModelError(f"the file of {sent.name!r} was changed on its way: start again")
-        path.write_bytes(data)
+        path.write_bytes(checked(self.call.model, self._fetch()))
 
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Sends progress unless it was sent a moment ago."""

@@ -157,13 +157,13 @@ class Workers:
         del self._running[worker]
         self._tell(Lost(worker, why, has_ended))
 
-    def _reference(self, model: transport.ModelFile) -> Any:
-        if model.digest not in self._models:
-            self._models[model.digest] = ray.put(Path(model.path).read_bytes())
-        self._models.move_to_end(model.digest)
+    def _reference(self, model: str) -> Any:
+        if model not in self._models:
+            self._models[model] = ray.put(Path(model).read_bytes())
+        self._models.move_to_end(model)
         if len(self._models) > MODELS:
             self._models.popitem(last=False)
-        return self._models[model.digest]
+        return self._models[model]
 
 
 class Channel:
@@ -204,7 +204,6 @@ class Child:
             patiently(self._connect)
         except Exception as error:  # noqa: BLE001 - Ray raises many types
             self._leave(unreached(error))
-        self._channel.tell(transport.Reached())
         threading.Thread(target=self._poll_nodes, daemon=True).start()
         while (step := self._steps.get()) is not None:
             step()

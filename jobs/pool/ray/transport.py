@@ -56,7 +56,7 @@ def encoded(said: Setup | Command | Event) -> bytes:
 
 
 class RayTransport:
-    """A `Transport` over Ray. The first event is `Reached`, or `Unreached` if the connection fails."""
+    """A `Transport` over Ray. The first event is `Places`, or `Unreached` if the connection fails."""
 
     def __init__(self, cluster: Cluster, threads: int | None = None, made_by: str = WORKER) -> None:
         """Starts the child process and returns at once.

@@ -105,7 +105,7 @@ def test_a_task_begins_only_while_somebody_waits_and_a_wait_ends_in_time(path: P
 def test_the_file_of_a_model_is_there_as_long_as_a_task_needs_it(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2) as pool:
         finish(pool, *(pool.submit(toy_task("same")) for _ in range(5)))
-        (file,) = {each.model.path for each in pool.transport.sent if isinstance(each, Send) and each.model}
+        (file,) = {each.model for each in pool.transport.sent if isinstance(each, Send) and each.model}
         assert not Path(file).exists()
 
 

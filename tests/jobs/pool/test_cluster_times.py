@@ -14,7 +14,7 @@ from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, Progress, encoded
 from iosched.jobs.pool.task import Budget, Pending
 from iosched.jobs.pool.timeouts import Timeouts
-from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start
+from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Said, Send, Start
 from iosched.jobs.pool.worker_slots import LONGEST_WAIT_S
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.scheduler.questions import of_operator
@@ -30,7 +30,7 @@ class Scene:
         self.now_s = 0.0
         self.sent: list[Command] = []
         self.notes: list[str] = []
-        self._coming: list[Event] = [Reached(), Places(tuple(places))]
+        self._coming: list[Event] = [Places(tuple(places))]
         self.pool = ClusterPool(lambda: self, None, self, Timeouts(without_s=WITHOUT_S))
 
     def send(self, command: Command) -> None:

@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from iosched.jobs.pool.ray import child
 from iosched.jobs.pool.ray.child import Workers
 from iosched.jobs.pool.ray.nodes import Node
-from iosched.jobs.pool.transport import Event, Lost, ModelFile, Place, Said, Send, Start
+from iosched.jobs.pool.transport import Event, Lost, Place, Said, Send, Start
 
 PLACE = Place("box", "10.0.0.1", "cpu")
 NODES = {PLACE: Node("ab" * 28, "box", "10.0.0.1", {})}
@@ -82,7 +82,7 @@ class Trial:
         self.workers = Workers("module:name", self.events.append, lambda step: step())
         self.workers.start(Start("w", PLACE), NODES)
 
-    def send(self, model: ModelFile | None = None) -> None:
+    def send(self, model: str | None = None) -> None:
         self.workers.send(Send("w", b"message", model))
 
 
@@ -170,17 +170,17 @@ def test_a_place_that_is_gone_runs_nothing(fake: FakeRay) -> None:
 
 
 def test_a_model_is_stored_once_until_others_take_its_place(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
-    models = [ModelFile(str(number), str(tmp_path / str(number))) for number in range(child.MODELS + 1)]
+    models = [str(tmp_path / str(number)) for number in range(child.MODELS + 1)]
     for model in models:
-        Path(model.path).write_text(model.digest)
+        Path(model).write_text(Path(model).name)
     for model in (*models[:-1], models[0], models[-1], models[0], models[1]):
         trial.send(model)
-    assert fake.stored == [model.digest.encode() for model in (*models, models[1])]
+    assert fake.stored == [Path(model).name.encode() for model in (*models, models[1])]
     assert fake.sent[-2:] == [(b"message", [f"reference of {number}"]) for number in (0, 1)]
 
 
 def test_a_model_that_cannot_be_read_costs_the_worker(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
-    trial.send(ModelFile("0123456789abcdef", str(tmp_path / "gone")))
+    trial.send(str(tmp_path / "gone"))
     fake.answers(ActorDiedError())
     (event,) = trial.events
     assert isinstance(event, Lost)
