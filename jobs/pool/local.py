@@ -78,7 +78,8 @@ class LocalPool(Pool):
         task, first.began_s = first.task, time.monotonic()
         try:
             with self._guard(task):
-                first.set_result(task.kind.do(task.work, _LocalContext(self, first)))
+                result = task.kind.do(task.work, _LocalContext(self, first))
+            first.set_result(result)
         except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
             first.set_exception(error)
         finally:

@@ -121,7 +121,8 @@ class Scheduler:
         self.assignments: dict[int, Assignment] = {}
         self._timeouts = timeouts or Timeouts()
         self._durations = Durations()
-        self._workers: dict[str, ScheduledWorker] = {}  # longest idle first
+        self._workers: dict[str, ScheduledWorker] = {}
+        self._idle: dict[str, ScheduledWorker] = {}  # free or waiting, the longest idle first
         self._locks: dict[str, _DeviceLock] = {}
         self._queues: dict[tuple[int, str], TaskQueue] = {}
         self._n_assigned = 0
@@ -139,7 +140,7 @@ class Scheduler:
 
     def join(self, worker: ScheduledWorker) -> None:
         """Adds a worker."""
-        self._workers[worker.name] = worker
+        self._workers[worker.name] = self._idle[worker.name] = worker
 
     def leave(self, worker: str, now_s: float, *, is_blamed: bool) -> Decisions:
         """Removes a worker and queues its tasks again.
@@ -151,6 +152,7 @@ class Scheduler:
         if left is None:
             return Decisions()
         self._durations.forget(worker)
+        self._idle.pop(worker, None)
         if not left.is_free:
             self._locks[left.node].holders -= 1
         held = [assignment for assignment in (left.job, left.packet) if assignment is not None]
@@ -172,8 +174,9 @@ class Scheduler:
             return
         assignment.spent_s = assignment.took_s(now_s)
         assignment.waits_for |= {task.name for task in tasks}
-        self._workers[assignment.worker].group = tasks[0].group
-        self._move_last(assignment.worker)
+        worker = self._workers[assignment.worker]
+        worker.group = tasks[0].group
+        self._place(worker)
         self.submit(tasks)
 
     def answered(self, number: int, name: int, now_s: float) -> Decisions:
@@ -202,12 +205,12 @@ class Scheduler:
             worker.packet = None
         if worker.is_free:
             self._locks[worker.node].holders -= 1
-        self._move_last(worker.name)
+        self._place(worker)
         return self._dropped([assignment], now_s, is_blamed=True)
 
     def late(self, now_s: float) -> tuple[Assignment, ...]:
         """Queues the tasks of late assignments again; returns those assignments. O(assignments)."""
-        free = {device for worker in self._workers.values() if worker.is_free for device in worker.devices}
+        free = {device for worker in self._idle.values() if worker.is_free for device in worker.devices}
         found = tuple(each for each in self.assignments.values() if self._deadline_s(each, free) <= now_s)
         for assignment in found:
             assignment.is_late = True
@@ -224,16 +227,13 @@ class Scheduler:
         rank = _SUBMITTED if task.asker is None else _ASKED
         return self._queues.setdefault((rank, task.device), TaskQueue())
 
-    def _on(self, device: str) -> list[ScheduledWorker]:
-        return [worker for worker in self._workers.values() if device in worker.devices]
-
     def _candidates(self, device: str, asked: Iterable[str] | None) -> list[ScheduledWorker]:
         """Returns workers that may run tasks of a device. For questions, workers with an open group come first."""
-        workers = self._on(device)
-        free = [worker for worker in workers if worker.is_free]
+        idle = [worker for worker in self._idle.values() if device in worker.devices]
+        free = [worker for worker in idle if worker.is_free]
         if asked is None:
             return free
-        waiting = [worker for worker in workers if worker.is_waiting]
+        waiting = [worker for worker in idle if worker.is_waiting]
         ready = [worker for worker in free if worker.group in asked]
         return [*ready, *waiting, *(worker for worker in free if worker.group not in asked)]
 
@@ -246,7 +246,7 @@ class Scheduler:
             return lock.holders == 0
         return not any(
             other.node == worker.node and other.side != worker.side and other.is_free and self._has_work(other)
-            for other in self._workers.values()
+            for other in self._idle.values()
         )
 
     def _is_over(self, lock: _DeviceLock, now_s: float) -> bool:
@@ -256,7 +256,8 @@ class Scheduler:
         return any(backlog and device in worker.devices for (_, device), backlog in self._queues.items())
 
     def _begin(self, worker: ScheduledWorker, device: str, backlog: TaskQueue, now_s: float) -> Assignment:
-        tasks = backlog.take(len(self._on(device)), worker.group)
+        n_workers = sum(device in each.devices for each in self._workers.values())
+        tasks = backlog.take(n_workers, worker.group)
         self._n_assigned += 1
         assignment = Assignment(self._n_assigned, worker.name, tasks, now_s)
         self.assignments[assignment.number] = assignment
@@ -268,6 +269,7 @@ class Scheduler:
         else:
             worker.packet = assignment
         worker.group = tasks[0].group
+        self._place(worker)
         return assignment
 
     def _acquire_lock(self, worker: ScheduledWorker, now_s: float) -> None:
@@ -276,8 +278,10 @@ class Scheduler:
             lock = self._locks[worker.node] = _DeviceLock(worker.side, now_s, lock.holders if lock else 0)
         lock.holders += 1
 
-    def _move_last(self, worker: str) -> None:
-        self._workers[worker] = self._workers.pop(worker)
+    def _place(self, worker: ScheduledWorker) -> None:
+        self._idle.pop(worker.name, None)
+        if worker.is_free or worker.is_waiting:
+            self._idle[worker.name] = worker
 
     def _close(self, task: QueuedTask) -> tuple[Assignment, ...]:
         """Removes a task; returns the assignments that have no other task left."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.messages import Facts, Unusable
-from iosched.jobs.pool.ray.nodes import CPU_RESOURCE
+from iosched.jobs.pool.ray.places import CPU_RESOURCE
 from iosched.jobs.pool.transport import Event, Lost, Place, Places, Said, Start, Stop, Transport, Unreached
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.devices.gpus import gpu_named

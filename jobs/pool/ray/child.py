@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.ray.actor import WorkerActor
-from iosched.jobs.pool.ray.nodes import CPU_RESOURCE, Node, named, nodes_of, places_on, request
+from iosched.jobs.pool.ray.places import CPU_RESOURCE, Node, named, nodes_of, places_on, request
 from iosched.jobs.pool.ray.reach import check, known_address, patiently, reason, unreached
 from iosched.jobs.pool.ray.transport import Setup, encoded
 from iosched.jobs.pool.transport import Event, Lost, Place, Send, Start
@@ -218,7 +218,7 @@ class Child:
             check(known_address() if setup.address == "auto" else setup.address)
             ray.init(setup.address, **_QUIETLY)
             return
-        count, folder = len(setup.places), Path(setup.folder, "ray")  # world-readable in a private parent folder
+        count, folder = len(setup.places), Path.cwd() / "ray"  # world-readable in a private parent folder
         ray.init("local", num_cpus=count, resources={CPU_RESOURCE: count}, _temp_dir=str(folder), **_OWN)
 
     def _read(self) -> None:

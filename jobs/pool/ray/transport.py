@@ -18,7 +18,7 @@ import msgspec
 
 from iosched.jobs.pool.ray.actor import WORKER
 from iosched.jobs.pool.ray.address import Cluster, LocalCluster, RunningCluster
-from iosched.jobs.pool.ray.cores import local_places
+from iosched.jobs.pool.ray.places import local_places
 from iosched.jobs.pool.transport import Command, Event, Place, Unreached
 from iosched.models.errors import DeviceError
 from iosched.models.prepared import prepare
@@ -37,13 +37,11 @@ class Setup(msgspec.Struct, frozen=True):
     Attributes:
         address: of a running cluster; None to start a local one.
         made_by: the constructor of workers; see `WorkerActor`.
-        folder: a private folder, which is removed at the end.
         places: of a local cluster; empty to use the places of the cluster's nodes.
     """
 
     address: str | None
     made_by: str
-    folder: str
     places: tuple[Place, ...] = ()
 
 
@@ -72,8 +70,13 @@ class RayTransport:
         if find_spec("ray") is None:
             install = way_to_install("fleet")
             raise DeviceError(f"clusters need Ray, which is not installed; {install}")
-        self._setup = _setup(cluster, threads, made_by)
-        self._child = _child(Path(self._setup.folder), cluster)
+        if isinstance(cluster, LocalCluster):
+            self._setup = Setup(None, made_by, local_places(cluster.workers, threads))
+        else:
+            self._setup = Setup(str(cluster), made_by)
+        base = tempfile.gettempdir()
+        folder = tempfile.mkdtemp(prefix="iosched-ray-", dir=base if len(base) <= _MOST_PATH else "/tmp")
+        self._child = _child(Path(folder), cluster)
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._lines.put(encoded(self._setup))
@@ -138,13 +141,6 @@ def _reason(code: int) -> str:
     signal = -code if code < 0 else code - 128
     how = f"was killed by signal {signal}" if signal > 0 else f"ended with code {code}"
     return f"the process that talks to Ray {how}"
-
-
-def _setup(cluster: Cluster, threads: int | None, made_by: str) -> Setup:
-    places = local_places(cluster.workers, threads) if isinstance(cluster, LocalCluster) else ()
-    base = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="iosched-ray-", dir=base if len(base) <= _MOST_PATH else "/tmp")
-    return Setup(str(cluster) if isinstance(cluster, RunningCluster) else None, made_by, folder, places)
 
 
 def _child(folder: Path, cluster: Cluster) -> Popen[bytes]:

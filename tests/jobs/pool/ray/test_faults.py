@@ -17,7 +17,7 @@ from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.jobs.optimize_task import optimize_on
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.ray.cores import local_places
+from iosched.jobs.pool.ray.places import local_places
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.models.load import load_model

@@ -13,7 +13,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from iosched.jobs.pool.ray import child
 from iosched.jobs.pool.ray.child import Workers
-from iosched.jobs.pool.ray.nodes import Node
+from iosched.jobs.pool.ray.places import Node
 from iosched.jobs.pool.transport import Event, Lost, Place, Said, Send, Start
 
 PLACE = Place("box", "10.0.0.1", "cpu")
