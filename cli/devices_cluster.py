@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,8 @@ def print_cluster(text: str, *, as_json: bool) -> None:
         return
     for node in dict.fromkeys(each.place.node for each in found):
         there = [each for each in found if each.place.node == node]
-        print_pairs(f"{node} ({there[0].place.address})", _rows(there), to_stderr=False)
-
-
-def _rows(there: Sequence[Surveyed]) -> list[tuple[str, str]]:
-    return [(each.place.device, _line(each)) for each in there]
+        rows = [(each.place.device, _line(each)) for each in there]
+        print_pairs(f"{node} ({there[0].place.address})", rows, to_stderr=False)
 
 
 def _line(each: Surveyed) -> str:

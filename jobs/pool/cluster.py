@@ -82,16 +82,6 @@ class PoolObserver(Protocol):
         ...
 
 
-class Silence:
-    """An observer that ignores all events."""
-
-    def note(self, text: str) -> None:
-        """Does nothing."""
-
-    def status(self, status: PoolStatus) -> None:
-        """Does nothing."""
-
-
 class ClusterPool:
     """Runs tasks on the workers of a cluster; see `Pool`. A context manager.
 
@@ -106,10 +96,10 @@ class ClusterPool:
         self,
         connect: Callable[[], Transport],
         path: Path | None,
-        observer: PoolObserver | None = None,
+        observer: PoolObserver,
         timeouts: Timeouts | None = None,
     ) -> None:
-        self._connect, self._observer = connect, observer or Silence()
+        self._connect, self._observer = connect, observer
         self._timeouts = timeouts or Timeouts()
         self._writer, self._log = RowWriter(path), RowLog()
         self._slots = WorkerSlots(self._send, self._observer.note)
@@ -400,9 +390,7 @@ class ClusterPool:
         return PoolStatus(workers, self._tasks.scheduler.waiting(), self._tasks.n_done, tuple(self._slots.losses))
 
 
-def cluster_pool(
-    cluster: str, profile_db: Path | None, threads: int | None, observer: PoolObserver | None = None
-) -> ClusterPool:
+def cluster_pool(cluster: str, profile_db: Path | None, threads: int | None, observer: PoolObserver) -> ClusterPool:
     """Creates the pool of a cluster. Entering the pool connects to the cluster; leaving it stops the workers.
 
     Args:

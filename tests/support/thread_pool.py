@@ -60,7 +60,7 @@ class ThreadPool(ClusterPool):
         self.poison: set[int] = set()
         self.on_submit: Callable[[Task[Any]], object] = lambda task: None
         self._n_begun = 0
-        super().__init__(lambda: self.connect(), path, _Kept(self.notes, self.shown), timeouts)
+        super().__init__(lambda: self.connect(), path, Kept(self.notes, self.shown), timeouts)
 
     @property
     def transport(self) -> ThreadTransport:
@@ -107,7 +107,9 @@ class ThreadPool(ClusterPool):
             transport.kill(worker)
 
 
-class _Kept:
+class Kept:
+    """An observer that keeps what it is told."""
+
     def __init__(self, notes: list[str], shown: list[PoolStatus]) -> None:
         self.note, self.status = notes.append, shown.append
 

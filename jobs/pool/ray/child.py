@@ -7,8 +7,10 @@ driver dies.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import signal
 import threading
 import time
 from collections import OrderedDict
@@ -33,6 +35,7 @@ from iosched.jobs.pool.ray.reach import check, known_address, patiently, reason,
 from iosched.jobs.pool.ray.transport import Setup, encoded
 from iosched.jobs.pool.transport import Event, Lost, Place, Send, Start
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOK_S = 1.0
 CONNECT_S = 60.0
 SILENCE_S = 10.0
@@ -269,5 +272,6 @@ class Child:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the supervisor, so that the driver notices
     pipes = Channel()
     Child(msgspec.json.decode(pipes.inlet.readline(), type=Setup), pipes).run()

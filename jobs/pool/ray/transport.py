@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import signal
 import sys
 import tempfile
 import threading
@@ -131,6 +132,9 @@ class RayTransport:
                 self._events.put(event)
         self._child.terminate()
         code = self._child.wait()
+        if code < 0:  # the supervisor was killed, and the child with it
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
         is_local = self._setup.address is None
         self._events.put(Unreached(said or _reason(code), has_ended=is_local and code >= 0))
         self._lines.put(None)
@@ -138,8 +142,8 @@ class RayTransport:
 
 def _reason(code: int) -> str:
     """Explains an exit code of the supervisor, which passes on a signal that killed the child as a shell does."""
-    signal = -code if code < 0 else code - 128
-    how = f"was killed by signal {signal}" if signal > 0 else f"ended with code {code}"
+    number = -code if code < 0 else code - 128
+    how = f"was killed by signal {number}" if number > 0 else f"ended with code {code}"
     return f"the process that talks to Ray {how}"
 
 

@@ -26,7 +26,7 @@ from thread_cluster import (
     toy_task,
     toys,
 )
-from thread_pool import ThreadPool, thread_pool
+from thread_pool import Kept, ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.cluster import ClusterPool
@@ -435,7 +435,7 @@ def test_a_database_that_cannot_be_used_is_told_before_a_cluster_is_asked_for(pa
 
 
 def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
-    with pytest.raises(DeviceError, match="Ray is not installed"), ClusterPool(_cannot, path):
+    with pytest.raises(DeviceError, match="Ray is not installed"), ClusterPool(_cannot, path, Kept([], [])):
         raise AssertionError("there is none")
 
     def unreached() -> ThreadTransport:
@@ -444,7 +444,7 @@ def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
         found.lose("no cluster there")
         return found
 
-    with pytest.raises(DeviceError, match="no cluster there"), ClusterPool(unreached, path):
+    with pytest.raises(DeviceError, match="no cluster there"), ClusterPool(unreached, path, Kept([], [])):
         raise AssertionError("there is none")
 
 

@@ -16,6 +16,7 @@ from clusters import PATIENCE_S, surroundings
 from clusters import soon as soon_at_all
 from slept_worker import slept_task
 from thread_cluster import KEY
+from thread_pool import Kept
 
 from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.ray.address import LocalCluster
@@ -43,7 +44,7 @@ def pool_on(path: Path) -> Iterator[ClusterPool]:
     def connect() -> RayTransport:
         return RayTransport(LocalCluster(WORKERS), made_by=SLEPT)
 
-    with ClusterPool(connect, path) as pool:
+    with ClusterPool(connect, path, Kept([], [])) as pool:
         yield pool
 
 

@@ -58,6 +58,16 @@ def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
 
 
 @pytest.mark.slow
+def test_the_child_ends_with_its_supervisor() -> None:
+    with driver(LOCAL) as found:
+        found.places()
+        session.kill(found.transport.pid, found.transport.pid)
+        told = "the process that talks to Ray was killed by signal 9"
+        assert found.next(Unreached) == Unreached(told, has_ended=False)
+        assert is_gone(found.transport.pid)
+
+
+@pytest.mark.slow
 def test_nothing_is_left_where_the_driver_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
