@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from iosched.jobs.pool import messages, transport
-from iosched.jobs.pool.messages import Asked, Done, Facts, Failed, Measured, Opened, Progress, Step, Unusable
+from iosched.jobs.pool.messages import Done, Facts, Failed, Measured, Unusable
 from iosched.jobs.pool.ray.address import parse_cluster
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.rows import RowLog, RowWriter, family_of, is_of_gpu
 from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
 from iosched.jobs.pool.task import POLL_S, Budget, How, Pending, Target, Task
-from iosched.jobs.pool.task_registry import Submitted, TaskRegistry, what_of
+from iosched.jobs.pool.task_registry import TaskRegistry, what_of
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost, Places, Said, Send, Transport, Unreached
-from iosched.jobs.pool.worker_slots import ActiveWorker, WorkerSlots
+from iosched.jobs.pool.worker_slots import WorkerSlots
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
@@ -295,18 +295,8 @@ class ClusterPool:
                 self._slots.proved(worker)
                 if (end := self._tasks.take(said, worker, now_s)) is not None:
                     self._ends.append((self._writer.n_added, end))
-            elif (submitted := self._tasks.task_of(said.call, worker)) is not None:
-                self._receive_report(submitted, said, active, now_s)
-
-    def _receive_report(
-        self, of: Submitted, said: Asked | Opened | Progress | Step, active: ActiveWorker, now_s: float
-    ) -> None:
-        if isinstance(said, Asked):
-            self._tasks.ask(of, said, active.facts.key, now_s)
-        elif not isinstance(said, Opened):
-            of.task.on_said(said)
-        elif of.task.budget is not None:
-            of.task.budget.open(now_s)
+            else:
+                self._tasks.report(said, worker, active.facts.key, now_s)
 
     def _add_worker(self, worker: str, facts: Facts, now_s: float) -> None:
         """Adds a worker that has described itself, if it is usable."""

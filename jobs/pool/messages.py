@@ -189,7 +189,8 @@ class Unusable(_Message, frozen=True, tag="unusable"):
     reason: str
 
 
-SaidMessage = Facts | Opened | Measured | Progress | Step | Asked | Done | Failed | Unusable
+Report = Opened | Progress | Step | Asked
+SaidMessage = Facts | Measured | Report | Done | Failed | Unusable
 ToldMessage = Call | Known | Stop
 prepare(*get_args(SaidMessage), *get_args(ToldMessage))
 

@@ -138,15 +138,25 @@ class TaskRegistry:
             if is_whole and submitted.stop is not None:
                 self._tell(call, messages.Stop(call=call.number, how=submitted.stop), None)
 
-    def task_of(self, number: int, worker: str) -> Submitted | None:
-        """Returns the task of an assignment; None if the worker does not have it, or the task has ended."""
-        call = self.scheduler.assignments.get(number)
-        if call is None or call.worker != worker:
-            return None
-        return next((task for task in call.open.values() if isinstance(task, Submitted)), None)
+    def report(self, said: messages.Report, worker: str, device: str, now_s: float) -> None:
+        """Handles a worker's report about an assignment, unless the worker does not have it or its task has ended.
 
-    def ask(self, submitted: Submitted, asked: messages.Asked, device: str, now_s: float) -> None:
-        """Queues a round of questions of a task's search for the workers of a device."""
+        Args:
+            device: the device of the workers that may answer questions.
+        """
+        call = self.scheduler.assignments.get(said.call)
+        if call is None or call.worker != worker:
+            return
+        for submitted in [task for task in call.open.values() if isinstance(task, Submitted)]:
+            if isinstance(said, messages.Asked):
+                self._ask(submitted, said, device, now_s)
+            elif not isinstance(said, messages.Opened):
+                submitted.task.on_said(said)
+            elif submitted.task.budget is not None:
+                submitted.task.budget.open(now_s)
+
+    def _ask(self, submitted: Submitted, asked: messages.Asked, device: str, now_s: float) -> None:
+        """Queues a round of questions of a task's search."""
         opening = asked.opening
         group = f"{submitted.sent.file} {json.dumps(opening, sort_keys=True)}"
         about = (messages.QUESTIONS, group, True, asked.call)
