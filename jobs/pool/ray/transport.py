@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -76,8 +77,8 @@ class RayTransport:
         else:
             self._setup = Setup(str(cluster), made_by)
         base = tempfile.gettempdir()
-        folder = tempfile.mkdtemp(prefix="iosched-ray-", dir=base if len(base) <= _MOST_PATH else "/tmp")
-        self._child = _child(Path(folder), cluster)
+        self._folder = Path(tempfile.mkdtemp(prefix="iosched-ray-", dir=base if len(base) <= _MOST_PATH else "/tmp"))
+        self._child = _child(self._folder, cluster)
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._lines.put(encoded(self._setup))
@@ -135,6 +136,7 @@ class RayTransport:
         if code < 0:  # the supervisor was killed, and the child with it
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
+            shutil.rmtree(self._folder, ignore_errors=True)
         is_local = self._setup.address is None
         self._events.put(Unreached(said or _reason(code), has_ended=is_local and code >= 0))
         self._lines.put(None)

@@ -61,10 +61,12 @@ def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
 def test_the_child_ends_with_its_supervisor() -> None:
     with driver(LOCAL) as found:
         found.places()
+        folder = Path(f"/proc/{found.transport.pid}/cwd").readlink()
         session.kill(found.transport.pid, found.transport.pid)
         told = "the process that talks to Ray was killed by signal 9"
         assert found.next(Unreached) == Unreached(told, has_ended=False)
         assert is_gone(found.transport.pid)
+        assert not folder.exists()
 
 
 @pytest.mark.slow
