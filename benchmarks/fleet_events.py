@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler, WorkerInfo
+from iosched.jobs.pool.scheduling import Assignment, Decisions, ScheduledWorker, Scheduler
 from iosched.jobs.pool.task_queue import QueuedTask
 
 MESSAGE_S = 0.05
@@ -173,7 +173,7 @@ class Simulation:
     def _start(self, place: int, speed: float) -> None:
         name = f"worker-{len(self._workers)}"
         self._workers[name] = _Worker(place, speed)
-        self._scheduler.join(WorkerInfo(name, (DEVICE,), name))
+        self._scheduler.join(ScheduledWorker(name, (DEVICE,), name))
         if self._cluster.lost_an_hour:
             self._after(self._lives.expovariate(self._cluster.rate_s), lambda: self._die(name))
 
@@ -257,9 +257,9 @@ class Simulation:
         self.outcome.late += len(self._scheduler.late(self._now_s))
         self._after(TICK_S, self._tick)
 
-    def _count_failed(self, loss: Loss) -> None:
+    def _count_failed(self, decisions: Decisions) -> None:
         """Tasks that failed count as evaluated: a study knows them as failures, and goes on."""
-        for _ in loss.failed:
+        for _ in decisions.failed:
             self.outcome.failed += 1
             self._closed()
 

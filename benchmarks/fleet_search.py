@@ -32,11 +32,10 @@ from clusters import surroundings
 from sleeping_worker import WARMING
 
 from iosched.jobs.matrix_cells import SEARCH, Search, Searched
-from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray import transport as ray_transport
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
-from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.pool.task import Pending, Task
 from iosched.jobs.pool.transport import Place
 from iosched.models.errors import ExecutionError

@@ -33,8 +33,7 @@ from fleet_events import (
 from testbed import markdown_table, write_results, zoo_model
 
 from iosched.jobs.optimize_task import Optimize
-from iosched.jobs.pool.messages import Call, Known, Measured, SentModel, encoded
-from iosched.jobs.pool.prefetch import Questions
+from iosched.jobs.pool.messages import Call, Known, Measured, Questions, SentModel, encoded
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import device_key

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_events import Cluster, Generations, Outcome, Simulation, SteadyState, lognormal_s
+from fleet_search import Notes
 from fleet_simulation import page_with_table
 from testbed import markdown_table, write_results
 
@@ -111,7 +112,7 @@ def pool_of(workers: int) -> Iterator[tuple[ClusterPool, Passed]]:
     with (
         tempfile.TemporaryDirectory() as folder,
         surroundings(Path(folder)),
-        ClusterPool(lambda: Counted(workers, passed), Path(folder) / "profile.sqlite") as pool,
+        ClusterPool(lambda: Counted(workers, passed), Path(folder) / "profile.sqlite", Notes()) as pool,
     ):
         until = time.monotonic() + UP_S
         done(pool, [pool.submit(job(0, WARM_S))], UP_S)

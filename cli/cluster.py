@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress
 
-    from iosched.jobs.pool.cluster import ClusterPool
-    from iosched.jobs.pool.status import PoolStatus
+    from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 
 R = TypeVar("R")
 
@@ -85,9 +84,17 @@ class ClusterView:
         else:
             click.echo(printable(text), err=True)
 
-    def paused(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def paused(self) -> Iterator[None]:
         """A context in which nothing is drawn, so that a question can be asked on the terminal."""
-        return nullcontext() if self._live is None else _stopped(self._live)
+        if self._live is None:
+            yield
+            return
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
 
     @contextmanager
     def drawn(self, console: Console) -> Iterator[None]:
@@ -100,15 +107,6 @@ class ClusterView:
         self._live = Live(self, console=console, transient=True, refresh_per_second=2)
         with self._live:
             yield
-
-
-@contextmanager
-def _stopped(live: Live) -> Iterator[None]:
-    live.stop()
-    try:
-        yield
-    finally:
-        live.start()
 
 
 def lines_of(status: PoolStatus | None) -> list[str]:
@@ -163,7 +161,7 @@ def with_pool(
         DeviceError: there is no such cluster, or Ray is not installed.
         And what `do` raises.
     """
-    from iosched.jobs.pool.opening import cluster_pool
+    from iosched.jobs.pool.cluster import cluster_pool
 
     with cluster_view() as view, cluster_pool(cluster, profile_db, threads, view) as pool:
         view.begin(budget_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from iosched.cli.json_objects import json_object
@@ -27,22 +27,19 @@ def print_cluster(text: str, *, as_json: bool) -> None:
         DeviceError: Ray is not installed, or there is no such cluster.
     """
     from iosched.jobs.pool.ray.address import parse_cluster
-    from iosched.jobs.pool.ray.transport import opened
+    from iosched.jobs.pool.ray.transport import RayTransport
     from iosched.jobs.pool.survey import survey
 
     cluster = parse_cluster(text)
-    with opened(cluster) as transport:
+    with closing(RayTransport(cluster)) as transport:
         found = survey(transport, _PATIENCE_S)
     if as_json:
         emit_json({"cluster": str(cluster), "devices": [_plain(each) for each in found]})
         return
     for node in dict.fromkeys(each.place.node for each in found):
         there = [each for each in found if each.place.node == node]
-        print_pairs(f"{node} ({there[0].place.address})", _rows(there), to_stderr=False)
-
-
-def _rows(there: Sequence[Surveyed]) -> list[tuple[str, str]]:
-    return [(each.place.device, _line(each)) for each in there]
+        rows = [(each.place.device, _line(each)) for each in there]
+        print_pairs(f"{node} ({there[0].place.address})", rows, to_stderr=False)
 
 
 def _line(each: Surveyed) -> str:

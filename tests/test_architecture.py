@@ -44,7 +44,7 @@ PARTS = {
 LIBRARIES = {
     "click": ("iosched.cli",),
     "rich": ("iosched.cli",),
-    "ray": ("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.actor", "iosched.jobs.pool.ray.workers"),
+    "ray": ("iosched.jobs.pool.ray.child", "iosched.jobs.pool.ray.actor"),
 }
 NOT_IN_THE_SCHEDULER = ("onnx", "onnxruntime", "cupy", "click", "rich")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SUPERVISOR = Path(__file__).parents[1] / "supervisor.py"
 _POLL_S = 0.1
 _KEPT_NBYTES = 2**18
 _MOST_NBYTES = 2**26

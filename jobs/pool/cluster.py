@@ -10,24 +10,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from iosched.jobs.pool import messages, transport
-from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.messages import Asked, Done, Facts, Failed, Measured, Opened, Progress, Step, Unusable
-from iosched.jobs.pool.row_writer import RowWriter
-from iosched.jobs.pool.rows import RowLog, family_of, is_of_gpu
-from iosched.jobs.pool.scheduling import Assignment, WorkerInfo
-from iosched.jobs.pool.status import PoolObserver, PoolStatus, Silence, WorkerStatus
-from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
-from iosched.jobs.pool.task_registry import Submitted, TaskRegistry, what_of
+from iosched.jobs.pool.messages import Done, Facts, Failed, Measured, Unusable
+from iosched.jobs.pool.ray.address import parse_cluster
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.rows import RowLog, RowWriter, family_of, is_of_gpu
+from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
+from iosched.jobs.pool.task import POLL_S, Budget, How, Pending, Target, Task
+from iosched.jobs.pool.task_registry import TaskRegistry, what_of
 from iosched.jobs.pool.timeouts import Timeouts
-from iosched.jobs.pool.transport import Lost, ModelFile, Places, Reached, Said, Send, Transport, Unreached
-from iosched.jobs.pool.worker_slots import ActiveWorker, WorkerSlots
+from iosched.jobs.pool.transport import Lost, Places, Said, Send, Transport, Unreached
+from iosched.jobs.pool.worker_slots import WorkerSlots
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
@@ -39,20 +37,49 @@ _MAX_RECONNECT_S = 30.0
 
 
 @dataclass(frozen=True)
-class ClusterTimeouts:
-    """Timeouts of the driver, in seconds.
+class WorkerStatus:
+    """A running worker.
 
     Attributes:
-        scheduling: see `Timeouts`.
-        without_s: how long tasks wait for a worker of their device before they fail.
-        reconnect_s: delay before the pool opens another transport; doubles with each attempt.
-        ending_s: time for the processes of a score command to end after their worker has ended.
+        node: address of its machine.
+        device: "cpu", or the key of a GPU.
+        doing: the current task, such as "optimize resnet50"; empty if idle.
+        done: number of completed assignments.
     """
 
-    scheduling: Timeouts = field(default_factory=Timeouts)
-    without_s: float = 180.0
-    reconnect_s: float = 1.0
-    ending_s: float = 8.0
+    name: str
+    node: str
+    device: str
+    doing: str
+    done: int
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """A snapshot of a pool.
+
+    Attributes:
+        waiting: number of queued tasks, including questions of searches.
+        done: number of answered tasks.
+        lost: one line per lost worker.
+    """
+
+    workers: tuple[WorkerStatus, ...] = ()
+    waiting: int = 0
+    done: int = 0
+    lost: tuple[str, ...] = ()
+
+
+class PoolObserver(Protocol):
+    """Receives the events of a pool."""
+
+    def note(self, text: str) -> None:
+        """Reports an event, such as a new or lost worker, in one line."""
+        ...
+
+    def status(self, status: PoolStatus) -> None:
+        """Reports a change of status."""
+        ...
 
 
 class ClusterPool:
@@ -69,19 +96,18 @@ class ClusterPool:
         self,
         connect: Callable[[], Transport],
         path: Path | None,
-        observer: PoolObserver | None = None,
-        timeouts: ClusterTimeouts | None = None,
+        observer: PoolObserver,
+        timeouts: Timeouts | None = None,
     ) -> None:
-        self._connect, self._observer = connect, observer or Silence()
-        self._timeouts = timeouts or ClusterTimeouts()
+        self._connect, self._observer = connect, observer
+        self._timeouts = timeouts or Timeouts()
         self._writer, self._log = RowWriter(path), RowLog()
         self._slots = WorkerSlots(self._send, self._observer.note)
-        self._tasks = TaskRegistry(self._timeouts.scheduling, self._message, self._unseen)
+        self._tasks = TaskRegistry(self._timeouts, self._message, self._unseen)
         self._ends: list[tuple[int, Callable[[], None]]] = []  # (row count to wait for, action)
         self._removals: list[tuple[float, Callable[[float], None]]] = []  # (time, action)
         self._transport: Transport | None = None
         self._events: deque[transport.Event] = deque()
-        self._was_reached = False
         self._connect_at_s = self._next_period_s = 0.0
         self._reconnect_s = self._timeouts.reconnect_s
         self._unserved_since: dict[str, float] = {}
@@ -103,15 +129,8 @@ class ClusterPool:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the cluster's devices."""
-        return self._slots.devices
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """Resolves the value of `--device`. "auto" prefers a GPU; CPUs simulate a GPU that the cluster does not have.
@@ -119,7 +138,7 @@ class ClusterPool:
         Raises:
             UsageError: the cluster has no such device and cannot simulate it.
         """
-        there = sorted(self.devices, key=lambda device: (device == "cpu", device))
+        there = sorted(self._slots.devices, key=lambda device: (device == "cpu", device))
         wanted, gpu = text.strip().lower(), gpu_named(text)
         if wanted == "auto" and there:
             wanted = there[0]
@@ -235,15 +254,14 @@ class ClusterPool:
         try:
             self._transport = self._connect()
         except IoschedError as error:
-            if not self._was_reached:
+            if not self._slots.is_known:
                 raise
             self._observer.note(f"the cluster is not reached: {error}")
 
     def _handle(self, event: transport.Event, now_s: float) -> None:
         match event:
-            case Reached():
-                self._was_reached, self._reconnect_s = True, self._timeouts.reconnect_s
             case Places(places):
+                self._reconnect_s = self._timeouts.reconnect_s
                 self._slots.change(places)
                 self._next_period_s = 0.0
             case Lost(worker, reason, has_ended):
@@ -275,30 +293,20 @@ class ClusterPool:
             elif isinstance(said, Done | Failed):
                 active.done += 1
                 self._slots.proved(worker)
-                self._ends.append((self._writer.n_added, self._tasks.take(said, worker, now_s)))
-            elif (submitted := self._tasks.task_of(said.call, worker)) is not None:
-                self._receive_report(submitted, said, active, now_s)
-
-    def _receive_report(
-        self, of: Submitted, said: Asked | Opened | Progress | Step, active: ActiveWorker, now_s: float
-    ) -> None:
-        if isinstance(said, Asked):
-            self._tasks.ask(of, said, active.facts.key, now_s)
-        elif not isinstance(said, Opened):
-            of.task.on_said(said)
-        elif of.task.budget is not None:
-            of.task.budget.open(now_s)
+                if (end := self._tasks.take(said, worker, now_s)) is not None:
+                    self._ends.append((self._writer.n_added, end))
+            else:
+                self._tasks.report(said, worker, active.facts.key, now_s)
 
     def _add_worker(self, worker: str, facts: Facts, now_s: float) -> None:
         """Adds a worker that has described itself, if it is usable."""
         active = self._slots.arrive(worker, facts, now_s)
         if active is None:
             return
-        if not self._log.has(family := family_of(facts.key)):
-            self._log.begin(family, self._writer.all_rows())
+        self._log.begin(family_of(facts.key), self._writer.all_rows)
         self._writer.add(self._log.add(facts.yardstick, None))
         side = "cpu" if facts.device == "cpu" else "gpu"
-        self._tasks.scheduler.join(WorkerInfo(worker, (facts.device, facts.key), active.place.node, side))
+        self._tasks.scheduler.join(ScheduledWorker(worker, (facts.device, facts.key), active.place.node, side))
 
     def _disconnect(self, reason: str, now_s: float, *, has_ended: bool) -> None:
         """Handles the end of the transport. All workers are lost, without blame for their tasks."""
@@ -308,7 +316,7 @@ class ClusterPool:
         for worker in list(self._slots.active):
             self._remove(worker, now_s, reason, has_ended=has_ended)
         self._slots.clear()
-        if not self._was_reached:
+        if not self._slots.is_known:
             raise DeviceError(reason)
         self._connect_at_s = now_s + self._reconnect_s
         self._observer.note(f"the cluster is not reached any more ({reason}); trying again")
@@ -357,8 +365,8 @@ class ClusterPool:
         while self._ends and self._ends[0][0] <= self._writer.n_written:
             self._ends.pop(0)[1]()
 
-    def _message(self, call: Assignment, message: messages.ToldMessage, file: ModelFile | None) -> None:
-        self._send(Send(call.worker, messages.encoded(message), file))
+    def _message(self, call: Assignment, message: messages.ToldMessage, model: str | None) -> None:
+        self._send(Send(call.worker, messages.encoded(message), model))
 
     def _send(self, command: transport.Command) -> None:
         if self._transport is not None:
@@ -366,19 +374,24 @@ class ClusterPool:
 
     def _now(self) -> PoolStatus:
         workers = tuple(
-            WorkerStatus(
-                name,
-                active.place.address,
-                active.facts.device,
-                active.facts.name,
-                self._tasks.doing(name),
-                active.done,
-            )
+            WorkerStatus(name, active.place.address, active.facts.device, self._tasks.doing(name), active.done)
             for name, active in self._slots.active.items()
         )
-        calls = self._tasks
-        numbers = (calls.scheduler.waiting(), calls.n_under_way(), calls.n_done)
-        return PoolStatus(workers, *numbers, tuple(self._slots.losses))
+        return PoolStatus(workers, self._tasks.scheduler.waiting(), self._tasks.n_done, tuple(self._slots.losses))
+
+
+def cluster_pool(cluster: str, profile_db: Path | None, threads: int | None, observer: PoolObserver) -> ClusterPool:
+    """Creates the pool of a cluster. Entering the pool connects to the cluster; leaving it stops the workers.
+
+    Args:
+        profile_db: the profile database for all measurements; by default the user's.
+        threads: threads per CPU worker of a local cluster; None for as many as possible.
+
+    Raises:
+        UsageError: `cluster` is invalid, or the file is not a profile database.
+    """
+    wanted = parse_cluster(cluster)
+    return ClusterPool(lambda: RayTransport(wanted, threads), profile_db or default_path(), observer)
 
 
 def _rows_of_gpus(profile_db: Path | None) -> messages.Rows:

@@ -45,33 +45,22 @@ def read(text: bytes, kind: type[T]) -> T:
     try:
         if len(text) > LONGEST:
             raise ValueError(f"it is longer than {LONGEST:,} bytes")
-        return taken(msgspec.json.decode(text), kind, is_marked=True)
-    except (ValueError, RecursionError, OverflowError) as error:  # of msgspec too
+        plain = _replaced(msgspec.json.decode(text), _unmarked)
+    except (ValueError, RecursionError) as error:  # of msgspec too
         raise broken(error) from error
-
-
-def taken(plain: object, kind: type[T], *, is_marked: bool = False) -> T:
-    """Converts plain dictionaries and lists to a value of type `kind`.
-
-    Args:
-        is_marked: whether non-finite numbers are still in the form that `written` produces.
-
-    Raises:
-        ValueError: the data is not a valid `kind`, or a number mark is invalid.
-    """
-    prepare(kind)
-    return msgspec.convert(_replaced(plain, _unmarked) if is_marked else plain, kind)
+    return read_as(plain, kind)
 
 
 def read_as(plain: object, kind: type[T]) -> T:
-    """Converts untrusted plain data to a value of type `kind`.
+    """Converts untrusted plain dictionaries and lists to a value of type `kind`.
 
     Raises:
         ExecutionError: the data is not a valid `kind`.
     """
+    prepare(kind)
     try:
-        return taken(plain, kind)
-    except ValueError as error:
+        return msgspec.convert(plain, kind)
+    except (ValueError, RecursionError, OverflowError) as error:
         raise broken(error) from error
 
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.open_model import NOTHING_LENT, Lent, profile_database
-from iosched.jobs.pool.budget import Budget
+from iosched.jobs.open_model import profile_database
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
-from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.settings import OptimizeSettings
-from iosched.models.export import write_model
+from iosched.jobs.pool.task import POLL_S, Budget, Context, How, Pending, Pool, Target, Task
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.scheduler.cost import Prefetchable
 
 R = TypeVar("R")
 
@@ -31,7 +25,7 @@ _LOCAL = "this machine"
 """The only worker. Tasks for different devices run one after another."""
 
 
-class LocalPool:
+class LocalPool(Pool):
     """Runs tasks on this machine; see `Pool`. A context manager that closes open models.
 
     Args:
@@ -39,8 +33,6 @@ class LocalPool:
         guard: a context to run each task in.
         interrupt: tells tasks that check it to stop once the user has interrupted.
     """
-
-    n_spare = 0
 
     def __init__(
         self,
@@ -60,25 +52,13 @@ class LocalPool:
     def __enter__(self) -> LocalPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """Resolves the value of `--device`; see `resolve`."""
         del profile_db, may_simulate
         return Target(resolve(text).info.key, text, _LOCAL)
-
-    def count(self, device: str) -> int:
-        """Returns 1."""
-        del device
-        return 1
-
-    def n_up(self, devices: Iterable[str]) -> int:
-        """Returns 1."""
-        del devices
-        return 1
 
     def budget(self, seconds: float | None) -> Budget | None:
         """Creates a job's budget, which starts now."""
@@ -98,9 +78,10 @@ class LocalPool:
         task, first.began_s = first.task, time.monotonic()
         try:
             with self._guard(task):
-                first.fulfil(task.kind.do(task.work, _LocalContext(self, first)))
+                result = task.kind.do(task.work, _LocalContext(self, first))
+            first.set_result(result)
         except Exception as error:  # noqa: BLE001 - `Pending.result` raises it
-            first.fail(error)
+            first.set_exception(error)
         finally:
             self._running = self._how = None
 
@@ -110,7 +91,7 @@ class LocalPool:
             self._how = how
         elif pending in self._waiting:
             self._waiting.remove(pending)
-            pending.fail(InterruptedTaskError("interrupted"))
+            pending.set_exception(InterruptedTaskError("interrupted"))
 
     def stopped(self) -> How | None:
         """How the running task is to stop; None while it is to continue."""
@@ -131,42 +112,18 @@ class LocalPool:
 
 
 @dataclass(frozen=True, eq=False)
-class _LocalContext:
+class _LocalContext(Context):
     """The `Context` of a task on this machine."""
 
     pool: LocalPool
     pending: Pending[Any]
 
     @property
-    def observer(self) -> Observer:
-        return Silence()
-
-    @property
-    def interrupt(self) -> Interrupt:
-        return Uninterrupted()
-
-    @property
     def model(self) -> Model:
         return self.pending.task.model
 
-    def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
-        return asked
-
     def opened(self, device: str, asked: OpenSettings) -> OpenModel:
         return self.pool.opened(device, self.model, asked)
-
-    def lent(self, opening: OpenSettings) -> Lent:
-        del opening
-        return NOTHING_LENT
-
-    def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
-    ) -> Prefetchable | None:
-        del opening, model, is_over
-        return None
-
-    def write(self, path: Path) -> None:
-        write_model(self.model.proto, self.model.weights, path)
 
     def stopped(self) -> How | None:
         return self.pool.stopped()

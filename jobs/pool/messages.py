@@ -21,9 +21,13 @@ from iosched.models import errors
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.tables import Row, values_of
 from iosched.scheduler.document_format import Digest
 from iosched.scheduler.questions import Question
+
+QUESTIONS = "questions"
+"""The kind of packets, assignments that answer questions of another worker's search."""
 
 Rows = tuple[Row, ...]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
@@ -73,6 +77,13 @@ class Call(_Message, frozen=True, tag="call"):
     asks: bool = False
 
 
+class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The input of a packet: questions about a model that is opened with these settings."""
+
+    opening: OpenSettings
+    questions: tuple[Question, ...] = ()
+
+
 class Known(_Message, frozen=True, tag="known"):
     """Rows that answer a round of questions. The search measures unanswered questions itself."""
 
@@ -101,7 +112,6 @@ class Facts(_Message, frozen=True, tag="facts"):
         name: the product name of the device.
         key: the device key in the profile database, for searches with default settings.
         threads: number of processor threads in use.
-        cores: numbers of the processors that the worker may run on.
         yardstick: rows measured at startup; on a CPU they include the calibration kernel's row.
         disturbed_by: the interference during each attempt to measure the probe model; empty on a quiet machine.
     """
@@ -111,7 +121,6 @@ class Facts(_Message, frozen=True, tag="facts"):
     name: str
     key: str
     threads: Count
-    cores: tuple[Count, ...] = ()
     yardstick: Rows = ()
     disturbed_by: tuple[str, ...] = ()
 
@@ -180,7 +189,8 @@ class Unusable(_Message, frozen=True, tag="unusable"):
     reason: str
 
 
-SaidMessage = Facts | Opened | Measured | Progress | Step | Asked | Done | Failed | Unusable
+Report = Opened | Progress | Step | Asked
+SaidMessage = Facts | Measured | Report | Done | Failed | Unusable
 ToldMessage = Call | Known | Stop
 prepare(*get_args(SaidMessage), *get_args(ToldMessage))
 

@@ -18,7 +18,6 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import MOST_TRIES
 from iosched.profiler.store.tables import Row, StageRow, YardstickRow
-from iosched.runtime.cores import allowed_cpus
 from iosched.scheduler.cost import Disturbable
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -57,7 +56,6 @@ def probed(device: ProfiledDevice, settings: OpenSettings, threads: int) -> Fact
         name=device.info.name,
         key=key,
         threads=threads,
-        cores=allowed_cpus(),
         yardstick=tuple(row for row in rows if isinstance(row, YardstickRow)),
         disturbed_by=tuple(disturbed),
     )

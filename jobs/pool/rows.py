@@ -1,13 +1,22 @@
-"""Tracks which rows of the profile database each worker has received."""
+"""Measured rows: which of them each worker has received, and writing them to the profile database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from iosched.jobs.pool.messages import Rows
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row, YardstickRow
+
+_RETRY_S = 0.5
+_LAST_S = 60.0
+"""How long `close` retries while the database is locked or the disk is full."""
 
 
 def is_of_gpu(row: Row) -> bool:
@@ -44,14 +53,11 @@ class RowLog:
         self._yardsticks: set[str] = set()
         self._read: dict[tuple[str, str], int] = {}
 
-    def has(self, family: str) -> bool:
-        """Whether `begin` was called for a family."""
-        return family in self._logs
-
-    def begin(self, family: str, rows: Sequence[Row]) -> None:
-        """Adds the rows of a family that the database has at the start."""
-        self._logs[family] = []
-        self.add([row for row in rows if family_of(row.device) == family], None)
+    def begin(self, family: str, read: Callable[[], Sequence[Row]]) -> None:
+        """Adds the rows of a family that the database has, when its first worker starts."""
+        if family not in self._logs:
+            self._logs[family] = []
+            self.add([row for row in read() if family_of(row.device) == family], None)
 
     def add(self, rows: Sequence[Row], worker: str | None) -> Rows:
         """Adds a worker's rows; returns those to write to the database."""
@@ -67,3 +73,86 @@ class RowLog:
         position = self._read.get((worker, family), 0)
         self._read[worker, family] = len(log)
         return tuple(row for row, source in log[position:] if source != worker)
+
+
+class RowWriter:
+    """Writes on its own thread, so that a locked database does not block the driver.
+
+    Attributes:
+        n_added: number of added rows.
+        n_written: number of rows in the database.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Opens the database.
+
+        Raises:
+            UsageError: the file is not a profile database.
+            DeviceError: another process keeps it locked.
+        """
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, "profile database")
+        self._database = self._thread.submit(ProfileDatabase, path).result()
+        self._rows: Rows = ()
+        self._writing: Future[int] | None = None
+        self._again_s = 0.0
+        self._is_closed = False
+        self.n_added = self.n_written = 0
+
+    def all_rows(self) -> Rows:
+        """Returns all rows. A file is read over a separate connection, so that pending writes do not block."""
+        if self._path is None:
+            return self._thread.submit(lambda: tuple(self._database.rows())).result()
+        with ProfileDatabase(self._path) as database:
+            return tuple(database.rows())
+
+    def add(self, rows: Rows) -> None:
+        """Queues rows; returns at once."""
+        self._rows += rows
+        self.n_added += len(rows)
+
+    def step(self) -> str | None:
+        """Continues writing; returns the text of a temporary error, after which the write is retried.
+
+        Raises:
+            IoschedError: the rows can never be written.
+        """
+        problem = None
+        if self._writing is not None and self._writing.done():
+            writing, self._writing = self._writing, None
+            try:
+                count = writing.result()
+                self._rows = self._rows[count:]
+                self.n_written += count
+            except (DeviceError, ExecutionError) as error:  # locked or out of space: retry
+                self._again_s, problem = time.monotonic() + _RETRY_S, str(error)
+        if self._writing is None and self._rows and time.monotonic() >= self._again_s:
+            self._writing = self._thread.submit(self._write, self._rows)
+        return problem
+
+    def _write(self, rows: Rows) -> int:
+        self._database.merge(rows)
+        return len(rows)
+
+    def close(self, last_s: float = _LAST_S) -> None:
+        """Waits until all rows are written. Idempotent.
+
+        Raises:
+            IoschedError: some rows could not be written and are lost.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        until = time.monotonic() + last_s
+        try:
+            while self._rows:
+                problem = self.step()
+                if problem is not None and time.monotonic() > until:
+                    raise ExecutionError(problem)
+                if self._writing is not None:
+                    self._writing.exception()  # waits
+                else:
+                    time.sleep(_RETRY_S / 5)
+        finally:
+            self._thread.submit(self._database.close)
+            self._thread.shutdown()

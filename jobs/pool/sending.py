@@ -40,14 +40,24 @@ def _original(model: Model) -> bytes | None:
     return model.original.read_bytes()
 
 
+def checked(sent: SentModel, data: bytes) -> bytes:
+    """Returns the bytes of a model's file.
+
+    Raises:
+        InvalidModelError: they are those of another file.
+    """
+    if sha256(data).hexdigest() != sent.file:
+        raise InvalidModelError(f"the file of {sent.name!r} was changed on its way, or since it was read: start again")
+    return data
+
+
 def unpacked(sent: SentModel, data: bytes) -> Model:
     """Restores a model and checks that its digests match the driver's. Never reads external weights.
 
     Raises:
         InvalidModelError: the bytes are not a model, or belong to another model.
     """
-    if sha256(data).hexdigest() != sent.file:
-        raise InvalidModelError(f"the file of {sent.name!r} was changed on its way, or since it was read: start again")
+    checked(sent, data)
     for binding in _bindings(sent):
         try:
             model = load_model(data, name=sent.name, **binding)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.messages import Facts, Unusable
-from iosched.jobs.pool.ray.nodes import CPU_RESOURCE
+from iosched.jobs.pool.ray.places import CPU_RESOURCE
 from iosched.jobs.pool.transport import Event, Lost, Place, Places, Said, Start, Stop, Transport, Unreached
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.devices.gpus import gpu_named
@@ -41,39 +41,36 @@ def survey(transport: Transport, patience_s: float) -> tuple[Surveyed, ...]:
     Raises:
         DeviceError: the cluster cannot be reached, or the connection was lost.
     """
+    late = f"no worker came up there within {patience_s:.0f} s"
     places = _places(transport, time.monotonic() + patience_s)
-    found = {f"survey-{number}": Surveyed(place) for number, place in enumerate(places)}
-    found |= {
-        worker: replace(each, problem=problem) for worker, each in found.items() if (problem := _problem_of(each.place))
-    }
-    pending = {worker for worker, each in found.items() if not each.problem}
-    for worker in sorted(pending):
-        transport.send(Start(worker, found[worker].place))
+    found = {place: Surveyed(place, problem=_problem_of(place) or late) for place in places}
+    pending = {f"survey-{number}": place for number, place in enumerate(found) if not _problem_of(place)}
+    for worker, place in pending.items():
+        transport.send(Start(worker, place))
     until = time.monotonic() + patience_s
     while pending and time.monotonic() < until:
-        for event in transport.receive(_STEP_S):
-            _check_reached(event)
+        for event in _received(transport):
             if isinstance(event, Said | Lost) and event.worker in pending:
-                pending.remove(event.worker)
                 transport.send(Stop(event.worker))
-                found[event.worker] = _surveyed(found[event.worker].place, event)
-    for worker in pending:
-        found[worker] = replace(found[worker], problem=f"no worker came up there within {patience_s:.0f} s")
+                place = pending.pop(event.worker)
+                found[place] = _surveyed(place, event)
     return tuple(found.values())
 
 
 def _places(transport: Transport, until: float) -> Sequence[Place]:
     while time.monotonic() < until:
-        for event in transport.receive(_STEP_S):
-            _check_reached(event)
+        for event in _received(transport):
             if isinstance(event, Places):
                 return event.places
     raise DeviceError("the cluster does not say which machines it has")
 
 
-def _check_reached(event: Event) -> None:
-    if isinstance(event, Unreached):
-        raise DeviceError(event.reason)
+def _received(transport: Transport) -> Sequence[Event]:
+    events = transport.receive(_STEP_S)
+    for event in events:
+        if isinstance(event, Unreached):
+            raise DeviceError(event.reason)
+    return events
 
 
 def _problem_of(place: Place) -> str:
@@ -91,8 +88,6 @@ def _surveyed(place: Place, event: Said | Lost) -> Surveyed:
         said = messages.said(event.message)
     except ExecutionError as error:
         return Surveyed(place, problem=f"it says what is not understood here: {error}")
-    if isinstance(said, Unusable):
-        return Surveyed(place, problem=said.reason)
-    if not isinstance(said, Facts):
-        return Surveyed(place, problem="it does not say what it is")
-    return Surveyed(place, said, said.other_version)
+    if isinstance(said, Facts):
+        return Surveyed(place, said, said.other_version)
+    return Surveyed(place, problem=said.reason if isinstance(said, Unusable) else "it does not say what it is")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.open_model import Lent
-from iosched.jobs.pool.budget import Budget
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.open_model import NOTHING_LENT, Lent
 from iosched.jobs.pool.messages import Progress, Rows, Step
-from iosched.jobs.progress import Observer
+from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
+from iosched.models.export import write_model
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
@@ -30,27 +31,29 @@ POLL_S = 0.2
 """Interval at which a waiting job checks for an interruption by the user."""
 
 
+_GRACE, _GRACE_S = 1.1, 5.0
+"""A job without a result fails after this multiple of its budget plus these seconds."""
+
+
 class Context(Protocol):
-    """The environment of a task on its worker."""
+    """The environment of a task on its worker; the defaults are those of this machine.
+
+    Attributes:
+        observer: receives the progress of the task.
+        interrupt: reports requests to end the task.
+    """
+
+    observer: Observer = Silence()
+    interrupt: Interrupt = Uninterrupted()
 
     @property
     def model(self) -> Model:
         """The task's model."""
         ...
 
-    @property
-    def observer(self) -> Observer:
-        """Receives the progress of the task."""
-        ...
-
-    @property
-    def interrupt(self) -> Interrupt:
-        """Reports requests to end the task."""
-        ...
-
     def settings(self, asked: OptimizeSettings) -> OptimizeSettings:
         """Adapts a job's settings to the worker."""
-        ...
+        return asked
 
     def opened(self, device: str, asked: OpenSettings) -> OpenModel:
         """Opens the model on a device. The caller must not close it."""
@@ -58,17 +61,19 @@ class Context(Protocol):
 
     def lent(self, opening: OpenSettings) -> Lent:
         """Returns the shared resources for a job that opens the model itself."""
-        ...
+        del opening
+        return NOTHING_LENT
 
     def ahead(
         self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
-        ...
+        del opening, model, is_over
+        return None
 
     def write(self, path: Path) -> None:
         """Writes the model to a file."""
-        ...
+        write_model(self.model.proto, self.model.weights, path)
 
     def stopped(self) -> How | None:
         """Returns how to end the task; None if it should continue."""
@@ -77,6 +82,32 @@ class Context(Protocol):
     def step(self, step: int, value: float) -> None:
         """Reports the output of a score command."""
         ...
+
+
+@dataclass(eq=False)
+class Budget:
+    """Limits the wall time of a job, from when the first worker has a model open. All tasks of a job share one budget.
+
+    Attributes:
+        seconds: the limit.
+        opened_s: the start, by `time.monotonic`; None before.
+    """
+
+    seconds: float
+    opened_s: float | None = None
+
+    def open(self, now_s: float) -> None:
+        """Starts the budget unless it has started."""
+        if self.opened_s is None:
+            self.opened_s = now_s
+
+    def left_s(self, now_s: float) -> float | None:
+        """Returns the remaining seconds; None before the start."""
+        return None if self.opened_s is None else max(self.opened_s + self.seconds - now_s, 0.0)
+
+    def is_exceeded(self, now_s: float, longest_stage_s: float) -> bool:
+        """Whether the job has failed; a worker may finish its current stage."""
+        return self.opened_s is not None and now_s >= self.opened_s + _GRACE * self.seconds + _GRACE_S + longest_stage_s
 
 
 @dataclass(frozen=True)
@@ -123,44 +154,30 @@ class Task(Generic[R]):
     on_said: Callable[[Progress | Step], None] = ignored
 
 
-@dataclass(eq=False)
-class Pending(Generic[R]):
+class Pending(Future[R]):
     """A submitted task and, once it has ended, its result or error.
+
+    `result` raises an `IoschedError` that the worker raised, or with which the pool could not complete the task.
 
     Attributes:
         began_s: when it was submitted, or begun on this machine, by `time.monotonic`.
         ended_s: when it ended.
     """
 
-    task: Task[R]
-    error: BaseException | None = None
-    began_s: float = field(default_factory=time.monotonic)
-    ended_s: float = 0.0
-    _results: list[R] = field(default_factory=list)
+    def __init__(self, task: Task[R]) -> None:
+        super().__init__()
+        self.task = task
+        self.began_s, self.ended_s = time.monotonic(), 0.0
+        self.add_done_callback(self._end)
 
     @property
     def is_done(self) -> bool:
         """Whether the task has a result or an error."""
-        return bool(self._results) or self.error is not None
+        return self.done()
 
-    def fulfil(self, result: R) -> None:
-        """Sets the result."""
-        self._results.append(result)
+    def _end(self, ended: Future[R]) -> None:
+        del ended
         self.ended_s = time.monotonic()
-
-    def fail(self, error: BaseException) -> None:
-        """Sets the error."""
-        self.error, self.ended_s = error, time.monotonic()
-
-    def result(self) -> R:
-        """Returns the result.
-
-        Raises:
-            IoschedError: the worker raised it, or the pool could not complete the task.
-        """
-        if self.error is not None:
-            raise self.error
-        return self._results[0]
 
 
 @dataclass(frozen=True)
@@ -198,13 +215,13 @@ class Target:
 
 
 class Pool(Protocol):
-    """Runs tasks on workers.
+    """Runs tasks on workers; the defaults are those of this machine.
 
     Attributes:
         n_spare: number of tasks to queue per worker in addition to the running one.
     """
 
-    n_spare: int
+    n_spare: int = 0
 
     def target(self, text: str, profile_db: Path | None = None, *, may_simulate: bool = True) -> Target:
         """Resolves the value of `--device`.
@@ -221,11 +238,13 @@ class Pool(Protocol):
 
     def count(self, device: str) -> int:
         """Returns the maximum number of workers for a device."""
-        ...
+        del device
+        return 1
 
     def n_up(self, devices: Iterable[str]) -> int:
         """Returns the largest number of running workers of any of these devices; at least 1."""
-        ...
+        del devices
+        return 1
 
     def submit(self, task: Task[R]) -> Pending[R]:
         """Queues a task, which starts at the next `wait`.

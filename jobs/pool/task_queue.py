@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import Any
 
 LARGEST_PACKET = 3
 """Initial packet size in the paper on distributed EA-NAS (TPDS); it falls to 1 at the end of a round."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class QueuedTask:
     """A task in the queue.
 
@@ -23,7 +22,9 @@ class QueuedTask:
         in_packets: whether a packet may contain it, as for stage measurements.
         asker: the number of the assignment that waits for it, if any.
         is_repeatable: whether two workers may run it at the same time.
-        about: the caller's data.
+        holders: numbers of the assignments that it is in.
+        losses: number of workers that were lost while they ran it.
+        delays: number of its assignments that were late.
     """
 
     name: int
@@ -33,7 +34,14 @@ class QueuedTask:
     in_packets: bool = False
     asker: int | None = None
     is_repeatable: bool = True
-    about: Any = field(default=None, compare=False)
+    holders: set[int] = field(default_factory=set, init=False)
+    losses: int = field(default=0, init=False)
+    delays: int = field(default=0, init=False)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may run in a packet with others; not after a loss, so that it cannot fail others."""
+        return self.in_packets and self.losses == 0
 
 
 def packet_size(remaining: int, workers: int) -> int:
@@ -57,9 +65,6 @@ class TaskQueue:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
 
     def __len__(self) -> int:
         return sum(len(group.tasks) for group in self._groups.values())
@@ -87,12 +92,11 @@ class TaskQueue:
             group.tasks.pop(task.name, None)
             self._forget_if_empty(task.group)
 
-    def take(self, workers: int, alone: Collection[int], preferred: str) -> tuple[QueuedTask, ...]:
+    def take(self, workers: int, preferred: str) -> tuple[QueuedTask, ...]:
         """Removes and returns the next packet, from the `preferred` group if it has tasks, else from the first group.
 
         Args:
             workers: number of workers that share the tasks of this device.
-            alone: names of tasks that must not share a packet.
             preferred: the group whose model the worker has open.
         """
         name = preferred if preferred in self._groups else next(iter(self._groups))
@@ -100,11 +104,8 @@ class TaskQueue:
         first = next(iter(group.tasks.values()))
         if first.in_packets:
             group.largest = min(group.largest, packet_size(len(group.tasks), workers))
-        size = group.largest if first.in_packets and first.name not in alone else 1
-        fitting = takewhile(
-            lambda task: task is first or (task.in_packets and task.name not in alone), group.tasks.values()
-        )
-        packet = tuple(islice(fitting, size))
+        size = group.largest if first.may_share else 1
+        packet = tuple(islice(takewhile(lambda task: task is first or task.may_share, group.tasks.values()), size))
         for task in packet:
             del group.tasks[task.name]
         self._forget_if_empty(name)

@@ -34,13 +34,6 @@ class Place:
     cores: tuple[int, ...] = ()
 
 
-class ModelFile(msgspec.Struct, frozen=True):
-    """An ONNX file without external data, identified by its SHA-256. Each node receives it once."""
-
-    digest: str
-    path: str
-
-
 class Start(msgspec.Struct, frozen=True, tag=True):
     """Start a worker, with a new name, on one device of `place`. Its description or `Lost` follows."""
 
@@ -55,18 +48,19 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Send(msgspec.Struct, frozen=True, tag=True):
-    """Send a message to a worker, with a model that it may fetch. The order of messages is not guaranteed."""
+    """Send a message to a worker. The order of messages is not guaranteed.
+
+    Attributes:
+        model: path of an ONNX file without external data, which the worker may fetch; other content has another path.
+            Each node receives it once.
+    """
 
     worker: str
     message: bytes
-    model: ModelFile | None = None
+    model: str | None = None
 
 
 Command = Start | Stop | Send
-
-
-class Reached(msgspec.Struct, frozen=True, tag=True):
-    """The cluster is connected."""
 
 
 class Unreached(msgspec.Struct, frozen=True, tag=True):
@@ -81,7 +75,7 @@ class Unreached(msgspec.Struct, frozen=True, tag=True):
 
 
 class Places(msgspec.Struct, frozen=True, tag=True):
-    """All devices of the cluster. Follows `Reached` and each change."""
+    """All devices of the cluster. The first event of a connected cluster; follows each change."""
 
     places: tuple[Place, ...]
 
@@ -105,7 +99,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     has_ended: bool
 
 
-Event = Reached | Unreached | Places | Said | Lost
+Event = Unreached | Places | Said | Lost
 
 
 class Transport(Protocol):

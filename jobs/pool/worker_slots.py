@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,12 +54,19 @@ class ActiveWorker:
 
 @dataclass
 class _Slot:
+    """A device of the cluster.
+
+    Attributes:
+        wait_s: delay before a lost worker is restarted.
+        again_s: when a worker may be started; never if a worker of the slot was refused for good.
+        is_resting: whether it has no worker because its machine is noisy.
+    """
+
     place: Place
     worker: str | None = None
     wait_s: float = FIRST_WAIT_S
     again_s: float = 0.0
     is_resting: bool = False
-    is_closed: bool = False
 
 
 class WorkerSlots:
@@ -89,7 +97,7 @@ class WorkerSlots:
 
     def count(self, device: str) -> int:
         """Returns the maximum number of workers for a device."""
-        return sum(slot.place.device == device and not slot.is_closed for slot in self._slots.values())
+        return sum(slot.place.device == device and slot.again_s < math.inf for slot in self._slots.values())
 
     def change(self, places: Sequence[Place]) -> None:
         """Updates the cluster's places. Workers at removed places continue until they end."""
@@ -112,8 +120,7 @@ class WorkerSlots:
         served = {slot.place.device for slot in self._slots.values() if slot.worker is not None}
         for slot in self._slots.values() if self._is_reached else ():
             may_restart = now_s >= slot.again_s or (slot.is_resting and slot.place.device not in served)
-            is_due = slot.worker is None and not slot.is_closed and may_restart
-            if is_due and slot.place.device in self.wanted:
+            if slot.worker is None and may_restart and slot.place.device in self.wanted:
                 self._n_started += 1
                 slot.worker, slot.is_resting = f"worker-{self._n_started}", False
                 self._send(Start(slot.worker, slot.place))
@@ -126,30 +133,35 @@ class WorkerSlots:
         if facts.other_version:
             self.refuse(worker, facts.other_version)
             return None
-        noise = facts.disturbed_by[-1] if facts.disturbed_by else ""
-        if noise and self._is_quieter_elsewhere(slot.place):
-            self._rest(worker, slot, f"its machine is too noisy to measure on: {noise}", now_s)
+        active = ActiveWorker(facts, slot.place)
+        if active.noise and self._is_quieter_elsewhere(slot.place):
+            self.refuse(worker, f"its machine is too noisy to measure on: {active.noise}", now_s + LONGEST_WAIT_S)
             return None
-        self.active[worker] = ActiveWorker(facts, slot.place)
+        self.active[worker] = active
         self._had.add(facts.device)
-        noisy = f"; its machine is noisy: {noise}" if noise else ""
+        noisy = f"; its machine is noisy: {active.noise}" if active.noise else ""
         self._note(f"{worker} is up: {facts.name} of {slot.place.address}{noisy}")
-        return self.active[worker]
+        return active
 
-    def refuse(self, worker: str, reason: str) -> None:
-        """Stops a worker and closes its slot."""
+    def refuse(self, worker: str, reason: str, again_s: float = math.inf) -> None:
+        """Stops a worker. Its slot rests until `again_s`, by default for good."""
         self._send(Stop(worker))
-        if (slot := self._slot_of(worker)) is not None:
-            slot.worker, slot.is_closed = None, True
-            self._report_unused(slot.place, reason)
+        if (slot := self._slot_of(worker)) is None:
+            return
+        slot.worker, slot.again_s, slot.is_resting = None, again_s, again_s < math.inf
+        device = slot.place.device
+        text = f"{device} of {slot.place.address} is not used: {reason}"
+        if self._reasons.get(device) != text:
+            self._note(text)
+        self._reasons[device] = text
 
     def give_up_noisy(self, now_s: float) -> list[str]:
         """Stops noisy workers whose device has a worker on a quieter machine; returns their names."""
         found = []
         for worker, active in self.active.items():
-            slot, noise = self._slot_of(worker), active.noise
-            if slot is not None and noise and self._is_quieter_elsewhere(active.place):
-                self._rest(worker, slot, f"its machine has become too noisy to measure on: {noise}", now_s)
+            if self._slot_of(worker) and active.noise and self._is_quieter_elsewhere(active.place):
+                reason = f"its machine has become too noisy to measure on: {active.noise}"
+                self.refuse(worker, reason, now_s + LONGEST_WAIT_S)
                 found.append(worker)
         return found
 
@@ -186,18 +198,6 @@ class WorkerSlots:
             f"no worker on {device} came up within {without_s:.0f} s; the cluster has: {there}.{self.why(device)}\n"
             "To list the problems of its machines, run: iosched devices --cluster"
         )
-
-    def _rest(self, worker: str, slot: _Slot, reason: str, now_s: float) -> None:
-        """Stops a worker; its slot restarts after the longest delay."""
-        self._send(Stop(worker))
-        slot.worker, slot.again_s, slot.is_resting = None, now_s + LONGEST_WAIT_S, True
-        self._report_unused(slot.place, reason)
-
-    def _report_unused(self, place: Place, reason: str) -> None:
-        text = f"{place.device} of {place.address} is not used: {reason}"
-        if self._reasons.get(place.device) != text:
-            self._note(text)
-        self._reasons[place.device] = text
 
     def _is_quieter_elsewhere(self, place: Place) -> bool:
         """Whether a worker of the same device on another machine measures without interference."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.task import Context, Kind, Pool, Target, Task
+from iosched.jobs.pool.task import Budget, Context, Kind, Pool, Target, Task
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.settings import OptimizeSettings

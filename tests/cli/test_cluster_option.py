@@ -22,11 +22,10 @@ from iosched.cli.cluster import ClusterView, lines_of
 from iosched.jobs import optimize_task
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.pool import cluster as cluster_pool
-from iosched.jobs.pool import opening
-from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus, WorkerStatus
 from iosched.jobs.pool.messages import Call
-from iosched.jobs.pool.status import PoolStatus, WorkerStatus
+from iosched.jobs.pool.task import Budget
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost
 from iosched.jobs.pool.worker import Worker as AnyWorker
 from iosched.jobs.worker import Worker
@@ -67,7 +66,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ..
             asked.append((str(text), threads))
             return made(cpu_places(count), worker_on)
 
-        monkeypatch.setattr(opening, "RayTransport", connected)
+        monkeypatch.setattr(cluster_pool, "RayTransport", connected)
         return asked
 
     return of
@@ -227,7 +226,7 @@ def test_what_a_cluster_cannot_do_is_refused(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without a worker is waited for only as long as a test may take."""
-    monkeypatch.setattr(opening, "ClusterPool", partial(ClusterPool, timeouts=ClusterTimeouts(without_s=2.0)))
+    monkeypatch.setattr(cluster_pool, "ClusterPool", partial(ClusterPool, timeouts=Timeouts(without_s=2.0)))
 
 
 @pytest.fixture
@@ -384,7 +383,7 @@ def test_no_cluster_is_a_device_that_is_missing(
     def nowhere(text: object, threads: int | None) -> ThreadTransport:
         raise DeviceError("there is no Ray cluster at h:1: start one with: ray start --head")
 
-    monkeypatch.setattr(opening, "RayTransport", nowhere)
+    monkeypatch.setattr(cluster_pool, "RayTransport", nowhere)
     complains(invoke("optimize", "branches.onnx", "--cluster", "h:1"), 3, "no Ray cluster at h:1")
     (workdir / "mine").mkdir()
     for words in ((), ("-o", "mine")):
@@ -402,10 +401,10 @@ def test_a_text_that_means_no_cluster_is_wrong_usage(invoke, model: Path, compla
 
 def status(count: int, lost: Sequence[str] = ()) -> PoolStatus:
     workers = tuple(
-        WorkerStatus(f"w{number}", f"node{number}", "cpu", "A CPU", "cost branches" if number else "", number)
+        WorkerStatus(f"w{number}", f"node{number}", "cpu", "cost branches" if number else "", number)
         for number in range(count)
     )
-    return PoolStatus(workers, waiting=3, under_way=1, done=7, lost=tuple(lost))
+    return PoolStatus(workers, waiting=3, done=7, lost=tuple(lost))
 
 
 def test_a_display_has_a_line_for_each_worker_and_one_for_all() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -39,7 +39,7 @@ def test_people_see_a_line_for_each_device_of_each_machine(invoke, monkeypatch: 
         survey.Surveyed(Place("head", "10.0.0.2", "cpu", 0, 8), problem="its CPU is not offered"),
         survey.Surveyed(Place("desk", "10.0.0.3", "v100"), replace(facts, disturbed_by=("first", "others had 60%"))),
     )
-    monkeypatch.setattr(transport, "opened", nullcontext)
+    monkeypatch.setattr(transport, "RayTransport", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(survey, "survey", lambda *_: found)
     assert invoke("devices", "--cluster", "head:6379").stdout.splitlines() == [
         "box (10.0.0.1)",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -23,7 +23,8 @@ from thread_cluster import ThreadTransport, cpu_places
 from iosched.cli.main import cli
 from iosched.jobs import optimize as optimize_job
 from iosched.jobs.optimize import optimize
-from iosched.jobs.pool import opening, survey
+from iosched.jobs.pool import cluster as pool_cluster
+from iosched.jobs.pool import survey
 from iosched.jobs.pool.messages import Facts
 from iosched.jobs.pool.ray import transport
 from iosched.jobs.pool.transport import Place
@@ -149,14 +150,14 @@ def of_this_machine(ask: Callable[..., list[Any]]) -> Printed:
 
 def of_a_cluster(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> Printed:
     monkeypatch.setattr(
-        opening,
+        pool_cluster,
         "RayTransport",
         lambda text, threads: ThreadTransport(cpu_places(1), lambda device, _, say: Worker(device, 2, say)),
     )
     yield "optimize", *ask("optimize", "m.onnx", "--batch-size", 1, "--cluster", "local:1", "-o", "there.onnx")
     facts = Facts(versions={"iosched": "1"}, device="cpu", name="A CPU", key="k", threads=8)
     found = (survey.Surveyed(Place("box", "10.0.0.1", "cpu", 1, 8), facts),)
-    monkeypatch.setattr(transport, "opened", nullcontext)
+    monkeypatch.setattr(transport, "RayTransport", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(survey, "survey", lambda *_: found)
     yield SMALL, *ask("devices", "--cluster", "head:6379")
 

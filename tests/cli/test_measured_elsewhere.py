@@ -15,7 +15,7 @@ from iosched.cli.text import source_text
 from iosched.jobs.estimate import estimate
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.jobs.pool import opening
+from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.worker import Worker
 from iosched.models.load import load_model
 from iosched.profiler.devices.cuda import device as cuda_device
@@ -68,7 +68,7 @@ def test_a_gpu_that_a_cluster_simulates_has_what_was_measured_elsewhere(
     invoke, model: Path, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = ThreadTransport(cpu_places(1), lambda device, _, say: Worker(device, 1, say))
-    monkeypatch.setattr(opening, "RayTransport", lambda *_: cluster)
+    monkeypatch.setattr(pool_cluster, "RayTransport", lambda *_: cluster)
     assert invoke("profile", "import", profile).exit_code == 0
     here, there = (
         json.loads(invoke("rank", model, "--device", "v100", "--json", *where).stdout)["rows"][0]

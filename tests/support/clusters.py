@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import session
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import Cluster
 from iosched.jobs.pool.ray.transport import RayTransport
-from iosched.jobs.pool.transport import Event, Lost, ModelFile, Place, Places, Reached, Said, Send, Start, Unreached
+from iosched.jobs.pool.transport import Event, Lost, Place, Places, Said, Send, Start, Unreached
 
 STANDIN = "standin_worker:Standin"
 PATIENCE_S = 60.0
@@ -49,7 +49,6 @@ class Driver:
         raise AssertionError(f"no {kind.__name__} after {self.heard[-5:]}")
 
     def places(self) -> tuple[Place, ...]:
-        self.next(Reached)
         return self.next(Places).places
 
     def up(self, place: Place) -> tuple[str, dict[str, Any]]:
@@ -58,7 +57,7 @@ class Driver:
         self.transport.send(Start(name, place))
         return name, self.said(name)
 
-    def ask(self, worker: str, model: ModelFile | None = None, **message: object) -> None:
+    def ask(self, worker: str, model: str | None = None, **message: object) -> None:
         self.transport.send(Send(worker, json.dumps(message).encode(), model))
 
     def said(self, worker: str) -> Any:

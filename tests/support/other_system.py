@@ -60,7 +60,6 @@ _MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", 
 _NEEDING_MORE = (
     "iosched.jobs.pool.ray.actor",
     "iosched.jobs.pool.ray.child",
-    "iosched.jobs.pool.ray.workers",
     "iosched.profiler.baselines.torch_runs",
 )
 """Modules that need Ray or PyTorch."""

@@ -15,11 +15,10 @@ from typing import Any, Protocol
 from onnx import TensorProto, helper
 
 from iosched.jobs.pool import messages
-from iosched.jobs.pool.codec import taken
-from iosched.jobs.pool.messages import Asked, Call, Done, Facts, Known, Measured, Stop, Unusable, encoded
-from iosched.jobs.pool.prefetch import QUESTIONS
+from iosched.jobs.pool.codec import read_as
+from iosched.jobs.pool.messages import QUESTIONS, Asked, Call, Done, Facts, Known, Measured, Stop, Unusable, encoded
 from iosched.jobs.pool.task import Kind, Pending, Pool, Task
-from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start, Unreached
+from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Said, Send, Start, Unreached
 from iosched.jobs.pool.transport import Stop as StopWorker
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -74,7 +73,6 @@ class ThreadTransport:
         self.sent: list[Command] = []
         self.calls: list[tuple[str, Call]] = []
         self.is_lost = self.is_closed = False
-        self._events.put(Reached())
         self._events.put(Places(self.places))
 
     @property
@@ -144,7 +142,7 @@ class ThreadTransport:
             self.calls.append((command.worker, told))
             self._on_call(self, command.worker, told)
         if (works := self.workers.get(command.worker)) is not None:
-            data = b"" if command.model is None else Path(command.model.path).read_bytes()
+            data = b"" if command.model is None else Path(command.model).read_bytes()
             works.take(command.message, lambda: data)
 
     def _end(self, worker: str) -> None:
@@ -226,7 +224,7 @@ def toys(script: Script, facts: Sequence[Facts] = (), answer: Script | None = No
 
 def asked_in(call: Call) -> list[str]:
     """The operators that a packet asks about."""
-    found = taken(call.work["questions"], tuple[Question, ...])
+    found = read_as(call.work["questions"], tuple[Question, ...])
     return [question.stage.operators[0] for question in found]
 
 

@@ -9,18 +9,17 @@ from typing import Any, TypeVar
 
 from thread_cluster import PATIENCE_S, Fetch, Made, Say, ThreadTransport
 
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
-from iosched.jobs.pool.messages import Call
-from iosched.jobs.pool.prefetch import QUESTIONS
-from iosched.jobs.pool.status import PoolStatus
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
+from iosched.jobs.pool.messages import QUESTIONS, Call
 from iosched.jobs.pool.task import Pending, Task
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Place, Transport
 from iosched.jobs.worker import Worker
 
 R = TypeVar("R")
 
-QUICK = ClusterTimeouts(without_s=PATIENCE_S, reconnect_s=0.01, ending_s=0.05)
-BRIEF = ClusterTimeouts(without_s=2.0)
+QUICK = Timeouts(without_s=PATIENCE_S, reconnect_s=0.01, ending_s=0.05)
+BRIEF = Timeouts(without_s=2.0)
 """For devices that are left without a worker."""
 
 
@@ -49,9 +48,7 @@ class ThreadPool(ClusterPool):
         poison: tasks, by the number in which they are submitted, of whose models no worker survives one.
     """
 
-    def __init__(
-        self, path: Path | None, places: Sequence[Place], made: Made, timeouts: ClusterTimeouts = QUICK
-    ) -> None:
+    def __init__(self, path: Path | None, places: Sequence[Place], made: Made, timeouts: Timeouts = QUICK) -> None:
         self.places, self.made = places, made
         self.transports: list[ThreadTransport] = []
         self.tasks: list[Task[Any]] = []
@@ -63,7 +60,7 @@ class ThreadPool(ClusterPool):
         self.poison: set[int] = set()
         self.on_submit: Callable[[Task[Any]], object] = lambda task: None
         self._n_begun = 0
-        super().__init__(lambda: self.connect(), path, _Kept(self.notes, self.shown), timeouts)
+        super().__init__(lambda: self.connect(), path, Kept(self.notes, self.shown), timeouts)
 
     @property
     def transport(self) -> ThreadTransport:
@@ -110,7 +107,9 @@ class ThreadPool(ClusterPool):
             transport.kill(worker)
 
 
-class _Kept:
+class Kept:
+    """An observer that keeps what it is told."""
+
     def __init__(self, notes: list[str], shown: list[PoolStatus]) -> None:
         self.note, self.status = notes.append, shown.append
 
@@ -121,7 +120,7 @@ def thread_pool(
     *,
     made: Made = OnTheCpu,
     threads: int = 2,
-    timeouts: ClusterTimeouts = QUICK,
+    timeouts: Timeouts = QUICK,
     **workers: int,
 ) -> Iterator[ThreadPool]:
     """A pool of so many workers by device, each on a machine of its own; real ones unless `made` makes others."""

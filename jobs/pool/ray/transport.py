@@ -1,4 +1,4 @@
-"""The driver's end of a Ray cluster: starts the child process that calls Ray, and detects its end."""
+"""The driver's end of a Ray cluster: starts the supervised child that calls Ray, and detects its end."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import os
 import queue
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from subprocess import PIPE, Popen, TimeoutExpired
+from subprocess import PIPE, Popen
 
 import msgspec
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.actor import WORKER
 from iosched.jobs.pool.ray.address import Cluster, LocalCluster, RunningCluster
-from iosched.jobs.pool.ray.cores import local_places
-from iosched.jobs.pool.transport import Command, Event, Place, Reached, Unreached
+from iosched.jobs.pool.ray.places import local_places
+from iosched.jobs.pool.transport import Command, Event, Place, Unreached
 from iosched.models.errors import DeviceError
 from iosched.models.prepared import prepare
 from iosched.runtime.missing_dependencies import way_to_install
 
-CHILD = "iosched.jobs.pool.ray.child"
+SUPERVISED = "iosched.jobs.pool.ray.supervised"
 _CLOSE_S = 6.0
 _MOST_PATH = 32  # Ray's socket paths below it may have 107 characters
 _RECONNECT_S = 30
@@ -40,13 +39,11 @@ class Setup(msgspec.Struct, frozen=True):
     Attributes:
         address: of a running cluster; None to start a local one.
         made_by: the constructor of workers; see `WorkerActor`.
-        folder: a private folder, which is removed at the end.
         places: of a local cluster; empty to use the places of the cluster's nodes.
     """
 
     address: str | None
     made_by: str
-    folder: str
     places: tuple[Place, ...] = ()
 
 
@@ -59,7 +56,7 @@ def encoded(said: Setup | Command | Event) -> bytes:
 
 
 class RayTransport:
-    """A `Transport` over Ray. The first event is `Reached`, or `Unreached` if the connection fails."""
+    """A `Transport` over Ray. The first event is `Places`, or `Unreached` if the connection fails."""
 
     def __init__(self, cluster: Cluster, threads: int | None = None, made_by: str = WORKER) -> None:
         """Starts the child process and returns at once.
@@ -75,13 +72,15 @@ class RayTransport:
         if find_spec("ray") is None:
             install = way_to_install("fleet")
             raise DeviceError(f"clusters need Ray, which is not installed; {install}")
-        self._setup = _setup(cluster, threads, made_by)
-        self._child = _child(Path(self._setup.folder), cluster)
+        if isinstance(cluster, LocalCluster):
+            self._setup = Setup(None, made_by, local_places(cluster.workers, threads))
+        else:
+            self._setup = Setup(str(cluster), made_by)
+        base = tempfile.gettempdir()
+        self._folder = Path(tempfile.mkdtemp(prefix="iosched-ray-", dir=base if len(base) <= _MOST_PATH else "/tmp"))
+        self._child = _child(self._folder, cluster)
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._reached: Future[None] = Future()
-        self._ending = threading.Lock()
-        self._has_ended = False
         self._lines.put(encoded(self._setup))
         self._writer, self._reader = (threading.Thread(target=run, daemon=True) for run in (self._write, self._read))
         self._writer.start()
@@ -89,7 +88,7 @@ class RayTransport:
 
     @property
     def pid(self) -> int:
-        """The process ID of the child process."""
+        """The process ID of the supervisor, which leads the session of the child and of what that starts."""
         return self._child.pid
 
     def send(self, command: Command) -> None:
@@ -105,19 +104,11 @@ class RayTransport:
                 found.append(self._events.get_nowait())
         return found
 
-    def wait_until_reached(self) -> None:
-        """Waits up to three minutes for the connection; consumes no event.
-
-        Raises:
-            DeviceError: the cluster cannot be reached.
-        """
-        self._reached.result()
-
     def close(self) -> None:
         """Stops the workers, and a local cluster as a whole."""
         self._lines.put(None)
         self._reader.join(_CLOSE_S)  # the reader ends with the child
-        self._end()
+        self._child.terminate()
         self._reader.join(_CLOSE_S)
         self._writer.join(_CLOSE_S)
 
@@ -140,59 +131,27 @@ class RayTransport:
                     said = event.reason
                     break
                 self._events.put(event)
-                if isinstance(event, Reached):
-                    self._reached.set_result(None)
-        with suppress(ChildProcessError):  # already waited for
-            os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
-        self._end()
-        reason = said or self._exit_reason()
-        self._events.put(Unreached(reason, has_ended=self._setup.address is None and self._has_ended))
-        if not self._reached.done():
-            self._reached.set_exception(DeviceError(reason))
+        self._child.terminate()
+        code = self._child.wait()
+        if code < 0:  # the supervisor was killed, and the child with it
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        is_local = self._setup.address is None
+        self._events.put(Unreached(said or _reason(code), has_ended=is_local and code >= 0))
         self._lines.put(None)
 
-    def _end(self) -> None:
-        """Ends the child process and its descendants.
 
-        The child is waited for last, because its number, which is also its session, must not be reused before.
-        """
-        with self._ending, suppress(TimeoutExpired):
-            if self._child.returncode is None:
-                self._has_ended = session.end(self._child.pid)
-                self._child.wait(_CLOSE_S)
-                shutil.rmtree(self._setup.folder, ignore_errors=True)
-
-    def _exit_reason(self) -> str:
-        code = self._child.returncode
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return f"the process that talks to Ray {how}"
-
-
-@contextmanager
-def opened(cluster: Cluster, threads: int | None = None) -> Iterator[RayTransport]:
-    """Connects to a cluster and closes the transport on exit.
-
-    Raises:
-        UsageError: a local cluster needs more processors than there are.
-        DeviceError: Ray is not installed, or the cluster cannot be reached.
-    """
-    transport = RayTransport(cluster, threads)
-    try:
-        transport.wait_until_reached()
-        yield transport
-    finally:
-        transport.close()
-
-
-def _setup(cluster: Cluster, threads: int | None, made_by: str) -> Setup:
-    places = local_places(cluster.workers, threads) if isinstance(cluster, LocalCluster) else ()
-    base = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="iosched-ray-", dir=base if len(base) <= _MOST_PATH else "/tmp")
-    return Setup(str(cluster) if isinstance(cluster, RunningCluster) else None, made_by, folder, places)
+def _reason(code: int) -> str:
+    """Explains an exit code of the supervisor, which passes on a signal that killed the child as a shell does."""
+    number = -code if code < 0 else code - 128
+    how = f"was killed by signal {number}" if number > 0 else f"ended with code {code}"
+    return f"the process that talks to Ray {how}"
 
 
 def _child(folder: Path, cluster: Cluster) -> Popen[bytes]:
-    command = [sys.executable, "-P", "-m", CHILD]  # -P: do not import from the working folder
+    # -P: do not import from the working folder
+    command = [sys.executable, "-P", "-m", SUPERVISED, str(os.getpid()), str(folder)]
     env = environment(cluster, folder)
     with (folder / "log").open("wb") as log:  # own session: only the driver handles Ctrl-C
         return Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, cwd=folder, env=env, start_new_session=True)

@@ -173,7 +173,7 @@ def test_a_supervisor_that_is_told_to_end_as_a_command_begins_or_ends_leaves_not
     until_it_runs = f"while not os.path.exists({str(written)!r}): pass"
     end = "time.sleep(600)" if when == "begun" else f"exec({until_it_runs!r})"
     command = _python(f"import os, subprocess, sys, time; {child}; {end}")
-    supervisor = [*_python(TERMINATED), str(Path(running.__file__).parent), when, *command]
+    supervisor = [*_python(TERMINATED), str(Path(running.__file__).parents[1]), when, *command]
     done = subprocess.run(supervisor, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (code, b"")
     assert not _is_alive(int(done.stdout))

@@ -26,10 +26,10 @@ from thread_cluster import (
     toy_task,
     toys,
 )
-from thread_pool import ThreadPool, thread_pool
+from thread_pool import Kept, ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
+from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Stop, encoded
 from iosched.jobs.pool.task import Kind
 from iosched.jobs.pool.timeouts import Timeouts
@@ -81,7 +81,7 @@ class Pauses:
 
 def test_tasks_have_results_and_all_that_was_measured_is_in_the_database_by_then(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2, v100=1) as pool:
-        assert pool.devices == ("cpu", "v100")
+        assert pool._slots.devices == ("cpu", "v100")
         assert (pool.count("cpu"), pool.n_up(["cpu"])) == (2, 1), "one may be on its way"
         pending = [pool.submit(toy_task(name)) for name in "abcde"]
         for each, name in zip(pending, "abcde", strict=True):
@@ -105,7 +105,7 @@ def test_a_task_begins_only_while_somebody_waits_and_a_wait_ends_in_time(path: P
 def test_the_file_of_a_model_is_there_as_long_as_a_task_needs_it(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2) as pool:
         finish(pool, *(pool.submit(toy_task("same")) for _ in range(5)))
-        (file,) = {each.model.path for each in pool.transport.sent if isinstance(each, Send) and each.model}
+        (file,) = {each.model for each in pool.transport.sent if isinstance(each, Send) and each.model}
         assert not Path(file).exists()
 
 
@@ -237,7 +237,7 @@ def test_a_cluster_that_is_lost_between_two_tasks_is_still_known(path: Path) -> 
         connect, pool.connect = pool.connect, _cannot  # type: ignore[method-assign]
         pool.transport.lose()
         soon(pool, lambda: any("not reached: Ray is not installed" in note for note in pool.notes))
-        assert (pool.devices, pool.count("cpu")) == (("cpu",), 2)
+        assert (pool._slots.devices, pool.count("cpu")) == (("cpu",), 2)
         pool.connect = connect  # type: ignore[method-assign]
         assert finish(pool, pool.submit(toy_task("b"))) == ["B"]
 
@@ -257,7 +257,7 @@ def test_a_task_that_hangs_is_done_by_another_and_the_first_is_told_to_stop(path
             return InterruptedTaskError("interrupted")
         return quick_task(talk)
 
-    timeouts = ClusterTimeouts(Timeouts(unknown_s=0.1, floor_s=0.1), PATIENCE_S, 0.01)
+    timeouts = Timeouts(unknown_s=0.1, floor_s=0.1, without_s=PATIENCE_S, reconnect_s=0.01)
     with thread_pool(path, made=toys(script), timeouts=timeouts, cpu=2) as pool:
         assert finish(pool, pool.submit(toy_task("hangs"))) == ["HANGS"]
         soon(pool, lambda: stops)
@@ -293,7 +293,7 @@ def score_once(talk: Talk) -> Any:
 
 
 def test_a_score_whose_worker_has_ended_is_run_again_a_little_later(path: Path) -> None:
-    timeouts = ClusterTimeouts(without_s=PATIENCE_S, ending_s=0.4)
+    timeouts = Timeouts(without_s=PATIENCE_S, ending_s=0.4)
     with thread_pool(path, made=toys(score_once), timeouts=timeouts, cpu=2) as pool:
         pending = pool.submit(toy_task(kind=ONCE))
         soon(pool, lambda: pool.calls)
@@ -435,7 +435,7 @@ def test_a_database_that_cannot_be_used_is_told_before_a_cluster_is_asked_for(pa
 
 
 def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
-    with pytest.raises(DeviceError, match="Ray is not installed"), ClusterPool(_cannot, path):
+    with pytest.raises(DeviceError, match="Ray is not installed"), ClusterPool(_cannot, path, Kept([], [])):
         raise AssertionError("there is none")
 
     def unreached() -> ThreadTransport:
@@ -444,18 +444,18 @@ def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
         found.lose("no cluster there")
         return found
 
-    with pytest.raises(DeviceError, match="no cluster there"), ClusterPool(unreached, path):
+    with pytest.raises(DeviceError, match="no cluster there"), ClusterPool(unreached, path, Kept([], [])):
         raise AssertionError("there is none")
 
 
 def test_a_device_without_a_worker_is_missing(path: Path) -> None:
-    timeouts, says = ClusterTimeouts(without_s=0.1), r"no worker on v100 .* the cluster has: cpu"
+    timeouts, says = Timeouts(without_s=0.1), r"no worker on v100 .* the cluster has: cpu"
     with thread_pool(path, made=quick(), timeouts=timeouts, cpu=1) as pool, pytest.raises(DeviceError, match=says):
         finish(pool, pool.submit(toy_task(device="v100")))
 
 
 def test_all_workers_lost_for_good_is_a_device_that_is_lost(path: Path) -> None:
-    timeouts = ClusterTimeouts(without_s=0.5)
+    timeouts = Timeouts(without_s=0.5)
     with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), timeouts=timeouts, cpu=1) as pool:
         pending = pool.submit(toy_task())
         soon(pool, lambda: pool.calls)
@@ -468,9 +468,9 @@ def test_the_status_says_what_each_worker_does(path: Path) -> None:
     goes_on = threading.Event()
     with thread_pool(path, made=toys(lambda talk: goes_on.wait(PATIENCE_S)), cpu=1) as pool:
         pending = [pool.submit(toy_task(name)) for name in "ab"]
-        soon(pool, lambda: pool.status().under_way == 1)
+        soon(pool, lambda: any(each.doing for each in pool.status().workers))
         status = pool.status()
-        assert [(each.node, each.product, each.doing) for each in status.workers] == [("10.0.0.0", "Toy CPU", "toy a")]
+        assert [(each.node, each.device, each.doing) for each in status.workers] == [("10.0.0.0", "cpu", "toy a")]
         assert (status.waiting, status.done) == (1, 0)
         goes_on.set()
         finish(pool, *pending)

@@ -10,12 +10,11 @@ import pytest
 from thread_cluster import cpu_places, row, toy_facts, toy_task
 
 from iosched.jobs.pool import cluster, messages
-from iosched.jobs.pool.budget import Budget
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, Progress, encoded
-from iosched.jobs.pool.status import PoolStatus
-from iosched.jobs.pool.task import Pending
-from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start
+from iosched.jobs.pool.task import Budget, Pending
+from iosched.jobs.pool.timeouts import Timeouts
+from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Said, Send, Start
 from iosched.jobs.pool.worker_slots import LONGEST_WAIT_S
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.scheduler.questions import of_operator
@@ -31,8 +30,8 @@ class Scene:
         self.now_s = 0.0
         self.sent: list[Command] = []
         self.notes: list[str] = []
-        self._coming: list[Event] = [Reached(), Places(tuple(places))]
-        self.pool = ClusterPool(lambda: self, None, self, ClusterTimeouts(without_s=WITHOUT_S))
+        self._coming: list[Event] = [Places(tuple(places))]
+        self.pool = ClusterPool(lambda: self, None, self, Timeouts(without_s=WITHOUT_S))
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
@@ -297,4 +296,4 @@ def test_nothing_is_left_of_what_a_lost_search_has_asked(scene: Callable[..., Sc
     on.up("worker-3", 9.0)
     on.ends("worker-3", 10.0)
     assert pending.is_done
-    assert on.pool._tasks.scheduler.unanswered() == ()
+    assert on.pool._tasks.scheduler.tasks == {}

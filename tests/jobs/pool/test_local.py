@@ -167,4 +167,4 @@ def test_a_stop_is_of_the_running_task_alone(pool: Pool) -> None:
     pool.stop(first, "now")  # which is done
     assert finish(pool, pool.submit(Task(kind, "fourth", fire(), "cpu"))) == ["fourth"]
     assert seen == ["pruned", None, None]
-    assert isinstance(second.error, InterruptedTaskError)
+    assert isinstance(second.exception(), InterruptedTaskError)

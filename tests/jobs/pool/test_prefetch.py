@@ -8,8 +8,16 @@ import pytest
 from scripted import fire, latencies_by_stage
 from worker_talk import Talk, count_openings
 
-from iosched.jobs.pool.messages import Asked, Done, InterruptedTaskError, Known, SaidMessage, Stop, ToldMessage
-from iosched.jobs.pool.prefetch import QUESTIONS
+from iosched.jobs.pool.messages import (
+    QUESTIONS,
+    Asked,
+    Done,
+    InterruptedTaskError,
+    Known,
+    SaidMessage,
+    Stop,
+    ToldMessage,
+)
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.ranking.task import COST, Cost
 from iosched.jobs.settings import OptimizeSettings

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from thread_cluster import PATIENCE_S, row
 
-from iosched.jobs.pool import row_writer
-from iosched.jobs.pool.row_writer import RowWriter
+from iosched.jobs.pool import rows
+from iosched.jobs.pool.rows import RowWriter
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
@@ -22,7 +22,7 @@ from iosched.profiler.store.tables import StageRow
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_writer, "_RETRY_S", 0.01)
+    monkeypatch.setattr(rows, "_RETRY_S", 0.01)
 
 
 @pytest.fixture

@@ -37,9 +37,8 @@ def test_rows_of_gpus_are_known_by_their_device(device: str, is_gpu: bool) -> No
 def test_a_worker_sees_rows_of_others_and_of_the_database_once() -> None:
     log, family = RowLog(), family_of(key())
     known, elsewhere = row("known", key=key()), row("known", key=key("Another"))
-    assert not log.has(family)
-    log.begin(family, [known, elsewhere])
-    assert log.has(family)
+    log.begin(family, lambda: [known, elsewhere])
+    log.begin(family, lambda: pytest.fail("its rows are known"))
     mine, others = row("mine", key=key(threads=4)), row("others", key=key())
     assert log.add([mine], "me") == (mine,)
     assert log.add([others], "another") == (others,)
@@ -51,6 +50,6 @@ def test_a_worker_sees_rows_of_others_and_of_the_database_once() -> None:
 def test_the_first_yardstick_of_each_device_is_kept() -> None:
     log, first = RowLog(), yardstick(key())
     of_other_threads = yardstick(key(threads=4))
-    log.begin(family_of(key()), [first])
+    log.begin(family_of(key()), lambda: [first])
     assert log.add([yardstick(key()), of_other_threads], "me") == (of_other_threads,)
     assert log.unseen("another", family_of(key())) == (first, of_other_threads)

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from iosched.jobs.pool.scheduling import Assignment, Scheduler, WorkerInfo
+from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker, Scheduler
 from iosched.jobs.pool.task_queue import QueuedTask, packet_size
 from iosched.jobs.pool.timeouts import Durations, Timeouts
 
 PATIENCE = Timeouts(factor=4.0, floor_s=10.0, unknown_s=1000.0, losses=3, turn_s=60.0)
 
 
-def worker(name: str, device: str = "cpu", node: str | None = None, side: str = "cpu") -> WorkerInfo:
-    return WorkerInfo(name, (device,), node or name, side)
+def worker(name: str, device: str = "cpu", node: str | None = None, side: str = "cpu") -> ScheduledWorker:
+    return ScheduledWorker(name, (device,), node or name, side)
 
 
-def scheduler(*workers: str | WorkerInfo, timeouts: Timeouts = PATIENCE) -> Scheduler:
+def scheduler(*workers: str | ScheduledWorker, timeouts: Timeouts = PATIENCE) -> Scheduler:
     made = Scheduler(timeouts)
     for each in workers:
         made.join(worker(each) if isinstance(each, str) else each)
@@ -36,7 +36,7 @@ def questions(asker: Assignment, *names: int) -> list[QueuedTask]:
     return [QueuedTask(name, "cpu", "question", "model", in_packets=True, asker=asker.number) for name in names]
 
 
-def searching(*workers: str | WorkerInfo) -> tuple[Scheduler, Assignment]:
+def searching(*workers: str | ScheduledWorker) -> tuple[Scheduler, Assignment]:
     """A scheduler of these workers, the first of which has task 0."""
     made = scheduler(*workers)
     made.submit(jobs(0))
@@ -118,14 +118,14 @@ def test_a_work_fails_when_three_workers_were_lost_with_it() -> None:
         assert by_worker(pool.assign(0.0)) == {name: (1,)}
         failed.append(names(pool.leave(name, 1.0, is_blamed=True).failed))
     assert failed == [[], [], [1]]
-    assert pool.unanswered() == ()
+    assert pool.tasks == {}
 
 
 def test_a_worker_that_ends_without_an_answer_counts_as_lost() -> None:
     pool, _ = searching("a")
     losses = []
     for _ in range(3):
-        (held,) = pool.assignments()
+        (held,) = pool.assignments.values()
         losses.append(names(pool.ended(held.number, 1.0).failed))
         list(pool.assign(1.0))
     assert losses == [[], [], [0]]
@@ -138,7 +138,7 @@ def test_a_worker_that_is_removed_is_no_works_fault() -> None:
         pool.join(worker(name))
         assert by_worker(pool.assign(0.0)) == {name: (1,)}
         assert pool.leave(name, 1.0, is_blamed=False).failed == ()
-    assert names(pool.unanswered()) == [1]
+    assert list(pool.tasks) == [1]
 
 
 def test_of_a_packet_only_the_work_under_way_is_blamed_and_goes_alone() -> None:
@@ -166,7 +166,7 @@ def test_of_a_late_work_and_its_copy_the_first_answer_counts() -> None:
     assert answer.is_first
     assert answer.superfluous == (slow,)
     assert not pool.answered(slow.number, 0, 1002.0).is_first
-    assert pool.unanswered() == ()
+    assert pool.tasks == {}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_worker_that_is_slow_and_steady_is_late_but_once() -> None:
     takes_s, late, done_by_slow = {"quick": 20.0, "slow": 200.0}, 0, 0
     for now in range(1, 800):
         late += len(pool.late(now))
-        for held in pool.assignments():
+        for held in list(pool.assignments.values()):
             if now - begun_s[held.number] == takes_s[held.worker]:
                 answer = pool.answered(held.number, held.tasks[0].name, now)
                 pool.ended(held.number, now)
@@ -253,10 +253,10 @@ def test_a_worker_whose_search_waits_takes_packets_of_what_was_asked_and_nothing
     pool.wait_for(search.number, questions(search, 1, 2), 1.0)
     (first,) = pool.assign(1.0)
     assert names(first.tasks) == [1]
-    assert pool.answered(first.number, 1, 2.0).resumed is None
+    assert pool.answered(first.number, 1, 2.0).resumed == ()
     pool.ended(first.number, 2.0)
     (second,) = pool.assign(2.0)
-    assert pool.answered(second.number, 2, 3.0).resumed == search
+    assert pool.answered(second.number, 2, 3.0).resumed == (search,)
     pool.ended(second.number, 3.0)
     assert list(pool.assign(3.0)) == [], "it goes on with its search"
 
@@ -290,8 +290,7 @@ def test_searches_on_all_workers_that_all_ask_answer_each_other() -> None:
     while packets := list(pool.assign(1.0)):
         for packet in packets:
             for task in packet.tasks:
-                if (one := pool.answered(packet.number, task.name, 2.0).resumed) is not None:
-                    resumed.append(one)
+                resumed += pool.answered(packet.number, task.name, 2.0).resumed
             pool.ended(packet.number, 2.0)
     assert sorted(resumed, key=lambda each: each.number) == searches
 

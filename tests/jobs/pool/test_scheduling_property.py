@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from iosched.jobs.pool.scheduling import Assignment, Loss, Scheduler, WorkerInfo
+from iosched.jobs.pool.scheduling import Assignment, Decisions, ScheduledWorker, Scheduler
 from iosched.jobs.pool.task_queue import LARGEST_PACKET, QueuedTask
 from iosched.jobs.pool.timeouts import Timeouts
 
@@ -31,7 +31,7 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.pool = Scheduler(PATIENCE)
         self.now_s = 0.0
-        self.workers: dict[str, WorkerInfo] = {}
+        self.workers: dict[str, ScheduledWorker] = {}
         self.held: dict[int, Assignment] = {}
         self.gone: list[Assignment] = []
         self.done_under: dict[int, set[int]] = {}
@@ -49,7 +49,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(device=st.sampled_from(sorted(DEVICES)), node=st.sampled_from(NODES))
     def worker_comes(self, device: str, node: str) -> None:
-        info = WorkerInfo(f"worker-{self._name()}", (device,), node, DEVICES[device])
+        info = ScheduledWorker(f"worker-{self._name()}", (device,), node, DEVICES[device])
         self.workers[info.name] = info
         self.pool.join(info)
 
@@ -137,10 +137,10 @@ class Cluster(RuleBasedStateMachine):
         self.answers[task.name] += answer.is_first
         self._forget_waits()
 
-    def _resume(self, task: QueuedTask, resumed: Assignment | None) -> None:
+    def _resume(self, task: QueuedTask, resumed: Sequence[Assignment]) -> None:
         waits = self.waits.get(task.asker or 0, set())
         was_last = waits == {task.name} and not self._is_done(task.name)
-        assert (resumed is not None) == (was_last and task.asker in self.held)
+        assert bool(resumed) == (was_last and task.asker in self.held)
         waits.discard(task.name)
 
     def _is_done(self, name: int) -> bool:
@@ -163,7 +163,7 @@ class Cluster(RuleBasedStateMachine):
 
     def _end(self, assignment: Assignment) -> None:
         del self.held[assignment.number]
-        assert self.pool.ended(assignment.number, self.now_s) == Loss()
+        assert self.pool.ended(assignment.number, self.now_s) == Decisions()
         self._forget_waits()
 
     @precondition(lambda self: self.workers)
@@ -197,7 +197,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def works_without_an_answer_are_known(self) -> None:
         open_works = {name for name in self.submitted if not self._is_done(name)}
-        assert {task.name for task in self.pool.unanswered()} == open_works
+        assert set(self.pool.tasks) == open_works
 
     @invariant()
     def a_machines_cpu_and_its_gpus_do_not_work_at_a_time(self) -> None:
@@ -210,7 +210,7 @@ class Cluster(RuleBasedStateMachine):
         for name in sorted(self.workers):
             self._go(name, is_blamed=False)
         for device, side in DEVICES.items():
-            info = WorkerInfo(f"good-{device}", (device,), "good", side)
+            info = ScheduledWorker(f"good-{device}", (device,), "good", side)
             self.workers[info.name] = info
             self.pool.join(info)
         for _ in range(2 * len(self.submitted) + 2):
@@ -239,7 +239,7 @@ def test_searches_on_all_workers_that_ask_each_other_come_to_an_end(
     pool = Scheduler(PATIENCE)
     n_workers, names = len(rounds), iter(range(1, 10**6))
     for index in range(n_workers):
-        pool.join(WorkerInfo(f"worker-{index}", ("cpu",), f"node-{index}"))
+        pool.join(ScheduledWorker(f"worker-{index}", ("cpu",), f"node-{index}"))
     searches = [QueuedTask(next(names), "cpu", "search", f"model {index}") for index in range(n_workers + more)]
     left = {task.name: list(rounds[index % n_workers]) for index, task in enumerate(searches)}
     pool.submit(searches)
@@ -262,8 +262,8 @@ def test_searches_on_all_workers_that_ask_each_other_come_to_an_end(
         for task in each.tasks:
             answer = pool.answered(each.number, task.name, 0.0)
             n_answered += task.asker is None and answer.is_first
-            waits.discard(0 if answer.resumed is None else answer.resumed.number)
+            waits -= {each.number for each in answer.resumed}
         pool.ended(each.number, 0.0)
         del held[each.number]
     assert n_answered == len(searches)
-    assert pool.unanswered() == ()
+    assert pool.tasks == {}

@@ -8,7 +8,7 @@ import pytest
 
 from iosched.jobs.pool.messages import Facts, Opened, Unusable, encoded
 from iosched.jobs.pool.survey import survey
-from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Start, Stop, Unreached
+from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Said, Start, Stop, Unreached
 from iosched.models.errors import DeviceError
 from iosched.models.version import iosched_version
 
@@ -27,7 +27,7 @@ class Scripted:
     def __init__(self, answers: Mapping[Place, bytes | str | None]) -> None:
         self.answers = answers
         self.sent: list[Command] = []
-        self.coming: list[Event] = [Reached(), Places(tuple(answers))]
+        self.coming: list[Event] = [Places(tuple(answers))]
 
     def send(self, command: Command) -> None:
         self.sent.append(command)

@@ -23,8 +23,9 @@ from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand, Scored, Sco
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize
-from iosched.jobs.pool import worker_context as calling
+from iosched.jobs.pool import worker as calling
 from iosched.jobs.pool.messages import (
+    QUESTIONS,
     Call,
     Done,
     Failed,
@@ -32,6 +33,7 @@ from iosched.jobs.pool.messages import (
     Measured,
     Opened,
     Progress,
+    Questions,
     SaidMessage,
     Step,
     Stop,
@@ -39,7 +41,6 @@ from iosched.jobs.pool.messages import (
     Unusable,
     raised,
 )
-from iosched.jobs.pool.prefetch import QUESTIONS, Questions
 from iosched.jobs.pool.sending import packed, unpacked
 from iosched.jobs.pool.worker import Worker
 from iosched.jobs.ranking.model_cost import model_cost

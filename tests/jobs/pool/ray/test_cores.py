@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.pool.ray.cores import divided, local_places
+from iosched.jobs.pool.ray.places import divided, local_places
 from iosched.models.errors import UsageError
 from iosched.runtime import cores
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import session
 from clusters import WORKER, kill, named, soon, surroundings
 from small_models import branches
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.jobs.optimize_task import optimize_on
-from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts
-from iosched.jobs.pool.ray import session
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.ray.cores import local_places
+from iosched.jobs.pool.ray.places import local_places
 from iosched.jobs.pool.ray.transport import RayTransport
-from iosched.jobs.pool.status import PoolStatus
+from iosched.jobs.pool.timeouts import Timeouts
 from iosched.models.load import load_model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import ProfileDatabase
@@ -29,7 +29,7 @@ from iosched.runtime.cores import cpu_count
 pytestmark = pytest.mark.slow
 
 WORKERS = min(2, cpu_count())
-PATIENCE = ClusterTimeouts(reconnect_s=0.1)
+PATIENCE = Timeouts(reconnect_s=0.1)
 QUIET = "quiet_worker:quiet"
 SETTINGS = OptimizeSettings(device="cpu", threads=1)
 SEEN_WITHIN_S = 60.0

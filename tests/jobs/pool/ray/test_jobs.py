@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import session
 from clusters import WORKER, named, soon, surroundings
 from scripted import fire, fire_proto
 from small_models import branches
@@ -24,11 +25,9 @@ from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.optimize_task import optimize_on
-from iosched.jobs.pool import opening
-from iosched.jobs.pool.cluster import ClusterPool
-from iosched.jobs.pool.ray import session
+from iosched.jobs.pool import cluster as pool_cluster
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.transport import RayTransport
-from iosched.jobs.pool.status import PoolStatus
 from iosched.jobs.progress import Observer
 from iosched.jobs.rank import RankSettings, rank
 from iosched.jobs.result import OptimizeResult
@@ -72,8 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pool(folder: Path, watcher: Watcher) -> Iterator[ClusterPool]:
     with pytest.MonkeyPatch.context() as patch, surroundings(folder):
         patch.setattr("iosched.profiler.store.schema.BUSY_TIMEOUT_SECONDS", 0.1)
-        patch.setattr(opening, "RayTransport", partial(RayTransport, made_by="quiet_worker:quiet"))
-        with opening.cluster_pool(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
+        patch.setattr(pool_cluster, "RayTransport", partial(RayTransport, made_by="quiet_worker:quiet"))
+        with pool_cluster.cluster_pool(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
             yield found
 
 

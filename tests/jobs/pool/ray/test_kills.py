@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import session
 from clusters import PATIENCE_S, surroundings
 from clusters import soon as soon_at_all
 from slept_worker import slept_task
 from thread_cluster import KEY
+from thread_pool import Kept
 
 from iosched.jobs.pool.cluster import ClusterPool
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.task import Pending
@@ -43,7 +44,7 @@ def pool_on(path: Path) -> Iterator[ClusterPool]:
     def connect() -> RayTransport:
         return RayTransport(LocalCluster(WORKERS), made_by=SLEPT)
 
-    with ClusterPool(connect, path) as pool:
+    with ClusterPool(connect, path, Kept([], [])) as pool:
         yield pool
 
 
@@ -81,14 +82,18 @@ def known(path: Path, name: str) -> set[str]:
 
 def holders(pool: ClusterPool, *names: str) -> list[int]:
     """The processes of the workers that do tasks of these names."""
-    return [int(each.product) for each in pool.status().workers if each.doing in {f"toy {name}" for name in names}]
+    return processes(pool, {f"toy {name}" for name in names})
+
+
+def processes(pool: ClusterPool, doing: Collection[str]) -> list[int]:
+    return [int(pool._slots.active[each.name].facts.name) for each in pool.status().workers if each.doing in doing]
 
 
 def kill(pool: ClusterPool, pid: int | None = None) -> None:
     """Kills a process of the pool's cluster: the one that talks to Ray, or a worker."""
     transport = pool._transport
     assert isinstance(transport, RayTransport)
-    session.kill(pid or transport.pid, transport.pid)
+    session.kill(pid or session.child(transport.pid), transport.pid)
 
 
 @pytest.mark.slow
@@ -122,8 +127,7 @@ def test_all_workers_are_killed_and_new_ones_come(pool: ClusterPool, path: Path)
 @pytest.mark.skipif(WORKERS < 2, reason="needs two cores")
 def test_questions_of_a_search_are_shared_while_a_worker_is_killed(pool: ClusterPool, path: Path) -> None:
     def helpers() -> list[int]:
-        packets = {f"{count} stages of search" for count in (1, 2, 3)}
-        return [int(each.product) for each in pool.status().workers if each.doing in packets]
+        return processes(pool, {f"{count} stages of search" for count in (1, 2, 3)})
 
     pending = pool.submit(slept_task("search", 2 * LENGTHS_S, asks=len(LENGTHS_S)))
     soon(pool, helpers)

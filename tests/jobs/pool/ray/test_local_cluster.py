@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import session
 from clusters import Driver, driver, listening, soon, surroundings
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.transport import Lost, ModelFile, Place, Said, Stop
+from iosched.jobs.pool.transport import Lost, Place, Said, Stop
 from iosched.runtime.cores import cpu_count
 
 WORKERS = min(2, cpu_count())
@@ -56,7 +56,7 @@ def test_models_arrive_as_they_were_at_every_worker(local, workers, tmp_path: Pa
         path = tmp_path / digest
         path.write_bytes(model)
         for name, _ in workers:
-            found.ask(name, ModelFile(digest, str(path)), digest=True)
+            found.ask(name, str(path), digest=True)
         assert [found.said(name) for name, _ in workers] == [digest] * len(workers)
 
 

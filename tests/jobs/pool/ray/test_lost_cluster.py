@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import session
 from clusters import driver, surroundings
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.transport import Stop, Unreached
 
@@ -23,7 +23,8 @@ import sys, time
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
 transport = RayTransport(LocalCluster(1), made_by="standin_worker:Standin")
-transport.wait_until_reached()
+while not transport.receive(1.0):
+    pass
 print(transport.pid, flush=True)
 time.sleep(600)
 """
@@ -46,7 +47,7 @@ def is_gone(leader: int) -> bool:
 def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
     with driver(LOCAL) as first:
         worker, _ = first.up(first.places()[0])
-        session.kill(first.transport.pid, first.transport.pid)
+        session.kill(session.child(first.transport.pid), first.transport.pid)
         told = "the process that talks to Ray was killed by signal 9"
         assert first.next(Unreached) == Unreached(told, has_ended=True)
         assert session.members(first.transport.pid) == ()
@@ -54,6 +55,18 @@ def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
         assert first.transport.receive(0.1) == []
     with driver(LOCAL) as second:
         second.up(second.places()[0])
+
+
+@pytest.mark.slow
+def test_the_child_ends_with_its_supervisor() -> None:
+    with driver(LOCAL) as found:
+        found.places()
+        folder = Path(f"/proc/{found.transport.pid}/cwd").readlink()
+        session.kill(found.transport.pid, found.transport.pid)
+        told = "the process that talks to Ray was killed by signal 9"
+        assert found.next(Unreached) == Unreached(told, has_ended=False)
+        assert is_gone(found.transport.pid)
+        assert not folder.exists()
 
 
 @pytest.mark.slow

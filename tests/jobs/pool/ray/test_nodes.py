@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
-from iosched.jobs.pool.ray.nodes import Node, gpu_key, named, nodes_of, places_on, request
+from iosched.jobs.pool.ray.places import Node, gpu_key, named, nodes_of, places_on, request
 from iosched.jobs.pool.transport import Place
 from iosched.profiler.devices.gpus import known_gpus
 

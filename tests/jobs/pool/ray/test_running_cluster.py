@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import session
 from clusters import Driver, driver, kill, surroundings
 
-from iosched.jobs.pool.ray import session
 from iosched.jobs.pool.ray.address import RunningCluster
-from iosched.jobs.pool.transport import Lost, ModelFile, Place, Places, Unreached
+from iosched.jobs.pool.transport import Lost, Place, Places, Unreached
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def works(found: Driver, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
     model = os.urandom(300_000)
     digest = hashlib.sha256(model).hexdigest()
     (tmp_path / "model").write_bytes(model)
-    found.ask(worker, ModelFile(digest, str(tmp_path / "model")), digest=True)
+    found.ask(worker, str(tmp_path / "model"), digest=True)
     assert found.said(worker) == digest
     return workers
 

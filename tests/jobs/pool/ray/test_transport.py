@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ import pytest
 from iosched.jobs.pool.ray import transport
 from iosched.jobs.pool.ray.address import LocalCluster, RunningCluster
 from iosched.jobs.pool.ray.reach import UnreachedError, reason, unreached
-from iosched.jobs.pool.ray.transport import RayTransport, opened
-from iosched.jobs.pool.transport import Places, Reached, Stop, Unreached
+from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.transport import Places, Stop, Unreached
 from iosched.models.errors import DeviceError, UsageError
 
 NOWHERE = RunningCluster("127.0.0.1:9")
@@ -39,11 +40,6 @@ def test_no_cluster_is_an_event_to_those_who_wait_for_events() -> None:
     assert there.receive(0.05) == []
     there.close()
     there.close()
-
-
-def test_no_cluster_is_an_error_to_those_who_need_one() -> None:
-    with pytest.raises(DeviceError, match="no Ray cluster at"), opened(NOWHERE):
-        raise AssertionError("there is one")
 
 
 @pytest.mark.parametrize(
@@ -145,11 +141,8 @@ def test_a_server_of_ray_client_that_could_not_be_started_is_asked_for_again(
     address: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILURES", "2")
-    with opened(address) as there:
-        events = list(there.receive(60))
-        while len(events) < 2:
-            events += there.receive(60)
-    assert events == [Reached(), Places(())]
+    with closing(RayTransport(address)) as there:
+        assert there.receive(60) == [Places(())]
 
 
 def test_but_after_three_times_the_reason_is_told(address: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:

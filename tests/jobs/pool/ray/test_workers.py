@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from iosched.jobs.pool.ray import workers
-from iosched.jobs.pool.ray.nodes import Node
-from iosched.jobs.pool.ray.workers import Workers
-from iosched.jobs.pool.transport import Event, Lost, ModelFile, Place, Said, Send, Start
+from iosched.jobs.pool.ray import child
+from iosched.jobs.pool.ray.child import Workers
+from iosched.jobs.pool.ray.places import Node
+from iosched.jobs.pool.transport import Event, Lost, Place, Said, Send, Start
 
 PLACE = Place("box", "10.0.0.1", "cpu")
 NODES = {PLACE: Node("ab" * 28, "box", "10.0.0.1", {})}
@@ -82,14 +82,14 @@ class Trial:
         self.workers = Workers("module:name", self.events.append, lambda step: step())
         self.workers.start(Start("w", PLACE), NODES)
 
-    def send(self, model: ModelFile | None = None) -> None:
+    def send(self, model: str | None = None) -> None:
         self.workers.send(Send("w", b"message", model))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     found = FakeRay()
-    monkeypatch.setattr(workers, "ray", found)
+    monkeypatch.setattr(child, "ray", found)
     return found
 
 
@@ -121,14 +121,14 @@ def test_a_worker_that_cannot_be_reached_is_killed_and_what_it_says_until_then_c
 def test_a_worker_of_which_nobody_knows_that_it_ended_is_reported_so(
     fake: FakeRay, trial: Trial, monkeypatch: pytest.MonkeyPatch, answers: tuple[Any, ...]
 ) -> None:
-    monkeypatch.setattr(workers, "END_S", -1)
+    monkeypatch.setattr(child, "END_S", -1)
     fake.answers(UNAVAILABLE, *answers)
     trial.workers.check()
     assert trial.events[-1] == Lost("w", "it cannot be reached", has_ended=False)
 
 
 def test_a_worker_has_to_come_up_in_time(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "START_S", -1)
+    monkeypatch.setattr(child, "START_S", -1)
     trial = Trial()
     fake.answers([])
     trial.workers.check()
@@ -139,7 +139,7 @@ def test_a_worker_has_to_come_up_in_time(fake: FakeRay, monkeypatch: pytest.Monk
 
 
 def test_a_worker_that_is_up_may_be_silent(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "START_S", -1)
+    monkeypatch.setattr(child, "START_S", -1)
     trial = Trial()
     fake.answers([b"up"])
     trial.workers.check()
@@ -170,17 +170,17 @@ def test_a_place_that_is_gone_runs_nothing(fake: FakeRay) -> None:
 
 
 def test_a_model_is_stored_once_until_others_take_its_place(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
-    models = [ModelFile(str(number), str(tmp_path / str(number))) for number in range(workers.MODELS + 1)]
+    models = [str(tmp_path / str(number)) for number in range(child.MODELS + 1)]
     for model in models:
-        Path(model.path).write_text(model.digest)
+        Path(model).write_text(Path(model).name)
     for model in (*models[:-1], models[0], models[-1], models[0], models[1]):
         trial.send(model)
-    assert fake.stored == [model.digest.encode() for model in (*models, models[1])]
+    assert fake.stored == [Path(model).name.encode() for model in (*models, models[1])]
     assert fake.sent[-2:] == [(b"message", [f"reference of {number}"]) for number in (0, 1)]
 
 
 def test_a_model_that_cannot_be_read_costs_the_worker(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
-    trial.send(ModelFile("0123456789abcdef", str(tmp_path / "gone")))
+    trial.send(str(tmp_path / "gone"))
     fake.answers(ActorDiedError())
     (event,) = trial.events
     assert isinstance(event, Lost)
