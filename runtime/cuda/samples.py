@@ -1,4 +1,4 @@
-"""Small models in which every kernel is used, to try kernels one by one, and one whose groups run side by side."""
+"""Small models that use every kernel, and one with three concurrent groups."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 
 
 def sample(text: str) -> Model:
-    """The model of a text below, with the same weights each time.
+    """The model of one of the texts below, with deterministic weights.
 
     Args:
-        text: a graph without its name in ONNX's text form; its inputs whose names begin with "w" are weights.
+        text: an ONNX text graph without a name; inputs whose names begin with "w" become weights.
     """
     proto = onnx.parser.parse_model(f"{_HEADER} sample {text}")
     weights = [info for info in proto.graph.input if info.name.startswith("w")]
@@ -32,7 +32,7 @@ def sample(text: str) -> Model:
 
 
 def _drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights that keep the size of what they are multiplied with; vectors are near one, as a variance must be."""
+    """Scaled so that products keep their magnitude; vectors are near one, as variances must be."""
     values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
     if len(shape) > 1:
         return values / np.float32(sqrt(prod(shape[1:])))

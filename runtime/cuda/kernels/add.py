@@ -16,7 +16,7 @@ from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.pointwise import pointwise_call
 from iosched.runtime.plan import View
 
-MOST_TERMS = 16
+MAX_TERMS = 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
         and (builder.tensors[name].shape, builder.tensors[name].dtype) == (output.shape, output.dtype)
         for name in node.input
     )
-    if not alike or output.dtype not in FLOATS or len(node.input) > MOST_TERMS:
+    if not alike or output.dtype not in FLOATS or len(node.input) > MAX_TERMS:
         return False
     builder.emit(AddN(), node.input, node.output)
     return True

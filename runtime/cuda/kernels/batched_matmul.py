@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
+from iosched.runtime.cuda.kernel import H100, Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, preamble, widened
 from iosched.runtime.cuda.source.loops import Loop, Operand, collapse, element_strides, pack_width, shape_of
-from iosched.runtime.cuda.target import H100
 from iosched.runtime.plan import View
 
 _THREADS = 256
-_MOST_WIDTH = 4
+_MAX_WIDTH = 4
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class _Matrix:
         batch = self.batch_operand(self.batch).strides
         other = 0 if self.shape[1 - axis] == 1 else self.strides[1 - axis]
         operand = replace(self.operand, strides=(*batch, other, self.strides[axis]))
-        return min(pack_width(Loop((*self.batch, self.shape[1 - axis], self.shape[axis]), (operand,))), _MOST_WIDTH)
+        return min(pack_width(Loop((*self.batch, self.shape[1 - axis], self.shape[axis]), (operand,))), _MAX_WIDTH)
 
 
 def _matrices(a: View, b: View, y: View) -> tuple[_Matrix, _Matrix, _Matrix]:

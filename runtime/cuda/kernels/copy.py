@@ -19,7 +19,7 @@ from iosched.runtime.plan import View
 
 _TILE = 32
 _TILE_ROWS = 8
-_LEAST_TILED = 16  # an axis shorter than this leaves most of a tile idle
+_MIN_TILED = 16  # an axis shorter than this leaves most of a tile idle
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def _copy_call(extents: Sequence[int], x: Operand, y: Operand) -> CudaCall:
 
 def _tiled_axis(extents: Sequence[int], x: Operand, y: Operand) -> int | None:
     """The axis on which x is dense while y is dense on the last one; None where a plain copy does as well."""
-    if len(extents) not in (2, 3) or y.strides[-1] != 1 or abs(x.strides[-1]) <= 1 or extents[-1] < _LEAST_TILED:
+    if len(extents) not in (2, 3) or y.strides[-1] != 1 or abs(x.strides[-1]) <= 1 or extents[-1] < _MIN_TILED:
         return None
-    dense = [axis for axis in range(len(extents) - 1) if x.strides[axis] == 1 and extents[axis] >= _LEAST_TILED]
+    dense = [axis for axis in range(len(extents) - 1) if x.strides[axis] == 1 and extents[axis] >= _MIN_TILED]
     return dense[0] if dense else None
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import LOAD, MOST_BYTES, preamble
+from iosched.runtime.cuda.source.elements import LOAD, MAX_ACCESS_NBYTES, preamble
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
 
-_MOST_THREADS = 128
+_MAX_THREADS = 128
 _PACK = 4
 
 
@@ -38,10 +38,10 @@ class DenseRow:
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
         (n, k), (step, _) = shape_of(reads[1]), element_strides(reads[1])
-        is_aligned = all(view.offset % MOST_BYTES == 0 for view in reads[:2])
+        is_aligned = all(view.offset % MAX_ACCESS_NBYTES == 0 for view in reads[:2])
         width = _PACK if is_aligned and k % _PACK == step % _PACK == 0 else 1
         threads = 32
-        while threads < _MOST_THREADS and threads * width < k:
+        while threads < _MAX_THREADS and threads * width < k:
             threads *= 2
         pointers: list[Argument] = [Pointer(index) for index in range(len(reads) + 1)]
         source = _SOURCE.format(

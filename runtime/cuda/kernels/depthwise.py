@@ -11,8 +11,7 @@ from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import C_TYPES, loaded, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.sliding_windows import PARAMETERS, Sweep
-from iosched.runtime.cuda.source.window import Image, Window, as_images, tap
+from iosched.runtime.cuda.source.windows import PARAMETERS, Image, Window, WindowLoop, as_images, tap
 from iosched.runtime.plan import View
 
 
@@ -54,28 +53,28 @@ class Depthwise:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        sweep = Sweep.of(self._window, Image.of(reads[0]), Image.of(writes[0]))
+        loop = WindowLoop.of(self._window, Image.of(reads[0]), Image.of(writes[0]))
         pointers = [Pointer(index) for index in range(len(reads) + 1)]
-        source = self._source(reads[0].dtype, sweep, has_bias=len(reads) > 2)
-        return launch(source, "depthwise", sweep.threads, [*pointers, *sweep.arguments])
+        source = self._source(reads[0].dtype, loop, has_bias=len(reads) > 2)
+        return launch(source, "depthwise", loop.threads, [*pointers, *loop.arguments])
 
     @property
     def _window(self) -> Window:
-        return Window(self.kernel, self.strides, self.pads, self.dilations).lifted
+        return Window(self.kernel, self.strides, self.pads, self.dilations).as_2d
 
-    def _source(self, dtype: str, sweep: Sweep, *, has_bias: bool) -> str:
+    def _source(self, dtype: str, loop: WindowLoop, *, has_bias: bool) -> str:
         value = loaded(dtype, "input.at[v]")
         # The weight lies as the window that was not turned.
-        tap = "kx * KH + ky" if sweep.planar else "ky * KW + kx"
+        tap = "kx * KH + ky" if loop.planar else "ky * KW + kx"
         return _SOURCE.format(
-            head=sweep.head(dtype),
+            head=loop.head(dtype),
             type=C_TYPES[dtype],
             parameters=PARAMETERS,
-            place=sweep.place,
+            place=loop.place,
             bias=", const float* __restrict__ bias" if has_bias else "",
             first="  const auto first = load<V>(bias + pack * V);" if has_bias else "",
             start="first.at[v]" if has_bias else "0.0f",
-            rows=sweep.rows(
+            rows=loop.rows(
                 element=f"fmaxf({value}, 0.0f)" if self.relu else value,
                 outside="0.0f",
                 before=f"const auto factor = load<V>(weight + ({tap}) * (packs * V));",

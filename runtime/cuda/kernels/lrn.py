@@ -13,7 +13,7 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image, indices, shared_out
+from iosched.runtime.cuda.source.windows import Image, indices, thread_axes
 from iosched.runtime.plan import View
 
 
@@ -47,7 +47,7 @@ class Lrn:
         source = _SOURCE.format(
             preamble=preamble([reads[0].dtype]),
             type=C_TYPES[reads[0].dtype],
-            indices=indices(*shared_out(y.is_planar, ("channel", "channels"), ("column", "width"), ("row", "height"))),
+            indices=indices(*thread_axes(y.is_planar, ("channel", "channels"), ("column", "width"), ("row", "height"))),
             before=(self.size - 1) // 2,
             after=self.size // 2,
             value=loaded(reads[0].dtype, "x[at * xc]"),

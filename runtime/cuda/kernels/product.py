@@ -170,7 +170,7 @@ def _emit_dense(builder: Builder, found: _Product) -> bool:
     if has_bias:
         bias = np.zeros(shape[-1]) if found.bias is None else found.bias
         reads.append(builder.weight(f"{found.y}/bias", bias))
-    flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-1]), shape[-1])
+    flat = shape if len(shape) <= MAX_AXES else (prod(shape[:-1]), shape[-1])
     written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
     kernel = DenseRow(has_bias, activation) if is_row else Dense(has_bias, activation, builder.precision)
     builder.emit(kernel, reads, (written,))
@@ -216,7 +216,7 @@ def _emit_by_cudnn(builder: Builder, found: _Product) -> None:
     shape = builder.shape(found.y)
     reads = [_as_batch(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
     is_fused = found.added is None and found.activation.is_identity
-    flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-2]), *shape[-2:])
+    flat = shape if len(shape) <= MAX_AXES else (prod(shape[:-2]), *shape[-2:])
     written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
     builder.emit(MatMul(builder.precision), reads, (written,))
     _finish(builder, found, written, is_fused)
@@ -247,10 +247,10 @@ def _rows(builder: Builder, found: _Product) -> str:
     """The left factor with at most three axes, the last of them summed over."""
     name, shape = _stored(builder, found.a), builder.shape(found.a)
     if found.transposes_a:
-        turned = builder.temporary(f"{found.y}/a", shape[::-1])
-        builder.emit(Copy(permutation=(1, 0)), (name,), (turned,))
-        return turned
-    if len(shape) <= MOST_AXES:
+        transposed = builder.temporary(f"{found.y}/a", shape[::-1])
+        builder.emit(Copy(permutation=(1, 0)), (name,), (transposed,))
+        return transposed
+    if len(shape) <= MAX_AXES:
         return name
     flat = builder.temporary(f"{found.y}/a", (prod(shape[:-1]), shape[-1]))
     builder.emit(Copy(reshapes=True), (name,), (flat,))
@@ -263,15 +263,15 @@ def _factor(builder: Builder, found: _Product) -> str:
         return builder.weight(f"{found.y}/weight", found.weight)
     if found.transposes_b:
         return found.b
-    turned = builder.temporary(f"{found.y}/b", builder.shape(found.b)[::-1])
-    builder.emit(Copy(permutation=(1, 0)), (found.b,), (turned,))
-    return turned
+    transposed = builder.temporary(f"{found.y}/b", builder.shape(found.b)[::-1])
+    builder.emit(Copy(permutation=(1, 0)), (found.b,), (transposed,))
+    return transposed
 
 
 def _as_batch(builder: Builder, name: str, role: str) -> str:
     """A factor with at most three axes."""
     source, shape = _stored(builder, name), builder.shape(name)
-    if len(shape) <= MOST_AXES:
+    if len(shape) <= MAX_AXES:
         return source
     flat = builder.temporary(role, (prod(shape[:-2]), *shape[-2:]))
     builder.emit(Copy(reshapes=True), (source,), (flat,))
@@ -288,7 +288,7 @@ def _in_rows(builder: Builder, name: str, role: str) -> str:
     return copied
 
 
-MOST_AXES = 3
+MAX_AXES = 3
 """Axes of a factor at most: cuDNN sees it as a batch of matrices, or as pixels of images."""
 
 
@@ -350,7 +350,7 @@ class MatMul:
 def _batch(view: View) -> Shape:
     """Two or three axes as three."""
     extents, strides = shape_of(view), element_strides(view)
-    if len(extents) == MOST_AXES:
+    if len(extents) == MAX_AXES:
         return Shape(extents, strides)
     return Shape((1, *extents), (extents[0] * strides[0], *strides))
 
@@ -362,5 +362,5 @@ def _pixels(view: View) -> Shape:
     if len(extents) == 1:
         return Shape((1, channels, 1, 1), (channels, 1, channels, channels))
     row = strides[-2]
-    height, image = (extents[1], strides[0]) if len(extents) == MOST_AXES else (1, row)
+    height, image = (extents[1], strides[0]) if len(extents) == MAX_AXES else (1, row)
     return Shape((extents[0], channels, height, 1), (image, 1, row, row))

@@ -12,9 +12,9 @@ from iosched.models.node_attributes import integer, names, number, numbers, text
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import APART, C_TYPES, FLOATS, LOAD, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, LOAD, STRIDED, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image, channel_width, channels_apart, indices, shared_out
+from iosched.runtime.cuda.source.windows import Image, channel_width, indices, planar_width, thread_axes
 from iosched.runtime.plan import View
 
 _MODES_SINCE = 11  # before, coordinates are asymmetric and nearest means floor
@@ -43,13 +43,13 @@ class Resize:
         """See `SourceKernel.call`."""
         x, y = Image.of(reads[0]), Image.of(writes[0])
         batch, channels, height, width = y.shape
-        pack = channels_apart(y.shape) if y.is_planar else channel_width(channels, x, y)
+        pack = planar_width(y.shape) if y.is_planar else channel_width(channels, x, y)
         threads = batch * height * width * (channels // pack)
         source = _SOURCE.format(
             preamble=preamble([reads[0].dtype]),
             type=C_TYPES[reads[0].dtype],
-            indices=indices(*shared_out(y.is_planar, ("pack", "packs"), ("column", "out_w"), ("row", "out_h"))),
-            load=LOAD + APART,
+            indices=indices(*thread_axes(y.is_planar, ("pack", "packs"), ("column", "out_w"), ("row", "out_h"))),
+            load=LOAD + STRIDED,
             pack=pack,
             side_by_side="false" if y.is_planar else "true",
             taps=self.taps,

@@ -9,11 +9,11 @@ from math import prod
 import numpy as np
 
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
-from iosched.runtime.cuda.kernels.convolution import Convolution
+from iosched.runtime.cuda.kernel import H100, CudaCall, Gpu, Pointer, Precision
+from iosched.runtime.cuda.kernels.conv import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import APART, C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
+from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, MAX_ACCESS_NBYTES, STRIDED, item_nbytes, preamble
 from iosched.runtime.cuda.source.loops import shape_of
 from iosched.runtime.cuda.source.separable import (
     BODY,
@@ -22,17 +22,16 @@ from iosched.runtime.cuda.source.separable import (
     MULTIPLY_BY_FMA,
     MULTIPLY_BY_TENSOR_CORES,
 )
-from iosched.runtime.cuda.source.window import Image, Window, channel_width, constants
-from iosched.runtime.cuda.target import H100, Gpu
+from iosched.runtime.cuda.source.windows import Image, Window, channel_width, constants
 from iosched.runtime.plan import View
 
-MOST_TAPS = 49
+MAX_TAPS = 49
 _THREADS = 256
 _TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 256), (16, 32, 256))
 _GROUPS = (4, 2, 1)
 _MULTIPLE = (128, 128)  # of input and of output channels: no slab and no tile reaches beyond the padded weight
-_MOST_KEPT = 48  # floats of one input row that a thread keeps in registers
-_MOST_LOADED = 40  # floats of several rows that it loads at once
+_MAX_KEPT = 48  # floats of one input row that a thread keeps in registers
+_MAX_LOADED = 40  # floats of several rows that it loads at once
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Separable:
         x, y = Image.of(reads[0]), Image.of(writes[0])
         form = self._form(x, y)
         if form.planar:
-            x, y = x.turned, y.turned
+            x, y = x.transposed, y.transposed
         batch, wide, height, width = y.shape
         per_row = -(-width // form.group)
         groups = batch * height * per_row
@@ -104,14 +103,14 @@ class Separable:
         """The form of `variant`."""
         dtype = x.operand.dtype
         out_pack = channel_width(y.shape[1], y)
-        pack = _channels_apart(x) if y.is_planar else channel_width(x.shape[1], x)
+        pack = _planar_pack(x) if y.is_planar else channel_width(x.shape[1], x)
         multiplied = item_nbytes("float32" if self.by_fma else dtype)
         forms = [
             _Form(dtype, y.is_planar, pack, out_pack, group, (rows, wide), slab_nbytes // multiplied)
             for rows, wide, slab_nbytes in _TILES
             for group in _GROUPS
         ]
-        made = y.turned if y.is_planar else y
+        made = y.transposed if y.is_planar else y
         fitting = [form for form in forms if form.group == 1 or self._fits(form, made.shape[3])]
         ranked = sorted(fitting, key=lambda form: self._work(form, made))
         best = {form.tile: form for form in reversed(ranked)}
@@ -120,12 +119,12 @@ class Separable:
     def _window(self, planar: bool) -> Window:
         """As it slides over images that are turned where they are planar."""
         window = Window(self.kernel, self.strides, self.pads, self.dilations)
-        return window.turned if planar else window
+        return window.transposed if planar else window
 
     def _fits(self, form: _Form, width: int) -> bool:
         """Whether half of the threads have windows to slide, and each has registers for its neighbours."""
         kept = self._columns(form) * form.pack
-        return form.busy >= 0.5 and form.group <= width and kept <= _MOST_KEPT
+        return form.busy >= 0.5 and form.group <= width and kept <= _MAX_KEPT
 
     def _work(self, form: _Form, y: Image) -> float:
         """Issue slots of the busiest processor, about, for one input channel: a reasoned number, not a measured one.
@@ -158,8 +157,8 @@ class Separable:
         rows, wide = form.tile
         sizes = {
             "V": form.pack, "W": form.out_pack, "G": form.group, "COLUMNS": self._columns(form), "BM": rows,
-            "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MOST_BYTES // item_nbytes(form.dtype),
-            "PARTS": self._parts(form), "UNROLLED": max(_MOST_LOADED // (self._columns(form) * form.pack), 1),
+            "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MAX_ACCESS_NBYTES // item_nbytes(form.dtype),
+            "PARTS": self._parts(form), "UNROLLED": max(_MAX_LOADED // (self._columns(form) * form.pack), 1),
         }  # fmt: skip
         head = [
             preamble([form.dtype]),
@@ -169,7 +168,7 @@ class Separable:
             f"typedef {C_TYPES[form.dtype]} T;",
             f"__device__ __forceinline__ float activate(float x) {{ return {self.activation.expression('x')}; }}",
         ]
-        return "\n".join([*head, LOAD + APART, *self._multiplication(form.dtype), BODY])
+        return "\n".join([*head, LOAD + STRIDED, *self._multiplication(form.dtype), BODY])
 
     def _parts(self, form: _Form) -> int:
         """Parts of a slab that parts of the block sum over; see `TM` and `WM` in the source."""
@@ -183,9 +182,9 @@ class Separable:
         return MMA_OF_HALVES if dtype == "float16" else MMA_OF_TF32, MULTIPLY_BY_TENSOR_CORES
 
 
-def _channels_apart(x: Image) -> int:
+def _planar_pack(x: Image) -> int:
     """Channels of a planar image's pixel that a thread takes together: those that fill 16 bytes, or half of it."""
-    most = MOST_BYTES // x.operand.item_nbytes
+    most = MAX_ACCESS_NBYTES // x.operand.item_nbytes
     return next(pack for pack in (8, 4, 2, 1) if pack <= most and x.shape[1] % pack == 0)
 
 
@@ -233,7 +232,7 @@ def lower_separable(
     single = depthwise.groups == channels == len(depthwise.weight) and pointwise.groups == 1
     taps = prod(depthwise.kernel_shape)
     still = (*pointwise.kernel_shape, *pointwise.strides) == (1, 1, 1, 1) and not any(pointwise.pads)
-    if not (plain and single and still) or taps > MOST_TAPS or min(depthwise.pads) < 0:
+    if not (plain and single and still) or taps > MAX_TAPS or min(depthwise.pads) < 0:
         return False
     window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
     kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu)

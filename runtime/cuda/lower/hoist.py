@@ -13,14 +13,13 @@ from functools import cached_property
 import numpy as np
 
 from iosched.models.graph import ComputationGraph
-from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.builder import Builder, Join, KernelCall
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.kernels.elementwise import Unary
 from iosched.runtime.cuda.kernels.separable import Separable
-from iosched.runtime.cuda.lower.moves import Join
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
 
 Calls = Mapping[str, Sequence[KernelCall]]

@@ -12,12 +12,11 @@ import numpy as np
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder, KernelCall
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, is_row_major
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.placement import place_calls
-from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.signature import Signatures
@@ -60,7 +59,7 @@ class Network:
             ValueError: the model is not one that `is_supported`.
         """
         if not is_supported(model):
-            raise ValueError(f"{model.name!r} has tensors of unknown or no size")
+            raise ValueError(f"{model.name!r} has tensors of unknown or zero size")
         self.model, self.precision, self.layout, self.gpu, self.fused = model, precision, layout, gpu, fused
         self.builder: Builder = Builder.of(model, precision, layout, gpu) if base is None else base.builder.copy()
         self._nodes = {node.name: node for node in model.proto.graph.node}
@@ -94,12 +93,12 @@ class Network:
         return Network(self.model, self.precision, layout, gpu=self.gpu)
 
     @cached_property
-    def callers_inputs(self) -> Mapping[str, str]:
+    def caller_inputs(self) -> Mapping[str, str]:
         """Graph inputs whose form for the caller is not the device's, with the names of the caller's."""
         return {spec.name: f"{spec.name}@caller" for spec in self.model.graph.inputs if self._differs(spec)}
 
     @cached_property
-    def callers_outputs(self) -> Mapping[str, str]:
+    def caller_outputs(self) -> Mapping[str, str]:
         """Graph outputs whose form for the caller is not the device's, with the names of the caller's."""
         graph = self.model.graph
         return {
@@ -112,7 +111,7 @@ class Network:
     def fixed(self) -> frozenset[str]:
         """Tensors that must have a buffer of their own: inputs and outputs whose form is the same for the caller."""
         graph = self.model.graph
-        outputs = (name for name in graph.outputs if name not in self.callers_outputs)
+        outputs = (name for name in graph.outputs if name not in self.caller_outputs)
         return frozenset((*(spec.name for spec in graph.inputs), *outputs))
 
     @cached_property

@@ -13,13 +13,20 @@ import onnx
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, reads
-from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.builder import Builder, Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.product import lower_product, lower_stacked
-from iosched.runtime.cuda.lower import convolutions, separable, sums
-from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
-from iosched.runtime.cuda.onnxruntime.operators import session_kernel
+from iosched.runtime.cuda.lower.fused import (
+    SEPARABLE,
+    SUMS,
+    lower_convolution,
+    lower_relu_separable,
+    lower_sum,
+    merge_convolutions,
+    terms_of,
+)
+from iosched.runtime.cuda.onnxruntime.sessions import session_kernel
 from iosched.runtime.cuda.source.activation import IDENTITY
 
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -61,7 +68,7 @@ def lower_merged(
     lowered = (
         _merged_products(builder, operators, nodes)
         if operators[0].type in _PRODUCTS
-        else convolutions.lower_merged(builder, operators, nodes, rectified)
+        else merge_convolutions(builder, operators, nodes, rectified)
     )
     calls = list(builder.calls) if lowered else None
     builder.calls.clear()
@@ -96,7 +103,7 @@ def _node(builder: Builder, operator: Operator, node: onnx.NodeProto, siblings: 
     names = [*reads(node), *(name for name in node.output if name)]
     if any(not builder.is_placed(name) for name in names):
         return False
-    if node.op_type in sums.TYPES and operator.type == "Concat" and builder.is_float(node.output[0]):
+    if node.op_type in SUMS and operator.type == "Concat" and builder.is_float(node.output[0]):
         return _sum_of_concat(builder, node, siblings)
     if node.op_type == "Concat":
         return _concat(builder, node)
@@ -111,9 +118,9 @@ def _node(builder: Builder, operator: Operator, node: onnx.NodeProto, siblings: 
 
 def _sum_of_concat(builder: Builder, node: onnx.NodeProto, siblings: Sequence[onnx.NodeProto]) -> bool:
     """One call for all additions that make an operand of the Concat; inner ones are part of it."""
-    if any(node.output[0] in other.input and other.op_type in sums.TYPES for other in siblings):
+    if any(node.output[0] in other.input and other.op_type in SUMS for other in siblings):
         return True
-    builder.emit(AddN(IDENTITY), sums.terms_of(node.output[0], siblings), (node.output[0],))
+    builder.emit(AddN(IDENTITY), terms_of(node.output[0], siblings), (node.output[0],))
     return True
 
 
@@ -138,10 +145,10 @@ def _split(builder: Builder, node: onnx.NodeProto) -> bool:
 Lower = Callable[[Builder, Operator, Sequence[onnx.NodeProto], int | None], bool]
 
 FUSED: Mapping[str, Lower] = {
-    "Conv": convolutions.lower,
-    "ReluConv": convolutions.lower,
-    separable.TYPE: separable.lower,
-    **dict.fromkeys(sums.TYPES, sums.lower),
+    "Conv": lower_convolution,
+    "ReluConv": lower_convolution,
+    SEPARABLE: lower_relu_separable,
+    **dict.fromkeys(SUMS, lower_sum),
     **dict.fromkeys(_PRODUCTS, _product),
 }
 """Lowering of operators by their type: each emits calls and answers True, or emits nothing that counts and answers

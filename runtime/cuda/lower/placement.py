@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from math import prod
 
 from iosched.models.graph import TensorSpec
-from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.cudnn.graph import ALIGNMENT_NBYTES
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import Layout, is_row_major
-from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.placement import Homes, Placement
 from iosched.runtime.plan import View
 
 
 @dataclass(eq=False)
-class _Draft:
+class _PlacementBuilder:
     """A placement that is being decided.
 
     Attributes:
@@ -88,7 +87,7 @@ def place_calls(
     """
     sizes = {name: spec.nbytes for name, spec in tensors.items()}
     owners, weights = frozenset((*fixed, *constants)), frozenset(constants)
-    draft = _Draft(tensors, layout, owners, weights, _aligned(calls), _gapless(calls), Homes(sizes))
+    draft = _PlacementBuilder(tensors, layout, owners, weights, _aligned(calls), _gapless(calls), Homes(sizes))
     left: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -128,7 +127,7 @@ def _gapless(calls: Sequence[KernelCall]) -> frozenset[str]:
     return frozenset(name for pair in found for name in pair)
 
 
-def _place_cut(draft: _Draft, call: KernelCall, axis: int) -> bool:
+def _place_cut(draft: _PlacementBuilder, call: KernelCall, axis: int) -> bool:
     """Makes the writes of a Cut columns of what it reads."""
     source, homes = call.reads[0], draft.homes
     if any(name in draft.fixed or name in homes.host for name in call.writes):
@@ -146,12 +145,12 @@ def _place_cut(draft: _Draft, call: KernelCall, axis: int) -> bool:
     return True
 
 
-def _place_operands(draft: _Draft, call: KernelCall, axis: int) -> list[tuple[str, int]]:
+def _place_operands(draft: _PlacementBuilder, call: KernelCall, axis: int) -> list[tuple[str, int]]:
     """Makes the operands of a Join columns of its result; returns those that must be copied, with their columns."""
     target = call.writes[0]
     rows = draft.rows_of(target, axis)
     if not draft.tensors[target].nbytes or not draft.become_table(target, rows):
-        raise ValueError(f"{target!r} is empty, or was placed before it was computed")
+        raise ValueError(f"{target!r} is empty, or is placed before it is computed")
 
     def may_move(name: str, column: int) -> bool:
         if name in draft.fixed or draft.rows.get(name, rows) != rows or (rows > 1 and name in draft.gapless):
@@ -162,7 +161,7 @@ def _place_operands(draft: _Draft, call: KernelCall, axis: int) -> list[tuple[st
     return [(name, column) for name, column in left if draft.tensors[name].nbytes]
 
 
-def _place_reshaped(draft: _Draft, call: KernelCall) -> bool:
+def _place_reshaped(draft: _PlacementBuilder, call: KernelCall) -> bool:
     """Makes what a Reshape writes another view of what it reads, where both are row-major and whole."""
     source, target, homes = call.reads[0], call.writes[0], draft.homes
     if target in draft.fixed or source in draft.fixed or target in homes.host or target in draft.rows:
@@ -174,14 +173,14 @@ def _place_reshaped(draft: _Draft, call: KernelCall) -> bool:
     return True
 
 
-def _is_row_major(draft: _Draft, name: str) -> bool:
+def _is_row_major(draft: _PlacementBuilder, name: str) -> bool:
     spec = draft.tensors[name]
     shape = spec.shape or ()
     item = spec.nbytes // prod(shape) if prod(shape) else 1
     return is_row_major(shape, draft.layout.strides_of(shape, item), item)
 
 
-def _view(draft: _Draft, name: str, root: str, column: int) -> View:
+def _view(draft: _PlacementBuilder, name: str, root: str, column: int) -> View:
     spec = draft.tensors[name]
     shape = spec.shape or ()
     item = spec.nbytes // prod(shape) if prod(shape) else 1

@@ -13,13 +13,12 @@ import numpy as np
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.arena import plan_in_arena
-from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.source.elements import MOST_BYTES
+from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
@@ -58,7 +57,7 @@ class Lowering:
 
 
 @dataclass(frozen=True)
-class _Where:
+class _CallSite:
     """Which operator a call belongs to, and the stage and group that the operator is in."""
 
     operator: str
@@ -67,7 +66,7 @@ class _Where:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _PlacedCall:
     """A kernel call with its views, on a lane: what becomes a task of the plan."""
 
     name: str
@@ -91,7 +90,7 @@ def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Low
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
-    return _Draft(network, barriers, sequence, len(stages), whole=True).lower()
+    return _PlanBuilder(network, barriers, sequence, len(stages), whole=True).lower()
 
 
 def lower_stage(network: Network, stage: Stage) -> Lowering | None:
@@ -101,24 +100,24 @@ def lower_stage(network: Network, stage: Stage) -> Lowering | None:
     """
     if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
-    own: dict[str, list[tuple[KernelCall, _Where]]] = {name: [] for name in stage.operators}
-    for call, where in _stage_calls(network, stage, 0):
-        own[where.operator].append((call, where))
-    sequence: list[tuple[KernelCall, _Where | None]] = []
+    own: dict[str, list[tuple[KernelCall, _CallSite]]] = {name: [] for name in stage.operators}
+    for call, site in _stage_calls(network, stage, 0):
+        own[site.operator].append((call, site))
+    sequence: list[tuple[KernelCall, _CallSite | None]] = []
     for operator in network.model.graph.operators:
         others = () if operator.name in own else network.calls[operator.name]
         sequence += own.get(operator.name, ())
         sequence += [(call, None) for call in others]
-    return _Draft(network, True, sequence, 1, whole=False).lower()
+    return _PlanBuilder(network, True, sequence, 1, whole=False).lower()
 
 
-def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
+def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _CallSite]]:
     if (calls := _calls_as_one(network, stage)) is not None:
-        yield from ((call, _Where(stage.operators[0], number, 0)) for call in calls)
+        yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
     for group, names in enumerate(groups_side_by_side(stage)):
         for name in names:
-            yield from ((call, _Where(name, number, group)) for call in network.calls[name])
+            yield from ((call, _CallSite(name, number, group)) for call in network.calls[name])
 
 
 _AS_ONE: dict[Strategy, Callable[[Network, tuple[str, ...]], list[KernelCall] | None]] = {
@@ -133,12 +132,14 @@ def _calls_as_one(network: Network, stage: Stage) -> list[KernelCall] | None:
 
 
 @dataclass(eq=False)
-class _Draft:
+class _PlanBuilder:
     """One lowering under way."""
 
     network: Network
     barriers: bool
-    sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
+    sequence: Sequence[
+        tuple[KernelCall, _CallSite | None]
+    ]  # all calls of the model; those of this plan with their place
     n_stages: int
     whole: bool
 
@@ -146,7 +147,7 @@ class _Draft:
         self.graph = self.network.model.graph
         self.builder = self.network.builder
         self.placement = self.network.placement_of([call for call, _ in self.sequence])
-        self.callers_inputs, self.callers_outputs = self.network.callers_inputs, self.network.callers_outputs
+        self.caller_inputs, self.caller_outputs = self.network.caller_inputs, self.network.caller_outputs
         self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:
@@ -172,23 +173,23 @@ class _Draft:
             {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
         )
 
-    def _placed(self) -> list[_Placed]:
+    def _placed(self) -> list[_PlacedCall]:
         lanes, placement = self._lanes(), self.placement
-        found: list[_Placed] = []
+        found: list[_PlacedCall] = []
         if self.whole:
-            found += [self._conversion(name, 0, inward=True) for name in self.callers_inputs]
-        for index, (call, where) in enumerate(self.sequence):
-            if where is None:
+            found += [self._conversion(name, 0, inward=True) for name in self.caller_inputs]
+        for index, (call, site) in enumerate(self.sequence):
+            if site is None:
                 continue
-            place_of = (lanes[where.stage, where.group], where.stage)
+            place_of = (lanes[site.stage, site.group], site.stage)
             if index in placement.elided:
                 for operand, target in placement.copies.get(index, ()):
-                    found.append(_Placed(where.operator, Copy(), (placement.views[operand],), (target,), *place_of))
+                    found.append(_PlacedCall(site.operator, Copy(), (placement.views[operand],), (target,), *place_of))
                 continue
-            for kernel, reads, writes in self._calls(call, where.operator):
-                found.append(_Placed(where.operator, kernel, reads, writes, *place_of))
+            for kernel, reads, writes in self._calls(call, site.operator):
+                found.append(_PlacedCall(site.operator, kernel, reads, writes, *place_of))
         if self.whole:
-            found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.callers_outputs]
+            found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.caller_outputs]
         return found
 
     def _calls(self, call: KernelCall, operator: str) -> Iterable[Call]:
@@ -200,34 +201,34 @@ class _Draft:
             call.kernel, tuple(reads[name] for name in call.reads), tuple(writes[name] for name in call.writes)
         )
 
-    def _conversion(self, name: str, stage: int, *, inward: bool) -> _Placed:
-        callers = (self.callers_inputs if inward else self.callers_outputs)[name]
+    def _conversion(self, name: str, stage: int, *, inward: bool) -> _PlacedCall:
+        callers = (self.caller_inputs if inward else self.caller_outputs)[name]
         spec = self.graph.tensor[name]
         outside = View(callers, spec.dtype, spec.shape or (), 0, spec.nbytes)
         inside = self.placement.views[name]
         reads, writes = ((outside,), (inside,)) if inward else ((inside,), (outside,))
-        return _Placed(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
+        return _PlacedCall(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
 
     def _lanes(self) -> dict[tuple[int, int], int]:
         """The lane of each group of each stage: lane 0 has the group with the most work."""
         work: dict[int, dict[int, int]] = {}
-        for where in dict.fromkeys(where for _, where in self.sequence if where is not None):
-            operator = self.graph.by_name[where.operator]
-            groups = work.setdefault(where.stage, {})
-            groups[where.group] = groups.get(where.group, 0) + operator.flops + operator.nbytes
+        for site in dict.fromkeys(site for _, site in self.sequence if site is not None):
+            operator = self.graph.by_name[site.operator]
+            groups = work.setdefault(site.stage, {})
+            groups[site.group] = groups.get(site.group, 0) + operator.flops + operator.nbytes
         found = {}
         for stage, groups in work.items():
             ranked = sorted(groups, key=lambda group: (-groups[group], group))
             found.update({(stage, group): rank % MAX_LANES for rank, group in enumerate(ranked)})
         return found
 
-    def _buffers(self, placed: Sequence[_Placed], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
+    def _buffers(self, placed: Sequence[_PlacedCall], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
         names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
         spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
-        spaces |= dict.fromkeys(self.callers_outputs.values(), Space.OUTPUT)
+        spaces |= dict.fromkeys(self.caller_outputs.values(), Space.OUTPUT)
         if self.whole:
-            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.callers_outputs}
-        callers = {alias: name for name, alias in (*self.callers_inputs.items(), *self.callers_outputs.items())}
+            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.caller_outputs}
+        callers = {alias: name for name, alias in (*self.caller_inputs.items(), *self.caller_outputs.items())}
         found = []
         for name in names:
             added = self.sessions.buffers.get(name)
@@ -240,7 +241,7 @@ class _Draft:
         found = []
         for name in self.graph.outputs:
             spec = self.graph.tensor[name]
-            found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes))
+            found.append(View(self.caller_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes))
         return tuple(found)
 
 
@@ -254,12 +255,12 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
             yield Copy(axis=kernel.axis, start=start), reads, (view,)
             start += (view.shape or ())[kernel.axis]
     elif isinstance(kernel, Join):
-        raise ValueError("a Join is always placed")
+        raise ValueError("a Join needs no kernel")
     else:
         yield kernel, reads, writes
 
 
-def _step(placed: _Placed, placement: Placement) -> Step:
+def _step(placed: _PlacedCall, placement: Placement) -> Step:
     """What a call means for waiting; one in onnxruntime has the device to itself."""
     reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
     return Step(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
@@ -271,7 +272,7 @@ def _span(view: View, placement: Placement) -> Span:
     return Span(view.buffer, view.offset, view.offset + width)
 
 
-def _whole(buffer: Buffer, placed: Sequence[_Placed]) -> View:
+def _whole(buffer: Buffer, placed: Sequence[_PlacedCall]) -> View:
     """The view of all of an input buffer that some call has."""
     views = (view for each in placed for view in each.reads if view.buffer == buffer.name)
     found = next((view for view in views if view.nbytes == buffer.nbytes), None)
@@ -324,7 +325,7 @@ def _copies(pairs: Iterable[tuple[View, View]]) -> Iterable[Call]:
 
 
 def _is_plain(view: View, spec: TensorSpec) -> bool:
-    aligned = view.offset % MOST_BYTES == 0
+    aligned = view.offset % MAX_ACCESS_NBYTES == 0
     return aligned and view.dtype == spec.dtype and _is_dense(view.shape or (), view.strides, view.dtype)
 
 

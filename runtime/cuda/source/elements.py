@@ -19,7 +19,7 @@ C_TYPES = {
 FLOATS = ("float32", "float16")
 """Types whose arithmetic is done in float."""
 
-MOST_BYTES = 16
+MAX_ACCESS_NBYTES = 16
 """Bytes of the widest access of one thread."""
 
 LOAD = """
@@ -29,7 +29,7 @@ template <int N, typename Item> __device__ __forceinline__ Pack<Item, N> load(co
 """
 """How packs are read; behind `preamble`."""
 
-APART = """
+STRIDED = """
 // N elements that lie `step` apart, or side by side.
 template <int N, bool SIDE_BY_SIDE, typename Item>
 __device__ __forceinline__ Pack<Item, N> load_apart(const Item* at, long long step) {

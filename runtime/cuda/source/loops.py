@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from iosched.runtime.cuda.source.elements import MOST_BYTES, item_nbytes
+from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES, item_nbytes
 from iosched.runtime.plan import View
 
 _WIDTHS = (8, 4, 2, 1)
@@ -58,7 +58,7 @@ def shape_of(view: View) -> tuple[int, ...]:
         ValueError: it is known only at run time.
     """
     if view.shape is None:
-        raise ValueError(f"{view.buffer!r} has no shape before the run")
+        raise ValueError(f"{view.buffer!r} has no static shape")
     return view.shape
 
 
@@ -118,7 +118,7 @@ def pack_width(loop: Loop) -> int:
     Each operand either has them side by side, or sees one element for all of them; the narrowest type fills 16 bytes
     at most, and wider ones are accessed in pieces of 16 bytes.
     """
-    limit = MOST_BYTES // min(given.item_nbytes for given in loop.operands)
+    limit = MAX_ACCESS_NBYTES // min(given.item_nbytes for given in loop.operands)
     return next(width for width in _WIDTHS if width <= limit and all(_can_pack(loop, k, width) for k in loop.operands))
 
 
@@ -130,4 +130,4 @@ def _can_pack(loop: Loop, given: Operand, width: int) -> bool:
     if given.strides[-1] == 0:
         return True
     whole = all(stride % width == 0 for stride in (*given.strides[:-1], given.start))
-    return whole and given.offset_nbytes % min(width * given.item_nbytes, MOST_BYTES) == 0
+    return whole and given.offset_nbytes % min(width * given.item_nbytes, MAX_ACCESS_NBYTES) == 0

@@ -20,11 +20,10 @@ from iosched.profiler.devices.cuda import device as about_module
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.device import CudaDevice, about
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import CudaCall
+from iosched.runtime.cuda.kernel import CudaCall, Gpu
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
 from iosched.scheduler.precision import PRECISIONS
 

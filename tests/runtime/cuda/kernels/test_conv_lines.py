@@ -18,14 +18,13 @@ from onnx import helper
 
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
-from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.builder import Cut, KernelCall
 from iosched.runtime.cuda.cudnn.plans import build_cudnn_plans
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.moves import Cut
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.lower.plan import Lowering, lower

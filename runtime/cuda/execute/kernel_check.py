@@ -1,4 +1,4 @@
-"""Runs one kernel of a plan alone on a GPU, and compares what it writes with its meaning in numpy."""
+"""Checks one kernel of a plan on a GPU against its numpy reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iosched.runtime.compare import Check, compare
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlanChooser
 from iosched.runtime.cuda.execute.launches import Prepared, cudnn_launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes, settled
+from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.inputs import random_inputs
@@ -25,20 +25,19 @@ Bytes = Mapping[str, np.ndarray]
 """The bytes of buffers by name."""
 
 
-def compare_alone(
+def check_kernel(
     lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, *, rtol: float
 ) -> Check:
-    """Runs a task of a plan on random numbers, its weights aside, and compares what it writes with `interpret`.
+    """Runs a task on random inputs with its own weights, and compares its outputs with `interpret`.
 
-    The bytes of a buffer that the task does not write must stay as they were.
+    Bytes that the task does not write must not change.
 
     Args:
-        choose: chooses the plan, where cuDNN runs the task.
-        rtol: how far floats may be off, as a part of the largest; see `compare`.
+        rtol: tolerance of floats relative to the largest; see `compare`.
 
     Raises:
-        DeviceError: the device has not enough memory, or cuDNN no engine.
-        ExecutionError: the kernel does not compile or fails, or onnxruntime is to run the task.
+        DeviceError: the GPU is out of memory, or cuDNN has no engine.
+        ExecutionError: the kernel does not compile or fails, or the task runs in onnxruntime.
     """
     kernel = lowering.kernels[task.kernel]
     before = _filled(lowering, task)
@@ -54,7 +53,7 @@ def compare_alone(
     for view in task.writes:
         _seen(found, view)[...] = _seen(before, view)
     strays = tuple(name for name, content in found.items() if not np.array_equal(content, before[name]))
-    reasons = tuple(f"output {name!r}: bytes beside it were written too" for name in strays)
+    reasons = tuple(f"output {name!r}: the kernel wrote bytes outside it" for name in strays)
     return replace(check, passed=check.passed and not strays, reasons=(*check.reasons, *reasons))
 
 
@@ -83,7 +82,7 @@ def _run(
     stream = lanes.origin
     found = {view.buffer: np.empty_like(before[view.buffer]) for view in task.writes}
     memory: list[Memory] = []  # outlives what fails below
-    with settled(driver, (stream,)):
+    with synchronized_on_error(driver, (stream,)):
         base: dict[str, int] = {}
         for name, content in before.items():
             memory.append(driver.allocate(content.nbytes))
@@ -103,7 +102,7 @@ def _prepared(
     if isinstance(kernel, SourceKernel):
         return source_launch(kernel, task, driver)
     if not isinstance(kernel, CudnnKernel):
-        raise ExecutionError(f"{task.name!r} runs in onnxruntime, and in no kernel")
+        raise ExecutionError(f"{task.name!r} runs in onnxruntime and has no kernel to check")
     plan = choose(kernel, task.reads, task.writes)
     if plan.workspace_nbytes:
         memory.append(driver.allocate(plan.workspace_nbytes))

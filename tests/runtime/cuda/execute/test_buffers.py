@@ -21,7 +21,7 @@ from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
-from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes
+from iosched.runtime.cuda.execute.buffers import FlushedWeights, flush_nbytes, flushed_weights
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import Space, View
@@ -183,11 +183,11 @@ def test_runs_on_copies_compute_the_same(copies: int) -> None:
     assert computed() == before
 
 
-def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, ColdWeights]:
+def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, FlushedWeights]:
     found = backend(L2)
     executor = compiled(found, alone("y2"))
     addresses = executor._buffers.addresses
-    cold = cold_weights(executor._plan, addresses, nbytes, count, found.driver, executor.origin)
+    cold = flushed_weights(executor._plan, addresses, nbytes, count, found.driver, executor.origin)
     assert cold is not None
     return executor, cold
 
@@ -224,7 +224,7 @@ def test_without_weights_nothing_is_cold() -> None:
 
 @given(st.integers(0, 1 << 30), st.integers(0, 1 << 27))
 def test_what_comes_between_two_reads_of_a_weight(model_nbytes: int, l2_nbytes: int) -> None:
-    found = displacing_nbytes(model_nbytes, l2_nbytes)
+    found = flush_nbytes(model_nbytes, l2_nbytes)
     assert (found == 0) == (model_nbytes <= l2_nbytes or l2_nbytes == 0)
     assert found <= min(model_nbytes, 2 * l2_nbytes)
     assert found == 0 or found >= l2_nbytes
