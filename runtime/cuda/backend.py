@@ -22,7 +22,7 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.execute.dlpack import CALLER_SUFFIX, InPlaceRuns, check_names, checked
+from iosched.runtime.cuda.execute.dlpack import InPlaceRuns, check_names, checked
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.kernel_check import check_kernel
 from iosched.runtime.cuda.execute.launches import source_calls
@@ -31,7 +31,7 @@ from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import Network, is_supported
+from iosched.runtime.cuda.lower.network import CALLER_SUFFIX, Network, is_supported
 from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.lower.timed_choices import LayoutChoice, fused_by_choice, fused_everywhere, layout_by_choice
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
@@ -58,7 +58,7 @@ class CudaModel:
     cudnn_plans: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     exchange: Exchange | None = None
-    _turn: Lock = field(default_factory=Lock, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def kernel_count(self) -> int:
@@ -71,16 +71,16 @@ class CudaModel:
         Raises:
             UsageError: an input is missing, or has a wrong type or shape.
         """
-        given = self._given(inputs)
-        with self._turn:
-            found = self.executor.run(given)
+        arrays = self._checked(inputs)
+        with self._lock:
+            found = self.executor.run(arrays)
         return {name.removesuffix(CALLER_SUFFIX): array for name, array in found.items()}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs on the GPU, without copying inputs."""
-        given = self._given(inputs)
-        with self._turn:
-            return self.executor.time(given, repeats)
+        arrays = self._checked(inputs)
+        with self._lock:
+            return self.executor.time(arrays, repeats)
 
     def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
         """Runs the model on arrays in GPU memory, in place. The next run overwrites the outputs.
@@ -98,7 +98,7 @@ class CudaModel:
             UsageError: an input is missing, on another device, not contiguous, or has a wrong type or shape.
             ExecutionError: the GPU failed.
         """
-        with self._turn:
+        with self._lock:
             return self._in_place_runs.run(inputs, stream)
 
     @cached_property
@@ -111,7 +111,7 @@ class CudaModel:
         """Frees the model's GPU memory."""
         self.executor.close()
 
-    def _given(self, inputs: Arrays) -> dict[str, np.ndarray]:
+    def _checked(self, inputs: Arrays) -> dict[str, np.ndarray]:
         check_names(self.inputs, inputs)
         arrays = {name: checked(spec, np.asarray(inputs[name])) for name, spec in self.inputs.items()}
         return {view.buffer: arrays[view.buffer.removesuffix(CALLER_SUFFIX)] for view in self.executor.inputs}
@@ -262,7 +262,6 @@ class CudaBackend:
 def _cudnn_plans_of(
     executor: CudaExecutor, chosen: Mapping[str, CudnnPlanNames], names: Sequence[CudnnPlanNames]
 ) -> dict[str, str]:
-    """Stage choices, and the fastest plan alone for kernels that no stage choice covers."""
     found = {stage_key(signature): names_to_text(own) for signature, own in chosen.items() if own}
     found |= {plan.key: plan.name for stage, plan in executor.cudnn_plans if plan.key not in names[stage]}
     return dict(sorted(found.items()))

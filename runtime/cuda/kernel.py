@@ -33,7 +33,7 @@ class Pointer:
 
 
 Argument = Pointer | np.generic
-"""What a CUDA kernel takes: addresses, and numbers of the exact C type (`np.int32(3)` for an int)."""
+"""Addresses, and numbers of the exact C type (`np.int32(3)` for an int)."""
 
 
 @dataclass(frozen=True)
@@ -133,4 +133,4 @@ class Gpu:
 
 
 H100 = Gpu(capability=90, processors=132)
-"""What models are lowered for where no GPU is named: on paper, and in tests."""
+"""Target of lowering if no GPU is given."""

@@ -19,8 +19,8 @@ _AMPERE = 80
 class Layout(StrEnum):
     """Layout of tensors of shape (N, C, H, W); tensors of other ranks are row-major in both."""
 
-    NHWC = "nhwc"  # the channels of a pixel side by side
-    NCHW = "nchw"  # row-major: the pixels of a channel side by side
+    NHWC = "nhwc"  # channels of a pixel are contiguous
+    NCHW = "nchw"  # row-major: pixels of a channel are contiguous
 
     def memory_order(self, rank: int) -> tuple[int, ...]:
         """Axes from slowest to fastest."""

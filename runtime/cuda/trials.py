@@ -66,7 +66,7 @@ class Trials:
                 return math.inf
             with closing(executor):
                 return median(executor.time_many(_RUNS, _COPIES)[1:]) if executor.is_captured else math.inf
-        except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
+        except (DeviceError, ExecutionError):  # not a candidate
             return math.inf
 
     def interleaved_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
@@ -97,7 +97,6 @@ class Trials:
         return self._ready(lowering, (), model_nbytes=0)
 
     def _model_nbytes(self, network: Network) -> int:
-        """Bytes that a sequential run of the model touches."""
         if network.model not in self._nbytes:
             self._nbytes[network.model] = lower(network, sequential(network.model.graph)).plan.nbytes
         return self._nbytes[network.model]
@@ -123,5 +122,5 @@ def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """
     if np.dtype(dtype).kind == "f":
         block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
-        return np.resize(block, shape)  # again and again: drawing all of a large batch would take longer than timing it
+        return np.resize(block, shape)  # tiled: drawing a large batch takes longer than timing it
     return np.zeros(shape, dtype)

@@ -15,10 +15,10 @@ from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
 
 CudnnPlanNames = Mapping[str, str]
-"""Names of cuDNN plans, by the keys that they are chosen for."""
+"""Names of cuDNN plans by key."""
 
 FASTEST_ALONE: CudnnPlanNames = MappingProxyType({})
-"""No choice at all: for every key the plan that is fastest alone."""
+"""No choice: for each key the plan that is fastest alone."""
 
 
 @dataclass(frozen=True)

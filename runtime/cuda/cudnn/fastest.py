@@ -43,12 +43,12 @@ MAX_BUILT = 12
 BUILD_SECONDS = 5.0
 MAX_KEPT = 4
 MAX_WORKSPACE_NBYTES = 256 << 20
-"""Each stream has a workspace of its own, as large as the largest plan that it runs asks for; some ask for 900 MB."""
+"""Each stream has a workspace for its largest plan; some plans need 900 MB."""
 
 KEPT_WITHIN = 1.3
-"""A plan that takes longer alone, by this factor, is not tried in stages."""
+"""Plans that are slower alone by this factor are not tried in stages."""
 
-_ORDINARY = 0x3C  # repeated, a float32 of 0.01 and a float16 of 1.06: zeros and NaN may run faster than real data
+_ORDINARY = 0x3C  # as float32 0.01, as float16 1.06: zeros and NaN may run faster than real data
 
 
 def cudnn_plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
@@ -89,20 +89,13 @@ class FastestCudnnPlans:
     """Chooses plans for one GPU, the same for the same kernel and layout. See `CudnnPlanChooser`."""
 
     def __init__(
-        self, driver: Driver, memory: CudnnPlanStore, lanes: Lanes | None = None, handles: CudnnHandles | None = None
+        self, driver: Driver, store: CudnnPlanStore, lanes: Lanes | None = None, handles: CudnnHandles | None = None
     ) -> None:
-        """Loads nothing yet.
-
-        Args:
-            lanes: the GPU's streams; plans are timed on the first.
-
-        Raises:
-            DeviceError: cuDNN is not installed.
-        """
+        """Raises DeviceError if cuDNN is not installed; plans are timed on the first of `lanes`."""
         self._replaced: list[str] = []
         self._fatal: dict[str, None] = {}
         self._large: dict[str, None] = {}
-        self._memory = memory
+        self._store = store
         self._driver = driver
         self._lanes = lanes or Lanes(driver)
         self._handles = handles or CudnnHandles()
@@ -146,7 +139,7 @@ class FastestCudnnPlans:
     def of_stage(self, signature: str) -> CudnnPlanNames | None:
         """See `CudnnPlanChooser`."""
         if signature not in self._stages:
-            known = self._memory.choice(stage_key(signature))
+            known = self._store.choice(stage_key(signature))
             if known is None:
                 return None
             self._stages[signature] = names_from_text(known)
@@ -154,15 +147,15 @@ class FastestCudnnPlans:
 
     def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
         """See `CudnnPlanChooser`."""
-        holds = self._memory.choose(stage_key(signature), names_to_text(names))
+        holds = self._store.choose(stage_key(signature), names_to_text(names))
         self._stages[signature] = names_from_text(holds)
         return self._stages[signature]
 
     def _ranked(self, case: _Case) -> tuple[Candidate, ...]:
-        known = candidates_from_text(self._memory.choice(case.key) or "")
+        known = candidates_from_text(self._store.choice(case.key) or "")
         if known:
             return known
-        if not self._memory.times:
+        if not self._store.times:
             return (Candidate(self._first_guess(case).name),)
         offer = self._offer(case, MAX_BUILT, self._guess(case).has_choice)
         timed = sorted(self._timed(case, offer.plans), key=lambda pair: pair[0])
@@ -170,16 +163,16 @@ class FastestCudnnPlans:
             raise DeviceError(f"no cuDNN engine runs {case.kernel} on this GPU")
         best = [pair for pair in timed if pair[0] <= timed[0][0] * KEPT_WITHIN][:MAX_KEPT]
         self._plans |= {(case.key, plan.name): plan for _, plan in best}
-        self._memory.keep_plan(case.key, best[0][1].name, best[0][1].serialize())
+        self._store.keep_plan(case.key, best[0][1].name, best[0][1].serialize())
         found = [Candidate(plan.name, latency) for latency, plan in best]
-        return candidates_from_text(self._memory.choose(case.key, candidates_to_text(found)))
+        return candidates_from_text(self._store.choose(case.key, candidates_to_text(found)))
 
     def _offer(self, case: _Case, at_most: int, enough: Callable[[Sequence[BuiltCudnnPlan]], bool]) -> CudnnOffer:
-        fatal = sorted(self._memory.fatal(case.key))
+        fatal = sorted(self._store.fatal(case.key))
         offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, enough=enough,
             deadline_s=BUILD_SECONDS, precompiled=True, without=fatal, max_workspace_nbytes=MAX_WORKSPACE_NBYTES,
-            trying=partial(self._memory.trying, case.key),
+            trying=partial(self._store.trying, case.key),
         )  # fmt: skip
         if not offer.plans:
             reason = offer.refusal or f"all plans crashed the GPU or the process before ({', '.join(fatal)})"
@@ -207,17 +200,17 @@ class FastestCudnnPlans:
         return self._plans[case.key, name]
 
     def _stored(self, case: _Case, name: str) -> BuiltCudnnPlan:
-        if name in self._memory.fatal(case.key):
+        if name in self._store.fatal(case.key):
             raise DeviceError(f"cuDNN plan {name!r} crashed the GPU or the process before")
-        with self._memory.trying(case.key, name):
-            content = self._memory.plan(case.key, name)
+        with self._store.trying(case.key, name):
+            content = self._store.plan(case.key, name)
             if content is not None:
                 try:
                     return load_cudnn_plan(name, content, case.kernel.precision, self._handle)
-                except DeviceError:  # of another cuDNN, or damaged: it is built again
+                except DeviceError:  # of another cuDNN, or damaged: rebuild it
                     pass
             plan = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, self._handle, name)
-        self._memory.keep_plan(case.key, name, plan.serialize())
+        self._store.keep_plan(case.key, name, plan.serialize())
         return plan
 
     def _first_guess(self, case: _Case) -> BuiltCudnnPlan:
@@ -227,13 +220,13 @@ class FastestCudnnPlans:
 
     def _timed(self, case: _Case, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:
         views = (*case.reads, *case.writes)
-        memory: list[Memory] = []  # outlives what fails below
+        memory: list[Memory] = []  # must outlive failures below
         with synchronized_on_error(self._driver, (self._lanes.origin,)):
             for view in views:
                 memory.append(self._scratch(view))
         addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
         timer = CudnnPlanTimer(
-            self._driver, self._lanes, addresses, lambda plan: self._memory.trying(case.key, plan.name)
+            self._driver, self._lanes, addresses, lambda plan: self._store.trying(case.key, plan.name)
         )
         running = [RunningCudnnPlan(case.key, plan, (), self._handles) for plan in plans]
         return list(zip(timer.latencies_us(running), plans, strict=True))
@@ -252,11 +245,7 @@ class CudnnHandles:
     """One cuDNN handle for each stream; each takes GPU memory, so there should be few streams."""
 
     def __init__(self) -> None:
-        """Opens no handle yet.
-
-        Raises:
-            DeviceError: cuDNN is not installed.
-        """
+        """Raises DeviceError if cuDNN is not installed."""
         self._cudnn = load_cudnn()
         self._of: dict[int, tuple[Any, Any]] = {}
 
@@ -273,7 +262,7 @@ class CudnnHandles:
                 self._cudnn.set_stream(handle=handle, stream=stream.ptr)
             except RuntimeError as error:
                 raise DeviceError(f"cannot create a cuDNN handle on this GPU ({error})") from error
-            known = self._of[id(stream)] = (handle, stream)  # the stream is kept, so that its id is not used again
+            known = self._of[id(stream)] = (handle, stream)  # keeps the stream, so that its id is not reused
         return known[0]
 
 

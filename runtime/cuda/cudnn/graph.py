@@ -24,6 +24,70 @@ from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
 
+_NEEDED = ("deviceName", "deviceVer", "multiProcessorCount")
+
+
+@dataclass(frozen=True)
+class GpuDescription:
+    """GPU properties for cuDNN's heuristics: enough to build plans without the GPU.
+
+    Attributes:
+        properties: JSON of `cudnn.create_device_properties(index).serialize()`.
+    """
+
+    properties: str
+
+    @classmethod
+    def from_json(cls, text: str) -> GpuDescription:
+        """Reads a description.
+
+        Raises:
+            DeviceError: the text is not a GPU description.
+        """
+        try:
+            known = json.loads(text)
+        except ValueError as error:
+            raise DeviceError(f"the GPU description is not valid JSON: {error}") from error
+        missing = [key for key in _NEEDED if not isinstance(known, dict) or key not in known]
+        if missing:
+            raise DeviceError(f"the GPU description has no {', '.join(missing)}")
+        return cls(json.dumps(known))
+
+    @property
+    def name(self) -> str:
+        """Such as "NVIDIA H100 80GB HBM3"."""
+        return str(self._value("deviceName"))
+
+    @property
+    def sm_version(self) -> int:
+        """Compute capability times ten: 90 for 9.0."""
+        return int(self._value("deviceVer")) // 10
+
+    def _value(self, key: str) -> Any:
+        return json.loads(self.properties)[key]
+
+
+CudnnTarget = GpuDescription | Any
+"""A simulated GPU, or the cuDNN handle of an attached one (`cudnn.create_handle()`)."""
+
+
+def load_cudnn() -> ModuleType:
+    """Imports cuDNN's Python frontend.
+
+    Raises:
+        DeviceError: the frontend or cuDNN is not installed.
+    """
+    try:
+        import cudnn
+    except ImportError as error:
+        raise DeviceError(f"cuDNN's Python frontend is not installed; {how_to_install()}") from error
+    try:
+        cudnn.backend_version()
+    except (RuntimeError, OSError, AttributeError) as error:
+        raise DeviceError(f"cuDNN is not installed ({first_line(error)}); {how_to_install()}") from error
+    return cudnn  # type: ignore[no-any-return]
+
+
 ALIGNMENT_NBYTES = 16
 
 
@@ -47,8 +111,7 @@ def new_graph(precision: Precision, target: CudnnTarget) -> Any:
     common = {"io_data_type": io_type, "intermediate_data_type": types.FLOAT, "compute_data_type": types.FLOAT}
     if not isinstance(target, GpuDescription):
         return cudnn.pygraph(**common, handle=target)
-    # cuDNN knows the number of processors from the description. It takes `sm_count` for a smaller number that plans are
-    # to keep to, and where there is no GPU it then refuses the engines that were written for Hopper.
+    # No `sm_count`: it limits plans to fewer processors, and without a GPU cuDNN then rejects its engines for Hopper.
     properties = cudnn.create_device_properties(target.properties)
     return cudnn.pygraph(**common, device_property=properties, sm_version=target.sm_version)
 
@@ -96,7 +159,6 @@ def filter_shape(view: View, filters: Layout) -> Shape:
 
 
 def _with_row(extents: tuple[int, ...], strides: tuple[int, ...]) -> Shape:
-    """A line as an image of one row; all else as it is."""
     if len(extents) != 3:
         return Shape(extents, strides)
     return Shape((*extents[:2], 1, extents[2]), (*strides[:2], strides[1], strides[2]))
@@ -153,67 +215,3 @@ def _check_alignment(view: View) -> None:
 def _data_type(view: View) -> Any:
     types = load_cudnn().data_type
     return types.HALF if view.dtype == "float16" else types.FLOAT
-
-
-_NEEDED = ("deviceName", "deviceVer", "multiProcessorCount")
-
-
-@dataclass(frozen=True)
-class GpuDescription:
-    """GPU properties for cuDNN's heuristics: enough to build plans without the GPU.
-
-    Attributes:
-        properties: JSON of `cudnn.create_device_properties(index).serialize()`.
-    """
-
-    properties: str
-
-    @classmethod
-    def from_json(cls, text: str) -> GpuDescription:
-        """Reads a description.
-
-        Raises:
-            DeviceError: the text is not a GPU description.
-        """
-        try:
-            known = json.loads(text)
-        except ValueError as error:
-            raise DeviceError(f"the GPU description is not valid JSON: {error}") from error
-        missing = [key for key in _NEEDED if not isinstance(known, dict) or key not in known]
-        if missing:
-            raise DeviceError(f"the GPU description has no {', '.join(missing)}")
-        return cls(json.dumps(known))
-
-    @property
-    def name(self) -> str:
-        """Such as "NVIDIA H100 80GB HBM3"."""
-        return str(self._value("deviceName"))
-
-    @property
-    def sm_version(self) -> int:
-        """Compute capability times ten: 90 for 9.0."""
-        return int(self._value("deviceVer")) // 10
-
-    def _value(self, key: str) -> Any:
-        return json.loads(self.properties)[key]
-
-
-CudnnTarget = GpuDescription | Any
-"""Whom plans are built for: a description, or a cuDNN handle of an attached GPU (`cudnn.create_handle()`)."""
-
-
-def load_cudnn() -> ModuleType:
-    """Imports cuDNN's Python frontend.
-
-    Raises:
-        DeviceError: the frontend or cuDNN is not installed.
-    """
-    try:
-        import cudnn
-    except ImportError as error:
-        raise DeviceError(f"cuDNN's Python frontend is not installed; {how_to_install()}") from error
-    try:
-        cudnn.backend_version()
-    except (RuntimeError, OSError, AttributeError) as error:
-        raise DeviceError(f"cuDNN is not installed ({first_line(error)}); {how_to_install()}") from error
-    return cudnn  # type: ignore[no-any-return]

@@ -29,8 +29,8 @@ class Copied(IntEnum):
     """What a plan copies to its workspace in every run."""
 
     NOTHING = 0
-    SLICES = 1  # parts of wider tensors, for the sake of their gaps: no more than a Concat or Split would copy
-    TENSORS = 2  # whole tensors, for another layout or more channels; partial sums are as large, and taken for it
+    SLICES = 1  # strided parts of wider tensors, as a Concat or Split would copy
+    TENSORS = 2  # whole tensors, for another layout or padded channels, or partial sums of that size
 
 
 def copied_in(workspace_nbytes: int, images: Sequence[View], transforms: bool = False) -> Copied:

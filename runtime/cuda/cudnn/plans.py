@@ -29,9 +29,9 @@ _FORBIDDEN_EVERYWHERE = ("REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WIN
 _FORBIDDEN = {"fp32": ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
 
 _APPENDED = {"fp32": {f"eng44_k2={tile}_k18={mode}": (44, tile, mode) for tile, mode in ((12, 0), (12, 1), (4, 0))}}
-"""Plans, with engine, size of tile and way of indexing, that are asked for where cuDNN's heuristics do not name them.
+"""Plans (engine, tile size, index mode) that are added where cuDNN's heuristics do not list them.
 
-Engine 44 is the only tuned one of newer GPUs for strict float32, and versions after 9.19 name it ever more seldom.
+Engine 44 is the only tuned one for strict float32 on newer GPUs; cuDNN after 9.19 lists it less and less.
 """
 
 TRANSFORMS = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6")
@@ -67,7 +67,7 @@ class BuiltCudnnPlan:
     def serialize(self) -> bytes:
         """About 5 KB for `load_cudnn_plan` with the same cuDNN and GPU."""
         if self._graph.get_execution_plan_count() > 1:
-            self._graph.build_plan_at_index(self._index)  # a graph serializes the plan that was built last
+            self._graph.build_plan_at_index(self._index)  # a graph serializes its last built plan
         return bytes(self._graph.serialize())
 
 
@@ -237,10 +237,10 @@ def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View
 def _planned(
     kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, without: Sequence[str] = ()
 ) -> tuple[Any | None, str]:
-    """The graph with all of its engine configurations, or None and the reason why there are none.
+    """The graph with its engine configurations, or None and the reason.
 
     Args:
-        without: notes of cuDNN's; plans that have one cannot be built, beside those that the precision forbids.
+        without: further notes of cuDNN's that bar plans.
     """
     cudnn = load_cudnn()
     graph = _described(kernel, reads, writes, target)
@@ -258,7 +258,7 @@ def _planned(
 
 
 def _append(graph: Any, precision: Precision) -> None:
-    """Puts plans behind those that cuDNN names; where it has no such engine, it says so, and they are left out."""
+    """cuDNN raises an error if it does not have the engine; that plan is left out."""
     knobs = load_cudnn().knob_type
     named = {graph.get_plan_name_at_index(index) for index in range(graph.get_execution_plan_count())}
     for name, (engine, tile, mode) in _APPENDED.get(precision.name, {}).items():
@@ -276,12 +276,10 @@ def _built(graph: Any, index: int) -> BuiltCudnnPlan:
 
 
 def _compiles(graph: Any, index: int) -> bool:
-    """Whether building the plan compiles its kernel."""
     return load_cudnn().behavior_note.RUNTIME_COMPILATION in graph.get_behavior_notes_for_plan_at_index(index)
 
 
 def _is_barred(error: Exception) -> bool:
-    """Whether it is for its notes that cuDNN's frontend did not build a plan."""
     return "Deselecting" in str(error)
 
 

@@ -17,14 +17,14 @@ from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us
 
 SLOW_FACTOR = 1.3
 SLOW_MARGIN_US = 50.0
-"""A plan is not looked at again when its first run takes this factor and so much more than another's."""
+"""A plan is skipped if its first run takes this factor and margin longer than the best."""
 
 _ROUNDS = 5
 _LAUNCHES = 3
 _COPIES = 10
 _GRAPH_US = 200.0
-"""What one graph of a plan's runs should take: longer than the host takes to launch the next one, which is some
-microseconds. The graphs of all plans of a kernel have as many copies: what is between two graphs hits all alike."""
+"""Target latency of a captured graph of runs: longer than a launch. All plans have the same number of copies, so that
+gaps between graphs affect them alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class CudnnPlanTimer:
         try:
             return self._timed(plans, workspace, nbytes)
         finally:
-            self.driver.synchronize(self.lanes.origin)  # the workspace and the tensors may be others' from now on
+            self.driver.synchronize(self.lanes.origin)  # the workspace and the tensors are freed next
 
     def _timed(self, plans: Sequence[CudnnPlan], workspace: Memory, nbytes: int) -> list[float]:
         best_us, ready = math.inf, {}
@@ -70,7 +70,6 @@ class CudnnPlanTimer:
         return [found.get(index, math.inf) for index in range(len(plans))]
 
     def _workspace(self, plans: Sequence[CudnnPlan]) -> tuple[Memory, int]:
-        """The largest workspace of a plan that the GPU has memory for."""
         for nbytes in sorted({plan.workspace_nbytes for plan in plans} - {0}, reverse=True):
             try:
                 return self.driver.allocate(nbytes), nbytes
@@ -105,7 +104,7 @@ class CudnnPlanTimer:
 
         try:
             with self._first_runs(run.plan):
-                run(origin)  # a stream that was made meanwhile gets its handle before the capture
+                run(origin)  # a new stream gets its handle before the capture
                 self.driver.synchronize(origin)
                 graph = self.lanes.capture(origin, launch)
                 self.driver.launch_graph(graph, origin)
@@ -120,7 +119,6 @@ class CudnnPlanTimer:
         return measured
 
     def _tried(self, measured: Callable[[], float]) -> float:
-        """Infinite where it fails: that is no candidate."""
         try:
             return measured()
         except (ExecutionError, DeviceError):
@@ -132,8 +130,6 @@ class CudnnPlanTimer:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """Gives a stream one run of a plan."""
-
     plan: CudnnPlan
     addresses: Sequence[int]
     workspace: Memory

@@ -107,7 +107,7 @@ class DeviceBuffers:
 
 TIMES_L2 = 2
 _ALIGNED = 256
-_ROW = 1 << 14  # floats that are summed to one
+_ROW = 1 << 14  # floats in a row of the flush
 _FLOAT = 4
 
 

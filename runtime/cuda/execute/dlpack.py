@@ -12,17 +12,14 @@ from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange, ImportedArray, host_array
 from iosched.runtime.cuda.gpu.lanes import synchronized_on_error
+from iosched.runtime.cuda.lower.network import CALLER_SUFFIX
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
-
-CALLER_SUFFIX = "@caller"
-"""What follows the name of an input or output in the name of the caller's buffer, where that is not the tensor's."""
 
 
 class InPlaceRuns:
     """Runs of one model on arrays of other libraries; captures of the last few sets of addresses are kept."""
 
     def __init__(self, executor: CudaExecutor, exchange: Exchange, inputs: Mapping[str, TensorSpec]) -> None:
-        """Captures nothing yet."""
         self._executor, self._driver = executor, executor.driver
         self._exchange, self._inputs = exchange, inputs
         self._held: list[ImportedArray] = []
@@ -45,44 +42,42 @@ class InPlaceRuns:
         return self._outputs()
 
     def _addresses(self, inputs: Mapping[str, Any], held: list[ImportedArray], *, waits: bool) -> dict[str, int]:
-        """Addresses of arrays that kernels can read in place; all arrays on the GPU are added to `held`."""
         addresses: dict[str, int] = {}
         for view in self._executor.inputs:
-            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLER_SUFFIX)], waits=waits)
-            held += [taken] if taken is not None else []
-            if taken is not None and not taken.address % MAX_ACCESS_NBYTES:
-                addresses[view.buffer] = taken.address
+            imported = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLER_SUFFIX)], waits=waits)
+            held += [imported] if imported is not None else []
+            if imported is not None and not imported.address % MAX_ACCESS_NBYTES:
+                addresses[view.buffer] = imported.address
         return addresses
 
-    def _placed(self, buffer: str, given: Any, *, waits: bool) -> ImportedArray | None:
+    def _placed(self, buffer: str, array: Any, *, waits: bool) -> ImportedArray | None:
         """Copies the array to the input buffer if kernels cannot read it in place; None for arrays in host memory."""
         name, origin = buffer.removesuffix(CALLER_SUFFIX), self._executor.origin
         spec = self._inputs[name]
-        array = _on_host(name, given)
-        if array is not None:
-            row_major = checked(spec, array)
-            content = (
-                row_major if waits else np.array(row_major)
-            )  # pinned memory is read late: it may be refilled by then
+        on_host = host_array(name, array)
+        if on_host is not None:
+            content = checked(spec, on_host)
+            if not waits:  # pinned memory is read later, and may be refilled by then
+                content = np.array(content)
             self._driver.upload(self._executor.address_of(buffer), content, origin)
             return None
-        taken = self._taken(spec, given)
-        if taken.address % MAX_ACCESS_NBYTES:
-            self._driver.copy(self._executor.address_of(buffer), taken.address, spec.nbytes, origin)
-        return taken
+        imported = self._import(spec, array)
+        if imported.address % MAX_ACCESS_NBYTES:
+            self._driver.copy(self._executor.address_of(buffer), imported.address, spec.nbytes, origin)
+        return imported
 
-    def _taken(self, spec: TensorSpec, given: Any) -> ImportedArray:
-        index = given.__dlpack_device__()[1]
+    def _import(self, spec: TensorSpec, array: Any) -> ImportedArray:
+        index = array.__dlpack_device__()[1]
         if index != self._exchange.index:
             raise UsageError(f"input {spec.name!r} is on GPU {index}, but the model is on GPU {self._exchange.index}")
         try:
-            taken = self._exchange.import_array(given, self._executor.origin)
+            imported = self._exchange.import_array(array, self._executor.origin)
         except BufferError as error:
             raise UsageError(f"cannot read input {spec.name!r} in place: {error}") from error
-        check_form(spec, taken.dtype, taken.shape)
-        if not taken.is_contiguous:
+        check_form(spec, imported.dtype, imported.shape)
+        if not imported.is_contiguous:
             raise UsageError(f"input {spec.name!r} is not contiguous: pass a contiguous, row-major array")
-        return taken
+        return imported
 
     def _wait(self, later: Any, earlier: Any) -> None:
         event = self._driver.new_event()
@@ -90,31 +85,24 @@ class InPlaceRuns:
         self._driver.wait(later, event)
 
     def _outputs(self) -> dict[str, DeviceArray]:
-        executor, give = self._executor, self._exchange.export_array
+        executor, export = self._executor, self._exchange.export_array
         return {
-            view.buffer.removesuffix(CALLER_SUFFIX): give(
+            view.buffer.removesuffix(CALLER_SUFFIX): export(
                 executor.address_of(view.buffer), view, executor.memory_of(view.buffer), executor.origin
             )
             for view in executor.outputs
         }
 
 
-def _on_host(name: str, given: Any) -> np.ndarray | None:
-    try:
-        return host_array(given)
-    except UsageError as error:
-        raise UsageError(f"input {name!r}: {error}") from error
-
-
-def check_names(wanted: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> None:
+def check_names(wanted: Mapping[str, TensorSpec], inputs: Mapping[str, Any]) -> None:
     """Checks the names of inputs.
 
     Raises:
         UsageError: an input is missing or unknown.
     """
-    if missing := [name for name in wanted if name not in given]:
+    if missing := [name for name in wanted if name not in inputs]:
         raise UsageError(f"input {missing[0]!r} is missing")
-    if unknown := [name for name in given if name not in wanted]:
+    if unknown := [name for name in inputs if name not in wanted]:
         raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(wanted)}")
 
 

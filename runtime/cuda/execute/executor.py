@@ -20,14 +20,14 @@ from iosched.runtime.cuda.execute.buffers import DeviceBuffers, FlushedWeights, 
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, recorded_events, synchronized_on_error
-from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, SessionKernel, SourceKernel
+from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Sessions
 from iosched.runtime.order import happens_before
 from iosched.runtime.plan import Task, View
 
 MAX_RECAPTURES = 4
-"""Sets of addresses of inputs for which a model stays captured."""
+"""Sets of input addresses for which a model stays captured."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class CudaExecutor:
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
         self._buffers = DeviceBuffers(lowering, driver, self._origin)
-        # One that is dropped while it runs, as with a caller's stream, keeps its memory until that is done. In a cycle
-        # of garbage, `__del__` may come after that of CuPy's stream, which destroys it; this keeps the stream.
+        # An executor dropped during a run (on a caller's stream) must synchronize before its memory is freed. Not by
+        # `__del__`: in a garbage cycle CuPy's stream may be destroyed first.
         self._finalizer = weakref.finalize(self, _synchronize_quietly, driver, self._origin)
         self._finalizer.atexit = False
         self._choose, self._sessions = choose, sessions or HostSessions(driver)
@@ -164,7 +164,7 @@ class CudaExecutor:
             runs = [*islice(cycle(in_turn), copies)]
             before = partial(_flush_cache, self._driver, self._origin, cold, own.graphs[0])
         graph = self._captured(self._segments[0].tasks, runs)
-        # Kept here, so it must not refer to this.
+        # No reference to self: it is cached in self.
         return partial(_timed, self._driver, self._origin, graph, copies, before)
 
     def _flushed_weights(self, runs: int) -> FlushedWeights | None:
@@ -331,8 +331,6 @@ class CudaExecutor:
                 self._driver.synchronize(stream)
 
     def _captured(self, tasks: Sequence[tuple[int, int]], runs: Sequence[Mapping[tuple[int, int], Launch]]) -> Any:
-        """A graph of several runs of `tasks`, one after another, each by launches of its own."""
-
         def launch() -> None:
             for launches in runs:
                 self._fork_and_join(tasks, launches)
@@ -370,13 +368,12 @@ class CudaExecutor:
 def _timed(
     driver: Driver, stream: Any, graph: Any, copies: int, before: Callable[[], None] | None, repeats: int
 ) -> tuple[float, ...]:
-    """Microseconds of one of the `copies` runs in `graph`, from each of `repeats` launches, with `before` untimed."""
     found = elapsed_each_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats, before)
     return tuple(latency / copies for latency in found)
 
 
 def _synchronize_quietly(driver: Driver, stream: Any) -> None:
-    with suppress(Exception):  # nobody is there to whom it could be told
+    with suppress(Exception):  # finalizers cannot report errors
         driver.synchronize(stream)
 
 
@@ -402,7 +399,7 @@ def segments(lowering: Lowering) -> list[Segment]:
     found: list[Segment] = []
     current: list[tuple[int, int]] = []
     for pair in pairs:
-        if not _runs_in_session(lowering.kernels, lowering.plan.lanes[pair[0]][pair[1]]):
+        if not isinstance(lowering.kernels[lowering.plan.lanes[pair[0]][pair[1]].kernel], SessionKernel):
             current.append(pair)
             continue
         if current:
@@ -410,7 +407,3 @@ def segments(lowering: Lowering) -> list[Segment]:
         found.append(Segment((pair,), is_session=True))
         current = []
     return [*found, *([Segment(tuple(current), is_session=False)] if current else [])]
-
-
-def _runs_in_session(kernels: Sequence[Kernel], task: Task) -> bool:
-    return isinstance(kernels[task.kernel], SessionKernel)

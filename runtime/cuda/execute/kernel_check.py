@@ -19,10 +19,10 @@ from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import Space, Task, View
 
-_POISON = 0xFF  # as a float of any size not a number
+_POISON = 0xFF  # NaN as a float of any size
 
 Bytes = Mapping[str, np.ndarray]
-"""The bytes of buffers by name."""
+"""Bytes of buffers by name."""
 
 
 def check_kernel(
@@ -58,7 +58,6 @@ def check_kernel(
 
 
 def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
-    """The buffers of a task before it runs: weights, random numbers in what it reads beside them, and else NaN."""
     touched = {view.buffer for view in (*task.reads, *task.writes)}
     buffers = {buffer.name: buffer for buffer in lowering.plan.buffers if buffer.name in touched}
     constant = {name for name, buffer in buffers.items() if buffer.space is Space.WEIGHT}
@@ -68,9 +67,9 @@ def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
         else np.full(buffer.nbytes, _POISON, np.uint8)
         for name, buffer in buffers.items()
     }
-    given = {str(place): view for place, view in enumerate(task.reads) if view.buffer not in constant}
-    drawn = random_inputs([TensorSpec(name, view.dtype, view.shape) for name, view in given.items()])
-    for name, view in given.items():
+    computed = {str(place): view for place, view in enumerate(task.reads) if view.buffer not in constant}
+    drawn = random_inputs([TensorSpec(name, view.dtype, view.shape) for name, view in computed.items()])
+    for name, view in computed.items():
         _seen(found, view)[...] = drawn[name]
     return found
 
@@ -78,10 +77,9 @@ def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
 def _run(
     lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, before: Bytes
 ) -> dict[str, np.ndarray]:
-    """The bytes of the buffers that the task writes, after it ran on the device."""
     stream = lanes.origin
     found = {view.buffer: np.empty_like(before[view.buffer]) for view in task.writes}
-    memory: list[Memory] = []  # outlives what fails below
+    memory: list[Memory] = []  # must outlive failures below
     with synchronized_on_error(driver, (stream,)):
         base: dict[str, int] = {}
         for name, content in before.items():
@@ -97,7 +95,6 @@ def _run(
 def _prepared(
     lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, memory: list[Memory]
 ) -> Prepared:
-    """What the task gives a stream; a workspace is added to `memory`."""
     kernel = lowering.kernels[task.kernel]
     if isinstance(kernel, SourceKernel):
         return source_launch(kernel, task, driver)
@@ -110,5 +107,4 @@ def _prepared(
 
 
 def _seen(memory: Bytes, view: View) -> np.ndarray:
-    """The tensor that a view is of a buffer."""
     return np.ndarray(view.shape or (), view.dtype, memory[view.buffer].data, view.offset, view.strides)

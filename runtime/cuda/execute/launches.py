@@ -13,10 +13,10 @@ from iosched.runtime.cuda.onnxruntime.sessions import Sessions, Tensor
 from iosched.runtime.plan import Task, View
 
 Launch = Callable[[Any], None]
-"""Enqueues the work of a task on a stream."""
+"""Enqueues a task on a stream."""
 
 Prepared = Callable[[Mapping[str, int]], Launch]
-"""The launch of a task, given the addresses of buffers by name."""
+"""A task's launch, from the addresses of buffers."""
 
 
 def source_calls(lowering: Lowering) -> Iterator[CudaCall]:

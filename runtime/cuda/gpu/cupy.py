@@ -67,7 +67,7 @@ def _find_cache() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return
-    except (OSError, RuntimeError):  # there may be no home at all
+    except (OSError, RuntimeError):  # there may be no home folder
         pass
     os.environ["CUPY_CACHE_DIR"] = found = mkdtemp(prefix="cupy-kernels-")
     atexit.register(rmtree, found, ignore_errors=True)
@@ -103,9 +103,9 @@ class CupyDriver:
             raise DeviceError(f"cannot load CuPy: {error}") from error
         self._cupy = cupy
         self.failures: tuple[type[Exception], ...] = (
-            RuntimeError,  # those of CUDA's runtime, driver and NVRTC, and libraries that are not found
+            RuntimeError,  # CUDA runtime, driver, NVRTC, and missing libraries
             ImportError,
-            OSError,  # compiled kernels cannot be kept: the disk is full, say
+            OSError,  # the kernel cache cannot be written
             cupy.cuda.memory.OutOfMemoryError,
             cupy.cuda.compiler.CompileException,
         )
@@ -157,7 +157,7 @@ class CupyDriver:
         try:
             found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
         except self._cupy.cuda.memory.OutOfMemoryError:
-            gc.collect()  # memory that nobody uses any more may be kept by objects that refer to each other
+            gc.collect()  # reference cycles may keep memory alive
             found = self._cupy.cuda.alloc(max(nbytes, 1))
         return found
 
@@ -234,7 +234,7 @@ class CupyDriver:
         self._functions |= {key: function for key, function in found.items() if function is not None}
 
     def _compiled_or_none(self, call: CudaCall) -> Any:
-        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # each thread has a current GPU of its own
+        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # the current GPU is per thread
             return self._compiled(call)
         return None
 

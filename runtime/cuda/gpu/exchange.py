@@ -16,10 +16,10 @@ from iosched.runtime.cuda.gpu.failures import first_line, kept_if_lost, translat
 from iosched.runtime.plan import View
 
 DEVICE = frozenset({2, 13})
-"""DLPack's kinds of memory of a CUDA GPU: its own, and managed."""
+"""DLPack device types of CUDA: device and managed memory."""
 
 HOST = frozenset({1, 3})
-"""DLPack's kinds of memory of the host: ordinary, and pinned."""
+"""DLPack device types of the host: ordinary and pinned memory."""
 
 
 @runtime_checkable
@@ -84,7 +84,7 @@ class Exchange(Protocol):
         """CUDA's number of the GPU."""
         ...
 
-    def import_array(self, given: SupportsDLPack, stream: Any) -> ImportedArray:
+    def import_array(self, array: SupportsDLPack, stream: Any) -> ImportedArray:
         """Imports an array on this GPU; `stream` waits for it.
 
         Raises:
@@ -103,8 +103,6 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class _Handle:
-    """A stream in the protocol of CUDA's Python libraries."""
-
     handle: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -119,14 +117,14 @@ class _OnStream:
     would wait for the caller's stream.
     """
 
-    given: SupportsDLPack
+    array: SupportsDLPack
     stream: int
 
     def __dlpack__(self, **how: Any) -> Any:
-        return self.given.__dlpack__(**{**how, "stream": self.stream})
+        return self.array.__dlpack__(**{**how, "stream": self.stream})
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.given.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
 
 class CupyExchange:
@@ -138,7 +136,6 @@ class CupyExchange:
     """
 
     def __init__(self, index: int) -> None:
-        """The exchange with GPU `index`."""
         self.index = index
 
     @cached_property
@@ -147,15 +144,15 @@ class CupyExchange:
 
         return cupy  # type: ignore[no-any-return]
 
-    def import_array(self, given: SupportsDLPack, stream: Any) -> ImportedArray:
+    def import_array(self, array: SupportsDLPack, stream: Any) -> ImportedArray:
         """See `Exchange`."""
         try:
             with self._cuda_errors():
-                array = self._cupy.from_dlpack(_OnStream(given, int(stream.ptr)))
+                own = self._cupy.from_dlpack(_OnStream(array, int(stream.ptr)))
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise BufferError(first_line(error)) from error
-        address, dtype = int(array.data.ptr), str(array.dtype)
-        return ImportedArray(address, tuple(array.shape), dtype, bool(array.flags.c_contiguous), array)
+        address, dtype = int(own.data.ptr), str(own.dtype)
+        return ImportedArray(address, tuple(own.shape), dtype, bool(own.flags.c_contiguous), own)
 
     def export_array(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
         """See `Exchange`."""
@@ -184,20 +181,22 @@ class CupyExchange:
             raise kept_if_lost(translated(error)) from error
 
 
-def host_array(given: Any) -> np.ndarray | None:
-    """A numpy array of `given` if it is in host memory; None if it is on a GPU.
+def host_array(name: str, array: Any) -> np.ndarray | None:
+    """Input `name` as a numpy array if it is in host memory; None if it is on a GPU.
 
     Raises:
         UsageError: it is on another device, or its library refuses.
     """
-    if isinstance(given, np.ndarray) or not isinstance(given, SupportsDLPack):
-        return np.asarray(given)
-    kind, index = given.__dlpack_device__()
+    if isinstance(array, np.ndarray) or not isinstance(array, SupportsDLPack):
+        return np.asarray(array)
+    kind, index = array.__dlpack_device__()
     if kind in DEVICE:
         return None
     if kind in HOST:
         try:
-            return np.from_dlpack(given)
+            return np.from_dlpack(array)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise UsageError(f"cannot read it in place: {first_line(error)}") from error
-    raise UsageError(f"it is on a device of DLPack type {kind} (number {index}): pass an array in host or CUDA memory")
+            raise UsageError(f"cannot read input {name!r} in place: {first_line(error)}") from error
+    raise UsageError(
+        f"input {name!r} is on a device of DLPack type {kind} ({index}): pass an array in host or CUDA memory"
+    )

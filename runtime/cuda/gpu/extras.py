@@ -49,10 +49,10 @@ EXTRAS = (
     Extra("cuda", 13, 75, 580, ("cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "onnxruntime-gpu")),
     Extra("cuda12", 12, 70, 525, ("cupy-cuda12x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu12", "onnxruntime-gpu")),
 )
-"""The newest first."""
+"""Newest first."""
 
 _LAST_DRIVER_FOR_OLD_GPUS = 580
-"""The last driver for GPUs older than compute capability 7.5 (NVIDIA's deprecation schedule for Unix drivers)."""
+"""Last driver for GPUs before compute capability 7.5 (NVIDIA's deprecation schedule for Unix drivers)."""
 
 
 def extra_for(driver: int, capabilities: Sequence[int]) -> Extra | None:
@@ -81,7 +81,7 @@ def way_to_run(driver: int, capability: int) -> str:
 
 
 def version_text(number: int) -> str:
-    """ "12.4" for CUDA's 12040."""
+    """CUDA's version 12040 as "12.4"."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -135,8 +135,6 @@ class DriverInfo:
 
 
 class _RefusedError(Exception):
-    """A call that the driver answers with a status."""
-
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
@@ -181,7 +179,7 @@ def _gpu(library: ctypes.CDLL, index: int) -> DriverGpu:
 
 
 def _number(library: ctypes.CDLL, function: str, *arguments: ctypes.c_int) -> int:
-    """What a function writes to the address that it takes first."""
+    """The result of a function that writes it to its first argument."""
     found = ctypes.c_int()
     _call(library, function, ctypes.byref(found), *arguments)
     return found.value

@@ -10,10 +10,7 @@ from iosched.runtime.cuda.gpu.extras import extra_for, extra_with, query_driver,
 _NO_MEMORY = 2
 _NO_DRIVER, _NO_GPU = 35, 100
 _FATAL = frozenset({4, 46, 100, 101, 201, 214, 219, 220, 700, 702, 709, 710, *range(714, 720), 721, 999})
-"""Statuses after which every further call fails: a kernel broke memory, hung or was illegal, or the GPU is gone.
-
-CUDA's runtime and its driver number these alike.
-"""
+"""CUDA statuses after which all calls fail: a kernel corrupted memory, hung or was illegal, or the GPU is gone."""
 
 
 def translated(error: Exception) -> IoschedError:
@@ -64,7 +61,6 @@ def how_to_install(index: int | None = None) -> str:
 
 
 def _driver_fix(driver: int, runtime: int) -> str:
-    """What to do where the driver is too old for CuPy's CUDA."""
     capabilities, needed = query_driver().capabilities, extra_with(runtime)
     if needed is None:
         return "update the NVIDIA driver"
@@ -92,6 +88,5 @@ def first_line(error: BaseException) -> str:
 
 
 def _first_error(log: str) -> str:
-    """The first error in the log of a compiler."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[0] if lines else "no reason given")

@@ -19,7 +19,6 @@ class Lanes:
     """
 
     def __init__(self, driver: Driver) -> None:
-        """Creates no stream yet."""
         self._driver = driver
         self._streams: list[Any] = []
         self._workspaces: dict[int, tuple[int, Memory]] = {}

@@ -21,9 +21,9 @@ MAX_TERMS = 16
 
 @dataclass(frozen=True)
 class AddN:
-    """y = activation(sum of 1 to 16 terms), all of one shape; float32 or float16, summed in float32 in order.
+    """y = activation(sum of 1 to 16 terms) of one shape; float32 or float16, summed in float32 in order.
 
-    Sixteen bytes of every term at a time where channels, strides and offsets allow it.
+    Vectorized to 16 bytes where channels, strides and offsets allow it.
     """
 
     activation: Activation = IDENTITY
@@ -45,7 +45,7 @@ class AddN:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Sum of computed tensors of one shape and type; Add goes through `binary`."""
+    """Sum of computed tensors of one shape and type; `binary` lowers Add."""
     output = builder.tensors[node.output[0]]
     alike = all(
         name in builder.tensors

@@ -1,4 +1,4 @@
-"""Dense layers of a single row, in strict float32: what cuDNN's plans, which are made for images, do slowly."""
+"""Dense layers of a single row in strict float32, where cuDNN's plans, which are for images, are slow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _PACK = 4
 
 @dataclass(frozen=True)
 class DenseRow:
-    """y = activation(weight @ x + bias?) for one row x, by a block for each element of y.
+    """y = activation(weight @ x + bias?) for one row x, with a block for each element of y.
 
-    Reads x (..., K) of K elements, weight (N, K) and the bias (N,); writes y (..., N). All are float32, and the last
-    axis of each is dense in memory.
-    An H100 needs 843 us for the first dense layer of VGG-16 in cuDNN, and could read its weights in 123 us: see
+    Reads x (..., K) of K elements, weight (N, K) and bias (N,), writes y (..., N); float32, last axes dense.
+    The first dense layer of VGG-16 takes 843 us in cuDNN on an H100, where reading its weights takes 123 us: see
     benchmarks/reports/cuda-h100.md.
     """
 

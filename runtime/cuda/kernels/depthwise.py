@@ -1,4 +1,4 @@
-"""Depthwise convolution with an optional ReLU before and a bias and an activation behind."""
+"""Depthwise convolution with an optional leading ReLU, bias and activation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from iosched.runtime.plan import View
 
 @dataclass(frozen=True)
 class Depthwise:
-    """y = activation(depthwise(relu?(x), weight) + bias?), of one or two dimensions.
+    """y = activation(depthwise(relu?(x), weight) + bias?) of one or two dimensions.
 
-    Channel c of y reads channel c // multiplier of x.
-
-    Reads x (N, C, H, W), the weight as `depthwise_weight` lays it out, and a float32 bias (C * multiplier,) where there
-    is one. float32 or float16; sums are float32. A thread computes up to four neighbours, for up to 16 bytes of
-    channels where these lie side by side, and reads each input of its rows once; see `sweep`.
+    Channel c of y reads channel c // multiplier of x. Reads x (N, C, H, W), the weight of `depthwise_weight`, and an
+    optional float32 bias (C * multiplier,); float32 or float16 with float32 sums. See `WindowLoop`.
 
     Attributes:
-        pads: begins of all axes, then ends; negative ones are not known.
-        relu: whether x goes through a ReLU.
+        pads: all begins, then all ends; not negative.
+        relu: whether x passes a ReLU.
     """
 
     kernel: tuple[int, ...]
@@ -64,7 +61,7 @@ class Depthwise:
 
     def _source(self, dtype: str, loop: WindowLoop, *, has_bias: bool) -> str:
         value = loaded(dtype, "input.at[v]")
-        # The weight lies as the window that was not turned.
+        # The weight is not transposed.
         tap = "kx * KH + ky" if loop.planar else "ky * KW + kx"
         return _SOURCE.format(
             head=loop.head(dtype),
@@ -86,7 +83,7 @@ class Depthwise:
 
 
 def depthwise_weight(weight: np.ndarray) -> np.ndarray:
-    """(C, 1, *kernel) of an ONNX convolution with as many groups as input channels, as (*kernel, C)."""
+    """The ONNX weight (C, 1, *kernel) of a depthwise convolution as (*kernel, C)."""
     return np.ascontiguousarray(np.moveaxis(weight[:, 0], 0, -1))
 
 

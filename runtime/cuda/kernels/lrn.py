@@ -19,10 +19,7 @@ from iosched.runtime.plan import View
 
 @dataclass(frozen=True)
 class Lrn:
-    """y = x / (bias + alpha / size * sum of squares over `size` channels around)^beta, of images.
-
-    Computed in float32.
-    """
+    """y = x / (bias + alpha / size * sum of squares over `size` channels around)^beta, in float32."""
 
     size: int
     alpha: float
@@ -59,7 +56,7 @@ class Lrn:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """LRN of images and lines."""
+    """LRN of (N, C, L) or (N, C, H, W)."""
     spec = builder.tensors.get(node.input[0])
     size = integer(node, "size")
     if spec is None or spec.dtype not in FLOATS or len(spec.shape or ()) not in (3, 4) or size < 1:

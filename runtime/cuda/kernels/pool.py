@@ -1,4 +1,4 @@
-"""Average and maximum over windows."""
+"""Average and maximum pooling."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from iosched.runtime.plan import View
 
 @dataclass(frozen=True)
 class Pool:
-    """The average or the maximum of each window, of one or two dimensions; float32 or float16, sums are float32.
+    """Average or maximum of each window, of one or two dimensions; float32 or float16 with float32 sums.
 
-    A thread computes up to four neighbours, for up to 16 bytes of channels where these lie side by side, and reads each
-    input of its rows once; see `sweep`. Windows may reach beyond the padding, as ceil_mode lets them.
+    See `WindowLoop`. Windows may reach beyond the padding, as ceil_mode allows.
 
     Attributes:
-        window: where it looks.
-        average: the average, else the maximum.
-        counts_pads: whether the average counts elements of the padding, as zeros.
+        average: average instead of maximum.
+        counts_pads: whether the average counts padding, as zeros.
     """
 
     window: Window
@@ -42,7 +40,6 @@ class Pool:
         y[...] = sum(taps) / self._counts(x.shape, y.shape) if self.average else np.maximum.reduce(taps)
 
     def _counts(self, shape: Sequence[int], output: Sequence[int]) -> np.ndarray:
-        """How many elements each output is the average of."""
         window = self.window.as_2d
         inside = np.ones((1, 1, *shape[2:]), np.float32)
         if self.counts_pads:
@@ -77,7 +74,6 @@ class Pool:
         )
 
     def _counted(self, loop: WindowLoop) -> str:
-        """C++ that counts what the average is taken of."""
         rows, columns = ("-PT", "in_h + PB"), ("-PL", "in_w + PR")
         if not self.counts_pads:
             rows, columns = ("0", "in_h"), ("0", "in_w")
@@ -85,7 +81,6 @@ class Pool:
 
 
 def _padded(x: np.ndarray, window: Window, output: Sequence[int], value: float) -> np.ndarray:
-    """`x` with so much padding that every window lies in it."""
     needed = [
         (extent - 1) * stride + (kernel - 1) * dilation + 1
         for extent, stride, kernel, dilation in zip(

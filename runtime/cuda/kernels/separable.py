@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolution in one kernel, with an optional ReLU before and an activation behind."""
+"""Depthwise and pointwise convolution in one kernel, with an optional leading ReLU and activation."""
 
 from __future__ import annotations
 
@@ -29,31 +29,29 @@ MAX_TAPS = 49
 _THREADS = 256
 _TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 256), (16, 32, 256))
 _GROUPS = (4, 2, 1)
-_MULTIPLE = (128, 128)  # of input and of output channels: no slab and no tile reaches beyond the padded weight
-_MAX_KEPT = 48  # floats of one input row that a thread keeps in registers
-_MAX_LOADED = 40  # floats of several rows that it loads at once
+_MULTIPLE = (128, 128)  # of input and output channels: slabs and tiles stay within the padded weight
+_MAX_KEPT = 48  # floats of an input row in a thread's registers
+_MAX_LOADED = 40  # floats of several rows that a thread loads at once
 
 
 @dataclass(frozen=True)
 class Separable:
     """y = activation(pointwise(depthwise(relu?(x), taps), weight) + bias), of two dimensions.
 
-    Reads x (N, C, H, W), the taps as `depthwise_weight` lays them out, the pointwise weight as `pointwise_weight`
-    does, and a float32 bias (O,), which has the depthwise one in it. What tensor cores multiply is rounded to the type
-    that they take; sums are float32.
+    Reads x (N, C, H, W), the taps of `depthwise_weight`, the weight of `pointwise_weight`, and a float32 bias (O,) that
+    includes the depthwise one. Tensor-core inputs are rounded to their type; sums are float32.
 
-    A block makes BM pixels of BN output channels. In slabs of input channels it computes the depthwise part into
-    shared memory and multiplies it on tensor cores, or in float32 by FMA (fp32, and fp16 where the tensor cores are not
-    of the needed kind); where there are few outputs, parts of the block sum over parts of a slab. Blocks that make
-    other output channels of the same pixels compute the depthwise part again.
+    A block computes BM pixels of BN output channels. For each slab of input channels, it computes the depthwise part in
+    shared memory and multiplies it on tensor cores, or by FMA (fp32, and fp16 without suitable tensor cores). Where
+    there are few outputs, parts of the block sum over parts of a slab. Blocks with other output channels of the same
+    pixels recompute the depthwise part.
 
     Attributes:
-        pads: begins of both axes, then ends; none negative.
-        relu: whether x goes through a ReLU.
-        precision: how products are made, and how the weight lies.
-        variant: which form to take: 0 is the one that `_work` thinks the best, 1 the best of another tile, and so on;
-            modulo their number.
-        gpu: the GPU that the form is chosen for, and that says how fp16 is multiplied.
+        pads: all begins, then all ends; not negative.
+        relu: whether x passes a ReLU.
+        precision: decides how products are computed and how the weight is stored.
+        variant: rank of the form: 0 is the best by `_work`, 1 the best of another tile, and so on; modulo their number.
+        gpu: decides the form, and how fp16 is multiplied.
     """
 
     kernel: tuple[int, ...]
@@ -96,11 +94,10 @@ class Separable:
 
     @property
     def by_fma(self) -> bool:
-        """Whether products are made in float32."""
+        """Whether products are computed in float32."""
         return self.precision.name == "fp32" or (self.precision.name == "fp16" and not self.gpu.multiplies_halves)
 
     def _form(self, x: Image, y: Image) -> _Form:
-        """The form of `variant`."""
         dtype = x.operand.dtype
         out_pack = channel_width(y.shape[1], y)
         pack = _planar_pack(x) if y.is_planar else channel_width(x.shape[1], x)
@@ -117,20 +114,19 @@ class Separable:
         return sorted(ranked, key=lambda form: form != best[form.tile])[self.variant % len(ranked)]
 
     def _window(self, planar: bool) -> Window:
-        """As it slides over images that are turned where they are planar."""
         window = Window(self.kernel, self.strides, self.pads, self.dilations)
         return window.transposed if planar else window
 
     def _fits(self, form: _Form, width: int) -> bool:
-        """Whether half of the threads have windows to slide, and each has registers for its neighbours."""
+        """Half of the threads have windows, and their neighbours fit into registers."""
         kept = self._columns(form) * form.pack
         return form.busy >= 0.5 and form.group <= width and kept <= _MAX_KEPT
 
     def _work(self, form: _Form, y: Image) -> float:
-        """Issue slots of the busiest processor, about, for one input channel: a reasoned number, not a measured one.
+        """Estimated issue slots of the busiest processor for each input channel; reasoned, not measured.
 
-        A load of 16 bytes takes as long as 16 warps' instructions, one of 4 bytes as 4 of them and more where a warp's
-        are scattered; a processor with one block is half idle. `y` is turned where it is planar.
+        A 16-byte load costs 16 instructions of a warp, a 4-byte load 4, more if scattered; one block leaves a processor
+        half idle.
         """
         (rows, width), columns = self._window(form.planar).kernel, self._columns(form)
         taps = rows * width
@@ -142,14 +138,12 @@ class Separable:
         return max(2, -(-blocks // self.gpu.processors)) * form.tile[0] * (loads + sums + product)
 
     def _load(self, form: _Form, y: Image) -> float:
-        """Issue slots of loading a pack of one pixel."""
         if not form.planar:
             return 16
         neighbours = min(form.tile[0] // form.group, y.shape[2])
         return 4 * form.pack * (self._window(form.planar).strides[0] + 7 / neighbours)
 
     def _columns(self, form: _Form) -> int:
-        """Columns of the input that the neighbours of a group see."""
         window = self._window(form.planar)
         return (form.group - 1) * window.strides[1] + (window.kernel[1] - 1) * window.dilations[1] + 1
 
@@ -171,7 +165,7 @@ class Separable:
         return "\n".join([*head, LOAD + STRIDED, *self._multiplication(form.dtype), BODY])
 
     def _parts(self, form: _Form) -> int:
-        """Parts of a slab that parts of the block sum over; see `TM` and `WM` in the source."""
+        """See `TM` and `WM` in the source."""
         rows, wide = form.tile
         per_part = rows * wide // 16 if self.by_fma else rows * wide // (min(rows, 32) * 16) * 32
         return _THREADS // per_part
@@ -183,7 +177,7 @@ class Separable:
 
 
 def _planar_pack(x: Image) -> int:
-    """Channels of a planar image's pixel that a thread takes together: those that fill 16 bytes, or half of it."""
+    """Channels of a planar pixel for each thread: up to 16 bytes."""
     most = MAX_ACCESS_NBYTES // x.operand.item_nbytes
     return next(pack for pack in (8, 4, 2, 1) if pack <= most and x.shape[1] % pack == 0)
 
@@ -194,10 +188,10 @@ def _boolean(value: bool) -> str:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a source depends on beside the kernel.
+    """A source's parameters.
 
     Attributes:
-        planar: whether threads walk along pixels, else along channels; images are turned then.
+        planar: whether neighbouring threads take pixels instead of channels; images are transposed then.
         pack, out_pack: channels read and written together.
         group: neighbours of a row that a thread computes together in the depthwise part.
         tile: pixels and output channels of a block.
@@ -214,18 +208,17 @@ class _Form:
 
     @property
     def busy(self) -> float:
-        """Windows for each thread and slab."""
         return self.tile[0] * self.slab / (self.group * self.pack * _THREADS)
 
 
 def lower_separable(
     builder: Builder, depthwise: Convolution, pointwise: Convolution, y: str, *, relu: bool, variant: int
 ) -> bool:
-    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is what `depthwise` reads.
+    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is read by `depthwise`.
 
     Returns:
-        False, with nothing emitted, where the kernel cannot do it: it has one filter for each channel, up to 49 taps,
-        nothing between the two convolutions, and no residual behind them.
+        False, with nothing emitted, unless there is one filter for each channel, at most 49 taps, no activation between
+        the convolutions, and no residual.
     """
     channels = builder.shape(depthwise.x)[1]
     plain = depthwise.residual is None and depthwise.activation.is_identity and pointwise.residual is None
@@ -248,10 +241,7 @@ def lower_separable(
 
 
 def pointwise_weight(weight: np.ndarray, *, by_fma: bool) -> np.ndarray:
-    """(O, I, 1, 1) of an ONNX convolution as the kernel reads it, filled up with zeros.
-
-    (I, O) where products are made by FMA, (O, I) where tensor cores make them.
-    """
+    """The ONNX weight (O, I, 1, 1), zero-padded, as (I, O) for FMA or (O, I) for tensor cores."""
     matrix = weight[:, :, 0, 0]
     margins = [(0, -matrix.shape[0] % _MULTIPLE[1]), (0, -matrix.shape[1] % _MULTIPLE[0])]
     padded = np.pad(matrix, margins)

@@ -28,7 +28,7 @@ SEPARABLE = "ReluSepConv"
 
 
 def lower_sum(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
-    """A sum of sums, and the activation that may follow."""
+    """A sum of sums, and an activation."""
     activation: Activation | None = IDENTITY
     sums = list(nodes)
     if nodes[-1].op_type not in SUMS:
@@ -43,7 +43,7 @@ def lower_sum(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodePro
 
 
 def terms_of(name: str, sums: Sequence[onnx.NodeProto]) -> list[str]:
-    """The tensors that are summed to make `name`, in order, by the additions `sums`."""
+    """The summands of `name` in order, through the additions `sums`."""
     operands = {node.output[0]: node.input for node in sums}
     found: list[str] = []
     pending = [name]
@@ -67,10 +67,10 @@ def lower_convolution(
 def merge_convolutions(
     builder: Builder, operators: Sequence[Operator], nodes: Mapping[str, onnx.NodeProto], rectified: Collection[str]
 ) -> bool:
-    """One convolution for all of `operators`, and a view of its result for each of them.
+    """One convolution for all of `operators`; each one's output is a slice of its result.
 
     Args:
-        rectified: tensors that hold what a ReLU makes of them; see `hoist`.
+        rectified: tensors stored after their ReLU; see `hoist`.
     """
     parts = [fused_convolution(builder, [nodes[name] for name in each.nodes], each) for each in operators]
     found = [_without_relu(part, rectified) for part in parts if part is not None]
@@ -96,14 +96,13 @@ def merge_convolutions(
 
 
 def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
-    """The convolution, without a ReLU of what has gone through one already."""
     return replace(part, leading_relu=part.leading_relu and part.x not in rectified)
 
 
 def lower_relu_separable(
     builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None
 ) -> bool:
-    """The sum of the terms, then a kernel for each convolution or, of a `variant`, one kernel for both."""
+    """A sum, then the depthwise and the pointwise convolution, fused into one kernel if `variant` is given."""
     first = next(index for index, node in enumerate(nodes) if node.op_type == "Relu")
     terms = terms_of(nodes[first].input[0], nodes[:first])
     depthwise = plain_convolution(builder, nodes[first + 1], operator)
@@ -133,7 +132,6 @@ def lower_relu_separable(
 
 
 def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto], axes: int) -> Convolution | None:
-    """A pointwise convolution, whose attributes the operator does not carry: they are all ones and zeros."""
     plain = Operator(
         name="",
         type="Conv",

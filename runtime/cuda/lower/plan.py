@@ -1,7 +1,7 @@
 """Lowers a schedule to an execution plan for streams.
 
-Groups of a stage go to lanes of their own. By default stages are kept apart as the papers do: what a stage runs waits
-for all of the stage before. With exact dependencies (`barriers=False`) only what is read is waited for.
+Groups of a stage run on different lanes. By default a stage waits for the whole previous stage, as in the papers; with
+`barriers=False` a call waits only for its inputs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
 MAX_LANES = 8
-"""Streams of a plan at most."""
+"""Maximum number of streams of a plan."""
 
 CUDA_LOWERING = 9
-"""Raised whenever stages come to run, or to be timed, in another way than before: what was measured no longer holds."""
+"""Increased when stages run or are timed differently, which invalidates stored measurements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A plan for streams that has passed the check.
+    """A plan for streams that has passed the hazard check.
 
     Attributes:
-        checked: its lanes are streams; buffers of the space WEIGHT hold `weights`.
-        kernels: those that the tasks' `kernel` indexes.
-        weights: constants by buffer name, row-major.
+        checked: the plan; its lanes are streams.
+        kernels: indexed by the tasks' `kernel`.
+        weights: row-major constants by buffer.
         sessions: operators that run in onnxruntime, with their ONNX types.
     """
 
@@ -58,8 +58,6 @@ class Lowering:
 
 @dataclass(frozen=True)
 class _CallSite:
-    """Which operator a call belongs to, and the stage and group that the operator is in."""
-
     operator: str
     stage: int
     group: int
@@ -67,8 +65,6 @@ class _CallSite:
 
 @dataclass(frozen=True)
 class _PlacedCall:
-    """A kernel call with its views, on a lane: what becomes a task of the plan."""
-
     name: str
     kernel: Kernel
     reads: tuple[View, ...]
@@ -78,15 +74,13 @@ class _PlacedCall:
 
 
 def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Lowering:
-    """The plan of the model under `schedule`; needs no device.
+    """The plan of the model under `schedule`; needs no GPU. Linear in calls, besides waits and arena.
 
     Args:
-        barriers: a stage begins when all of the one before is done; else a call waits for what it reads alone.
-
-    Complexity: linear in kernel calls, beside the search for waits and the arena.
+        barriers: whether a stage waits for the whole previous stage, or each call only for its inputs.
 
     Raises:
-        HazardError: the plan does not pass the check, which is a fault of the lowering.
+        HazardError: the plan fails the hazard check: a bug in the lowering.
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
@@ -94,9 +88,9 @@ def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Low
 
 
 def lower_stage(network: Network, stage: Stage) -> Lowering | None:
-    """The plan of one stage alone, or None where its operators are to run as one and cannot.
+    """The plan of one stage; None if its operators cannot be merged as it asks.
 
-    Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
+    Tensors are placed as in the whole model; tensors of earlier stages are inputs.
     """
     if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
@@ -123,23 +117,18 @@ def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[
 _AS_ONE: dict[Strategy, Callable[[Network, tuple[str, ...]], list[KernelCall] | None]] = {
     Strategy.MERGE: Network.merged_calls
 }
-"""For each strategy that makes several operators one, the calls of that operator; None where it cannot be."""
+"""Calls of the merged operator by strategy; None if it cannot be merged."""
 
 
 def _calls_as_one(network: Network, stage: Stage) -> list[KernelCall] | None:
-    """The calls of a stage whose operators run as one; None for other stages, and where they cannot run so."""
     return _AS_ONE[stage.strategy](network, stage.operators) if runs_as_one(stage) else None
 
 
 @dataclass(eq=False)
 class _PlanBuilder:
-    """One lowering under way."""
-
     network: Network
     barriers: bool
-    sequence: Sequence[
-        tuple[KernelCall, _CallSite | None]
-    ]  # all calls of the model; those of this plan with their place
+    sequence: Sequence[tuple[KernelCall, _CallSite | None]]  # all calls of the model; calls of this plan have a site
     n_stages: int
     whole: bool
 
@@ -151,7 +140,6 @@ class _PlanBuilder:
         self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:
-        """The checked plan with its kernels and weights."""
         placed = self._placed()
         n_lanes = max((each.lane for each in placed), default=0) + 1
         steps = [_step(each, self.placement) for each in placed]
@@ -193,7 +181,6 @@ class _PlanBuilder:
         return found
 
     def _calls(self, call: KernelCall, operator: str) -> Iterable[Call]:
-        """What a call becomes that no placement made superfluous."""
         reads, writes = ({name: self.placement.views[name] for name in names} for names in (call.reads, call.writes))
         if isinstance(call.kernel, SessionKernel):
             return self.sessions.calls(operator, call.kernel, reads, writes)
@@ -210,7 +197,7 @@ class _PlanBuilder:
         return _PlacedCall(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
 
     def _lanes(self) -> dict[tuple[int, int], int]:
-        """The lane of each group of each stage: lane 0 has the group with the most work."""
+        """Lane 0 gets the group with the most work."""
         work: dict[int, dict[int, int]] = {}
         for site in dict.fromkeys(site for _, site in self.sequence if site is not None):
             operator = self.graph.by_name[site.operator]
@@ -222,7 +209,7 @@ class _PlanBuilder:
             found.update({(stage, group): rank % MAX_LANES for rank, group in enumerate(ranked)})
         return found
 
-    def _buffers(self, placed: Sequence[_PlacedCall], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
+    def _buffers(self, placed: Sequence[_PlacedCall], earlier: Mapping[str, Space]) -> tuple[Buffer, ...]:
         names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
         spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
         spaces |= dict.fromkeys(self.caller_outputs.values(), Space.OUTPUT)
@@ -233,7 +220,7 @@ class _PlanBuilder:
         for name in names:
             added = self.sessions.buffers.get(name)
             spec = added or self.graph.tensor.get(callers.get(name, "")) or self.builder.tensors[name]
-            space = spaces.get(name, given.get(name, Space.ARENA))
+            space = spaces.get(name, earlier.get(name, Space.ARENA))
             found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
         return tuple(found)
 
@@ -246,7 +233,6 @@ class _PlanBuilder:
 
 
 def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) -> Iterable[Call]:
-    """The kernel calls of a call: copies for a move that no placement made superfluous, else the call itself."""
     if isinstance(kernel, Reshape):
         yield Copy(reshapes=True), reads, writes
     elif isinstance(kernel, Cut):
@@ -261,19 +247,18 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
 
 
 def _step(placed: _PlacedCall, placement: Placement) -> Step:
-    """What a call means for waiting; one in onnxruntime has the device to itself."""
+    """A call in onnxruntime has the device to itself."""
     reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
     return Step(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
 
 
 def _span(view: View, placement: Placement) -> Span:
-    """The columns that a view has of its buffer's rows: of a buffer that is no table, its bytes."""
+    """A view's columns in its buffer's rows; its bytes if the buffer is not a table."""
     width = view.nbytes // placement.rows.get(view.buffer, 1)
     return Span(view.buffer, view.offset, view.offset + width)
 
 
 def _whole(buffer: Buffer, placed: Sequence[_PlacedCall]) -> View:
-    """The view of all of an input buffer that some call has."""
     views = (view for each in placed for view in each.reads if view.buffer == buffer.name)
     found = next((view for view in views if view.nbytes == buffer.nbytes), None)
     return found or View(buffer.name, "uint8", (buffer.nbytes,), 0, buffer.nbytes)
@@ -284,11 +269,11 @@ Call = tuple[Kernel, tuple[View, ...], tuple[View, ...]]
 
 @dataclass(eq=False)
 class SessionViews:
-    """The tensors of calls in onnxruntime, as the model has them.
+    """Tensors of calls in onnxruntime, in the model's own types and row-major.
 
     Attributes:
-        specs: tensors of the model by name.
-        buffers: what was added for copies, by name.
+        specs: of the model's tensors.
+        buffers: added for converted copies.
     """
 
     specs: Mapping[str, TensorSpec]
@@ -297,12 +282,11 @@ class SessionViews:
     def calls(
         self, operator: str, kernel: SessionKernel, reads: Mapping[str, View], writes: Mapping[str, View]
     ) -> Iterable[Call]:
-        """`kernel` with copies before and after where a tensor lies in another way.
+        """`kernel`, with copies before and after it where tensors must be converted.
 
         Args:
-            operator: makes the names of the copies unique.
-            reads: views on the device by tensor.
-            writes: the same.
+            operator: makes the buffers of copies unique.
+            reads, writes: views by tensor.
         """
         before = {name: self._plain(operator, name, view) for name, view in reads.items()}
         after = {name: self._plain(operator, name, view) for name, view in writes.items()}
@@ -311,7 +295,6 @@ class SessionViews:
         yield from _copies((after[name], writes[name]) for name in writes)
 
     def _plain(self, operator: str, name: str, view: View) -> View:
-        """`view` itself where onnxruntime can use it; else a row-major view of a new buffer."""
         spec = self.specs[name]
         if _is_plain(view, spec):
             return view
@@ -326,8 +309,5 @@ def _copies(pairs: Iterable[tuple[View, View]]) -> Iterable[Call]:
 
 def _is_plain(view: View, spec: TensorSpec) -> bool:
     aligned = view.offset % MAX_ACCESS_NBYTES == 0
-    return aligned and view.dtype == spec.dtype and _is_dense(view.shape or (), view.strides, view.dtype)
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int] | None, dtype: str) -> bool:
-    return strides is None or is_row_major(shape, strides, np.dtype(dtype).itemsize)
+    dense = view.strides is None or is_row_major(view.shape or (), view.strides, np.dtype(view.dtype).itemsize)
+    return aligned and view.dtype == spec.dtype and dense

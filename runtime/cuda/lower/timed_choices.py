@@ -1,4 +1,9 @@
-"""Choices between lowerings of a model that are made by timing them on the GPU."""
+"""Lowerings that are chosen by timing: one kernel or two for separable convolutions, and the layout of feature maps.
+
+One kernel saves a launch and memory traffic, but recomputes the depthwise part for each tile of output channels, where
+cuDNN multiplies faster. The best layout depends on shapes, precision, GPU and cuDNN. Without a known choice or
+permission to time, there are two kernels and the preferred layout.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +21,23 @@ from iosched.runtime.cuda.lower.network import Network
 
 VARIANTS = 3
 GAIN = 0.97
-"""One kernel has to be faster than two by this factor at least: it is not worth a difference that may be noise."""
+"""A choice that is not the default must be faster by this factor: less may be noise."""
 
 _TWO = "two kernels"
 _ONE = "one kernel, variant "
 
 
 OperatorLatency = Callable[[Network, str], float]
-"""Microseconds of an operator alone, as a network has it; infinite where it fails."""
+"""Microseconds of an operator alone in a network; infinite if it fails."""
 
 
 def fusion_key(network: Network, name: str) -> str:
-    """The key of an operator's choice: a hash of its two kernels, and of how their tensors lie."""
+    """Key of an operator's choice: a hash of its two kernels and the layout of their tensors."""
     return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
 
 
 def fused_everywhere(network: Network) -> Network:
-    """The network with one kernel wherever one can do both convolutions, whichever is faster."""
+    """The network with one kernel wherever possible."""
     operators = network.model.graph.operators
     return network.with_fused({each.name: 0 for each in operators if each.type == SEPARABLE})
 
@@ -43,13 +48,11 @@ def fused_by_choice(
     latency_us: OperatorLatency,
     prepare: Callable[[Network], None] = lambda network: None,
 ) -> tuple[Network, Mapping[str, str]]:
-    """The network with one kernel where that is faster, and these choices by key.
-
-    Each distinct operator is timed once, in every variant.
+    """The network with one kernel where that is faster, and these choices by key. Each distinct operator is timed once.
 
     Args:
         network: with two kernels everywhere.
-        prepare: called with every network of which operators will be timed.
+        prepare: called with each network before its operators are timed.
     """
     operators = (each.name for each in network.model.graph.operators if each.type == SEPARABLE)
     keys = {name: fusion_key(network, name) for name in operators}
@@ -69,7 +72,6 @@ def _timed_fusion(
     latency_us: OperatorLatency,
     prepare: Callable[[Network], None],
 ) -> dict[str, str]:
-    """The choice that is kept for each key, found by timing the operator that `names` has for it."""
     prepare(network)
     best = {key: (_TWO, GAIN * latency_us(network, name)) for key, name in names.items()}
     for variant in range(VARIANTS if names else 0):
@@ -89,15 +91,15 @@ def _variant(text: str | None) -> int | None:
 
 
 InterleavedLatencies = Callable[[Sequence[Network]], Sequence[Sequence[float]]]
-"""Microseconds of each network as a whole, round by round; infinite where one fails."""
+"""Microseconds of each network by round; infinite if one fails."""
 
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """A layout, and what the model took in it and in the other.
+    """A layout, and the latencies that it was chosen by.
 
     Attributes:
-        latency_us: microseconds of the model by layout, one operator after another; nothing where it was not timed.
+        latency_us: of the sequential model by layout; empty if not timed.
     """
 
     layout: Layout
@@ -105,7 +107,7 @@ class LayoutChoice:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Says how much faster the model is in this layout than in the other, unless that may be noise."""
+        """The gain over the other layout, if it is beyond noise."""
         taken = self.latency_us.get(self.layout, math.nan)
         other = next((each for each in self.latency_us if each is not self.layout), self.layout)
         if not taken < GAIN * self.latency_us.get(other, math.nan) < math.inf:
@@ -117,11 +119,11 @@ class LayoutChoice:
 
 
 def layout_by_choice(network: Network, choices: Choices, latencies_us: InterleavedLatencies) -> LayoutChoice:
-    """The layout in which the model is faster, as it was found before or is found now.
+    """The layout in which the model is faster.
 
     Args:
         network: in the preferred layout.
-        latencies_us: runs the model in both layouts in turn.
+        latencies_us: times the model in both layouts, interleaved.
     """
     if not network.has_images:
         return LayoutChoice(network.layout)
@@ -134,13 +136,12 @@ def layout_by_choice(network: Network, choices: Choices, latencies_us: Interleav
 
 
 def layout_key(network: Network) -> str:
-    """The key of the model's choice: a hash of all of its kernels, and of how their tensors lie."""
+    """Key of the model's choice: a hash of its kernels and the layout of their tensors."""
     kernels = [network.layout_of(operator.name) for operator in network.model.graph.operators]
     return "layout " + hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]
 
 
 def _timed_layout(network: Network, latencies_us: InterleavedLatencies) -> LayoutChoice | None:
-    """The layout that is found by timing both; None where the model runs in neither."""
     networks = [network, *(network.in_layout(each) for each in Layout if each is not network.layout)]
     rounds = latencies_us(networks)
     latency_us = {each.layout: median(found) for each, found in zip(networks, rounds, strict=True)}
@@ -151,13 +152,11 @@ def _timed_layout(network: Network, latencies_us: InterleavedLatencies) -> Layou
 
 
 def _layout_to_text(choice: LayoutChoice) -> str:
-    """Both layouts with their latencies, the chosen one first."""
     ranked = sorted(choice.latency_us, key=lambda layout: layout is not choice.layout)
     return candidates_to_text([Candidate(layout.value, choice.latency_us[layout]) for layout in ranked])
 
 
 def _layout_from_text(text: str) -> LayoutChoice | None:
-    """Reads `_layout_to_text`; None where it is of another form."""
     found = {each.name: each.latency_us for each in candidates_from_text(text)}
     latency_us = {each: latency for each in Layout if (latency := found.get(each.value)) is not None}
     chosen = next((each for each in Layout if each == next(iter(found), None)), None)

@@ -20,7 +20,7 @@ from iosched.runtime.session import load_onnxruntime, open_session, running
 _CPU = "CPUExecutionProvider"
 
 
-_WARNING, _FATAL = 2, 4  # onnxruntime's levels of logging; the first is its default
+_WARNING, _FATAL = 2, 4  # onnxruntime's log levels; WARNING is the default
 
 
 _DEVICE_MEMORY = "cuda"  # onnxruntime's name of it, in lower case
@@ -72,7 +72,6 @@ class Provider:
 
 @cache
 def _preload(load: Callable[[], None]) -> None:
-    """onnxruntime prints missing libraries on stdout."""
     with redirect_stdout(StringIO()), suppress(OSError, RuntimeError):
         load()
 
@@ -147,11 +146,9 @@ def _options(*, wholly: bool) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Session:
-    """An open session.
-
-    Attributes:
-        inputs, outputs: names and ONNX element types.
-        in_order: whether runs are ordered on our stream without host copies, so that the host need not synchronize.
+    """Attributes:
+    inputs, outputs: names and ONNX element types.
+    in_order: whether runs are ordered on our stream without host copies, so that the host need not synchronize.
     """
 
     session: Any
@@ -210,7 +207,7 @@ class _BoundRun:
             return
         self._driver.synchronize(stream)
         with running():
-            self._bind_inputs()  # what a kernel wants on the host is copied there now, and not in a run
+            self._bind_inputs()  # copies host inputs of kernels now, not during the run
             self._binding.synchronize_inputs()
             self._session.session.run_with_iobinding(self._binding, self._options)
             self._binding.synchronize_outputs()

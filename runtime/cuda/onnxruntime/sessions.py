@@ -90,8 +90,6 @@ class HostSessions:
 
 @dataclass(frozen=True, eq=False)
 class _Copied:
-    """A tensor on the device, and the array on the host that it is copied to or from."""
-
     address: int
     array: np.ndarray
 
@@ -125,7 +123,6 @@ def described(operators: Mapping[str, tuple[str, ...]], devices: Mapping[str, Se
 
 
 def _named(kind: str, names: Sequence[str]) -> str:
-    """An operator's types with the first few of its names, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{kind} {', '.join(map(repr, names[:_NAMED]))}{more}"
 
@@ -157,7 +154,6 @@ class Session:
 
 @cache
 def _opened(model: bytes) -> tuple[_Run, list[tuple[str, np.dtype]], list[str]]:
-    """What runs the model on arrays, its inputs with their types, and its outputs."""
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = 4
     session = open_session(model, options, called=DERIVED)
@@ -213,7 +209,6 @@ def _constants(
 
 
 def _anonymous(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """The node without its name and documentation, over other names of tensors."""
     copied = onnx.NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
     copied.input.extend(names.get(name, "") for name in node.input)
     copied.output.extend(names.get(name, "") for name in node.output)

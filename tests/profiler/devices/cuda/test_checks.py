@@ -109,7 +109,7 @@ def test_a_kernel_that_does_not_compile_is_named(tried) -> None:
 def test_a_compiler_that_is_missing(tried) -> None:
     class Driver(HostDriver):
         def load(self, call: CudaCall) -> CudaCall:
-            raise DeviceError("CUDA's headers are not installed")
+            raise DeviceError("CUDA headers are not installed")
 
     found = tried(Driver())
     assert "compiler: all kernels" in failed(found)

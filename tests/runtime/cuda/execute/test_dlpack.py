@@ -216,9 +216,9 @@ class Refusing(OnDevice):
         (OnDevice(np.zeros((1, 8), np.float32)), r"input 'v' is float32 of shape 1x8; expected float32 of shape 8"),
         (OnDevice(np.zeros(16, np.float32)[::2]), r"input 'v' is not contiguous"),
         (OnDevice(np.zeros(8, np.float32), (2, 3)), r"input 'v' is on GPU 3, but the model is on GPU 0"),
-        (OnDevice(np.zeros(8, np.float32), (8, 0)), r"input 'v': it is on a device of DLPack type 8"),
+        (OnDevice(np.zeros(8, np.float32), (8, 0)), r"input 'v' is on a device of DLPack type 8"),
         (Refusing(np.zeros(8, np.float32)), r"cannot read input 'v' in place: it requires grad"),
-        (Refusing(np.zeros(8, np.float32), (1, 0)), r"input 'v': cannot read it in place: it requires grad"),
+        (Refusing(np.zeros(8, np.float32), (1, 0)), r"cannot read input 'v' in place: it requires grad"),
         (np.zeros((2, 4), np.float32), r"input 'v' is float32 of shape 2x4; expected"),
     ],
 )
@@ -253,8 +253,8 @@ def test_inputs_are_named_as_the_models() -> None:
 
 def test_pinned_memory_of_another_library_is_the_hosts() -> None:
     array = np.arange(3, dtype=np.float32)
-    assert host_array(OnDevice(array)) is None
-    found = host_array(OnDevice(array, (1, 0)))
+    assert host_array("v", OnDevice(array)) is None
+    found = host_array("v", OnDevice(array, (1, 0)))
     assert found is not None
     assert found.ctypes.data == array.ctypes.data
     assert ctypes.c_float.from_address(found.ctypes.data + 8).value == 2
