@@ -1,4 +1,4 @@
-"""On a GPU arrays of other libraries are read where they lie, and onnxruntime runs what no kernel does."""
+"""On a GPU, arrays of other libraries are read in place, and onnxruntime runs operators without a kernel."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_arrays_of_cupy(gpu: AttachedGpu, model: Model) -> None:
 @needs_gpu
 @pytest.mark.parametrize("on_side_stream", [False, True])
 def test_arrays_of_torch_in_the_order_of_its_stream(gpu: AttachedGpu, on_side_stream: bool) -> None:
-    """Nothing waits for the GPU in between: inputs are overwritten as soon as a run is given to it."""
+    """Nothing waits for the GPU in between: inputs are overwritten as soon as a run is enqueued."""
     torch = pytest.importorskip("torch")
     model = two_inputs()
     compiled = opened(gpu, model)

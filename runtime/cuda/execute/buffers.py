@@ -116,11 +116,11 @@ class FlushedWeights:
     """Copies of a stage's weights for timing runs that do not find them in L2.
 
     Attributes:
-        places: weight addresses by buffer, for runs in rotation.
+        addresses: of weights by buffer, for runs in rotation.
         flush: the cache flush.
     """
 
-    places: tuple[Mapping[str, int], ...]
+    addresses: tuple[Mapping[str, int], ...]
     flush: Launch
     _memory: tuple[Memory, ...]
 

@@ -73,7 +73,7 @@ class CudaExecutor:
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
         self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
         self._flush_nbytes = flush_nbytes(model_nbytes, driver.l2_nbytes)
-        self._cold: dict[int, FlushedWeights | None] = {}
+        self._flushed: dict[int, FlushedWeights | None] = {}
         self._lanes = lanes or Lanes(driver)
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
@@ -155,14 +155,14 @@ class CudaExecutor:
         """
         if self.is_empty or not self.is_captured:
             raise ValueError("the plan is empty, or runs operators in onnxruntime, which CUDA graphs cannot capture")
-        if copies not in self._cold:
-            self._cold[copies] = self._flushed_weights(copies)
-        cold, own = self._cold[copies], self._own
+        if copies not in self._flushed:
+            self._flushed[copies] = self._flushed_weights(copies)
+        flushed, own = self._flushed[copies], self._own
         runs, before = [own.launches] * copies, None
-        if cold is not None:
-            in_turn = [self._launches_at({**self._buffers.addresses, **place}) for place in cold.places]
-            runs = [*islice(cycle(in_turn), copies)]
-            before = partial(_flush_cache, self._driver, self._origin, cold, own.graphs[0])
+        if flushed is not None:
+            rotation = [self._launches_at({**self._buffers.addresses, **place}) for place in flushed.addresses]
+            runs = [*islice(cycle(rotation), copies)]
+            before = partial(_flush_cache, self._driver, self._origin, flushed, own.graphs[0])
         graph = self._captured(self._segments[0].tasks, runs)
         # No reference to self: it is cached in self.
         return partial(_timed, self._driver, self._origin, graph, copies, before)
@@ -246,7 +246,7 @@ class CudaExecutor:
         self._driver.synchronize(self._origin)
         self._finalizer.detach()
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
-        self._many, self._cold = {}, {}
+        self._many, self._flushed = {}, {}
         self._recaptured.clear()
         self._buffers.close()
 
@@ -377,9 +377,9 @@ def _synchronize_quietly(driver: Driver, stream: Any) -> None:
         driver.synchronize(stream)
 
 
-def _flush_cache(driver: Driver, stream: Any, cold: FlushedWeights, graph: Any) -> None:
+def _flush_cache(driver: Driver, stream: Any, flushed: FlushedWeights, graph: Any) -> None:
     """Flushes the weight copies from L2, then runs `graph` once to bring inputs back."""
-    cold.flush(stream)
+    flushed.flush(stream)
     driver.launch_graph(graph, stream)
 
 

@@ -111,7 +111,7 @@ class _Handle:
 
 @dataclass(frozen=True)
 class _OnStream:
-    """An array that is told which stream reads it.
+    """An array that is read on `stream`.
 
     CuPy passes its current stream. That would also be the stream of arrays that CuPy itself exports, and nothing
     would wait for the caller's stream.

@@ -68,7 +68,7 @@ def extra_with(cuda: int) -> Extra | None:
 
 
 def way_to_run(driver: int, capability: int) -> str:
-    """Clause: what to install or update to run models on such a GPU with such a driver."""
+    """Clause: the package or driver to install to run models on such a GPU."""
     extra = extra_for(driver, [capability])
     if extra is not None:
         return extra.way
@@ -125,7 +125,7 @@ class DriverInfo:
         return tuple(gpu.capability for gpu in self.gpus)
 
     def way_to_run(self, index: int | None = None) -> str:
-        """Clause: what to install or update for this GPU, by default for most GPUs."""
+        """Clause: the package or driver to install for this GPU, by default for most GPUs."""
         if index is not None and index < len(self.gpus):
             return way_to_run(self.cuda, self.gpus[index].capability)
         if not self.gpus:

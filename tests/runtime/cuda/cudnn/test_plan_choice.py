@@ -63,7 +63,7 @@ class Memory:
     @contextmanager
     def trying(self, key: str, name: str) -> Iterator[None]:
         self.tried.append(name)
-        self.lost.add((key, name))  # as long as nobody says that it lives
+        self.lost.add((key, name))  # until it is known to be alive
         try:
             yield
         except DeviceLostError:

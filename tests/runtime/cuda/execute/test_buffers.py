@@ -155,7 +155,7 @@ def test_all_that_a_stage_touches_is_in_a_cache_that_is_larger_than_the_model() 
 
 @pytest.mark.parametrize("l2_nbytes", [L2, 1 << 20])
 def test_stages_add_up_to_what_the_model_reads_in_a_row(l2_nbytes: int) -> None:
-    """But for what comes in and goes out, and the arena, which every run begins with anew."""
+    """Except for inputs, outputs and the arena, which each run overwrites."""
     found = backend(l2_nbytes)
     whole = found.compile(sequential(found.graph))
     of_weights = weights_nbytes(whole.executor)
@@ -195,20 +195,20 @@ def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, FlushedWeig
 def test_every_run_reads_weights_elsewhere_that_are_equal() -> None:
     executor, cold = copied(3)
     sizes = {buffer.name: buffer.nbytes for buffer in executor._plan.buffers if buffer.space is Space.WEIGHT}
-    assert len(cold.places) == 3
-    places = [executor._buffers.addresses, *cold.places]
+    assert len(cold.addresses) == 3
+    places = [executor._buffers.addresses, *cold.addresses]
     for name, nbytes in sizes.items():
         contents = {ctypes.string_at(place[name], nbytes) for place in places}
         assert len(contents) == 1
     spans = sorted((place[name], place[name] + nbytes) for place in places for name, nbytes in sizes.items())
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    assert all(place[name] % 256 == 0 for place in cold.places for name in sizes)
+    assert all(place[name] % 256 == 0 for place in cold.addresses for name in sizes)
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(16_000, 1), (17_000, 2), (150_000, 10), (10_000_000, 24)])
 def test_there_are_no_more_copies_than_matter(nbytes: int, count: int) -> None:
     _, cold = copied(24, nbytes)
-    assert len(cold.places) == count
+    assert len(cold.addresses) == count
 
 
 def test_without_weights_nothing_is_cold() -> None:

@@ -1,4 +1,4 @@
-"""Inputs are read and outputs given where they lie on the GPU."""
+"""Inputs and outputs stay in place on the GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def two_inputs() -> Model:
 
 
 def read_by_a_session() -> Model:
-    """Its input is what onnxruntime reads, as it lies."""
+    """onnxruntime reads its input in place."""
     nodes = [helper.make_node("Det", ["x"], ["d"]), helper.make_node("Exp", ["d"], ["y"])]
     return loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y"]))
 
@@ -82,10 +82,10 @@ def arrays(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
 def test_inputs_are_read_where_they_lie_and_nothing_is_copied(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(model)
     given = arrays(model)
-    if not desk.compiled.executor.session_devices:  # operators on the host are given copies
+    if not desk.compiled.executor.session_devices:  # operators on the host get copies
         monkeypatch.setattr(desk.driver, "upload", lambda *_: pytest.fail("copies an input"))
     wrapped = {name: OnDevice(array) for name, array in given.items()}
-    for seed in range(3):  # the same arrays, filled anew
+    for seed in range(3):  # the same arrays, refilled
         for name, array in random_inputs(model.graph.inputs, seed).items():
             given[name][...] = array
         assert desk.error(desk.run(wrapped), given) < 1e-5

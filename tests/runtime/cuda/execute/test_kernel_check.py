@@ -28,7 +28,7 @@ pytestmark = needs_compiler
 
 
 def checks(model: Model, kind: str, stand_in: Kernel | None = None) -> list[Check]:
-    """Of the tasks of one kind, each alone; with another kernel in their place where one is given."""
+    """Checks each task of one kind, optionally with another kernel."""
     driver = HostDriver()
     backend = CudaBackend(model, driver, chooser(driver), Precision("fp32"))
     lowering = backend.lower(sequential(backend.graph))
@@ -91,7 +91,7 @@ def test_what_is_not_written_is_seen() -> None:
 
 
 def test_what_is_written_beside_the_result_is_seen() -> None:
-    """The result is one half of the channels of a tensor, so that its floats do not lie in a row."""
+    """The result is half of the channels of a tensor, so it is not contiguous."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Sum", ["v", "v"], ["b"]),

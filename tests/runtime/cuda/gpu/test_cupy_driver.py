@@ -382,7 +382,7 @@ def test_kernels_are_chosen_for_the_gpu_that_is_there(desk: DeskCuda) -> None:
 
 
 def test_a_gpu_that_is_not_there(desk: DeskCuda) -> None:
-    with pytest.raises(DeviceError, match="no GPU 1; this machine has 1"):
+    with pytest.raises(DeviceError, match="no GPU 1: this machine has 1"):
         CupyDriver(1)
 
 

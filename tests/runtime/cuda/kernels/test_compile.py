@@ -34,7 +34,7 @@ from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import ACTIVATIONS, RELU, Activation
 from iosched.runtime.cuda.source.windows import Window
 
-# The oldest, the newest, and those between that sources tell apart: what suits these suits the others.
+# The oldest, the newest, and all that sources distinguish.
 ARCHITECTURES = (70, 75, 90, 120)
 IMAGES = (2, 16, 32, 33)
 OF_IMAGES = (Depthwise, Lrn, Pool, Separable)

@@ -117,7 +117,7 @@ def test_computed_weights_and_negative_pads_are_left_to_onnxruntime() -> None:
     assert not built(pads=(-1, 0, 0, 0)).calls
 
 
-# What lies around a convolution of x (2, 8, 5, 5) with r of the shape of y (2, 8, 5, 5).
+# Nodes around a convolution of x (2, 8, 5, 5) with r of the shape of y (2, 8, 5, 5).
 
 
 def built(

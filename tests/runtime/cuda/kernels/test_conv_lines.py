@@ -91,7 +91,7 @@ def test_four_dimensions_are_left_to_onnxruntime() -> None:
     assert not lowered(node, {"x": normal(1, 2, *(3,) * 4)}, {"w": normal(3, 2, *(2,) * 4)}).calls
 
 
-# The graph that cuDNN is given.
+# The cuDNN graph.
 
 
 def case(precision: Precision, axes: int, *, residual: bool = False, groups: int = 1) -> tuple[Conv, tuple[View, ...]]:
@@ -114,7 +114,7 @@ def in_wider(view: View) -> View:
 
 
 def described(monkeypatch: pytest.MonkeyPatch, kernel: Conv, views: tuple[View, ...]) -> tuple[list[Any], Any]:
-    """(dim, stride) of every view's tensor, and what the convolution is told."""
+    """(dim, stride) of every view's tensor, and the convolution's parameters."""
     (graph,) = offered(monkeypatch, kernel, views)
     tensors = {tensor.attributes["uid"]: tensor for tensor in graph.tensors if "uid" in tensor.attributes}
     (product,) = (tensor for tensor in graph.tensors if tensor.operation == "conv_fprop")

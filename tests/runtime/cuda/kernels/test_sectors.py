@@ -1,4 +1,4 @@
-"""What a GPU moves for a kernel: as few sectors where images are planar as where channels lie side by side."""
+"""Memory sectors that a kernel moves: planar images take as few as channels-last ones."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Twice:
 
 @dataclass(frozen=True)
 class TwiceByCudnn(Twice):
-    """The same by cuDNN, which can be given aligned addresses alone."""
+    """The same with cuDNN, which needs aligned addresses."""
 
     precision: Precision = Precision("fp32")
 

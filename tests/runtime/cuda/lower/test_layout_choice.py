@@ -1,4 +1,4 @@
-"""Images lie in the layout in which the whole model ran faster; where that may be noise, in the preferred one."""
+"""Images use the layout in which the whole model ran faster, or the preferred one if that may be noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that no kernel does run in onnxruntime, on tensors where they lie or on copies on the host."""
+"""Operators without a kernel run in onnxruntime, in place or on host copies."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_time_that_passes_in_onnxruntime_is_told() -> None:
     assert (within_us, total_us) == (2 * 10.0, 10.0)  # the driver's events are always 10 us apart
 
 
-# The CUDA provider itself, as far as a machine without a GPU tells.
+# The CUDA provider, as far as it can be tested without a GPU.
 
 
 class Stream:
