@@ -14,7 +14,7 @@ from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCud
 from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans, CudnnHandles
+from iosched.runtime.cuda.cudnn.fastest import CudnnHandles, CudnnPlanStore, FastestCudnnPlans
 from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver, GpuFacts
 from iosched.runtime.cuda.gpu.driver import Driver
