@@ -82,7 +82,7 @@ class CudnnPlanTimer:
         with self._first_runs(run.plan):
             run(self.lanes.origin)
             self.driver.synchronize(self.lanes.origin)
-            return self._elapsed_us(run)
+            return elapsed_us(self.driver, self.lanes.origin, partial(run, self.lanes.origin))
 
     @contextmanager
     def _first_runs(self, plan: CudnnPlan) -> Iterator[None]:
@@ -123,9 +123,6 @@ class CudnnPlanTimer:
             return measured()
         except (ExecutionError, DeviceError):
             return math.inf
-
-    def _elapsed_us(self, run: Callable[[Any], None]) -> float:
-        return elapsed_us(self.driver, self.lanes.origin, partial(run, self.lanes.origin))
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,17 +28,17 @@ class InPlaceRuns:
         """One run; see `CudaModel.run_on_device`."""
         check_names(self._inputs, inputs)
         origin = self._executor.origin
-        theirs = None if stream is None else self._exchange.stream_of(stream)
+        caller_stream = None if stream is None else self._exchange.stream_of(stream)
         held: list[ImportedArray] = []
         with synchronized_on_error(self._driver, (origin,)):
-            if theirs is not None:
-                self._wait(origin, theirs)
-            self._executor.launch_at(self._addresses(inputs, held, waits=theirs is None))
-        if theirs is None:
+            if caller_stream is not None:
+                self._wait(origin, caller_stream)
+            self._executor.launch_at(self._addresses(inputs, held, waits=caller_stream is None))
+        if caller_stream is None:
             self._driver.synchronize(origin)
         else:
-            self._wait(theirs, origin)
-        self._held = [] if theirs is None else held
+            self._wait(caller_stream, origin)
+        self._held = [] if caller_stream is None else held
         return self._outputs()
 
     def _addresses(self, inputs: Mapping[str, Any], held: list[ImportedArray], *, waits: bool) -> dict[str, int]:
