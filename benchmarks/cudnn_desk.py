@@ -27,7 +27,7 @@ from testbed import keep_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
-from iosched.runtime.cuda.cudnn.graph import is_aligned
+from iosched.runtime.cuda.cudnn.graph import GpuDescription, is_aligned, load_cudnn
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
@@ -35,7 +35,6 @@ from iosched.runtime.cuda.cudnn.plans import (
     load_cudnn_plan,
     rebuild_cudnn_plan,
 )
-from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.product import Dense, MatMul

@@ -10,13 +10,12 @@ from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo import build, names
-from iosched.runtime.cuda.cudnn.target import GpuDescription
-from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.cudnn.graph import GpuDescription
+from iosched.runtime.cuda.kernel import CudnnKernel, Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import precision_named

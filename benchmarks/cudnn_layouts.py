@@ -27,10 +27,10 @@ from testbed import keep_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
-from iosched.runtime.cuda.cudnn.fastest import BUILD_SECONDS, MOST_WORKSPACE_NBYTES
+from iosched.runtime.cuda.cudnn.fastest import BUILD_SECONDS, MAX_WORKSPACE_NBYTES
+from iosched.runtime.cuda.cudnn.graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, is_generic
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
-from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.layout import Layout
 from iosched.scheduler.precision import PRECISIONS
 
@@ -100,7 +100,7 @@ def _row(graph: Graph, device: GpuDescription) -> Row:
     guess = CudnnPlanGuess.of(*graph.parts, device)
     offer = build_cudnn_plans(
         *graph.parts, device, at_most=1, enough=guess.is_settled, deadline_s=BUILD_SECONDS, precompiled=True,
-        most_workspace_nbytes=MOST_WORKSPACE_NBYTES,
+        max_workspace_nbytes=MAX_WORKSPACE_NBYTES,
     )  # fmt: skip
     if not offer.plans:
         raise IoschedError(f"cuDNN has no engine for {graph.text}: {offer.refusal}")

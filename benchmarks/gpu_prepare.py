@@ -20,7 +20,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named, spec_of
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.runtime.cuda.cudnn.target import load_cudnn
+from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.schedule import Schedule

@@ -32,7 +32,7 @@ from iosched.runtime.cuda.kernels.reduce import Reduce
 from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower import separable
+from iosched.runtime.cuda.lower.fused import SEPARABLE
 from iosched.runtime.cuda.lower.network import Network
 
 NETWORKS = "inception_v3,nasnet_a,randwire,squeezenet,googlenet,resnet50,densenet121"
@@ -97,7 +97,7 @@ def cases(networks: Sequence[str]) -> Iterator[Case]:
 def cases_of(name: str) -> Iterator[Case]:
     """Of a network of the zoo, with two kernels for a separable convolution and with one."""
     network = Network(zoo_model(name), Precision("fp32"))
-    operators = [each.name for each in network.model.graph.operators if each.type == separable.TYPE]
+    operators = [each.name for each in network.model.graph.operators if each.type == SEPARABLE]
     seen: dict[object, Case] = {}
     uses: Counter[object] = Counter()
     for version in (network, network.with_fused(dict.fromkeys(operators, 0))):

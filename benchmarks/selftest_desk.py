@@ -22,16 +22,15 @@ from testbed import write_results
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.runtime.cuda.cudnn.graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.plans import build_cudnn_plans
-from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.execute.launches import source_calls
-from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.kernel import CudnnKernel, Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.fusion import fused_everywhere
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import Lowering, lower
+from iosched.runtime.cuda.lower.timed_choices import fused_everywhere
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
-from iosched.runtime.cuda.target import Gpu
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 

@@ -35,7 +35,7 @@ PARTS = {
         *("parallel_sessions", "traced", "executor", "selfcheck", "device", "cpu", "compiled", "cuda"),
     ),
     "iosched.runtime.cuda": (
-        *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),
+        *("kernel", "layout", "builder", "gpu", "source", "cudnn"),
         *("kernels", "onnxruntime", "lower", "execute", "trials", "backend", "samples"),
     ),
     "iosched.profiler": ("measuring", "store", "baselines", "devices"),

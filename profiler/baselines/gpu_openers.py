@@ -13,7 +13,7 @@ from iosched.models.export import write_model
 from iosched.profiler.baselines.gpu_place import GpuPlace
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.failures import how_to_install
-from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
+from iosched.runtime.cuda.gpu.lanes import elapsed_each_us
 from iosched.runtime.executor import Candidate
 from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
@@ -89,7 +89,7 @@ def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: obj
     onnxruntime waits for the GPU at the end of each run, so that every run finds it idle.
     """
     del kept_alive
-    return tuple(elapsed_in_a_row_us(driver, stream, run, repeats))
+    return tuple(elapsed_each_us(driver, stream, run, repeats))
 
 
 GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {

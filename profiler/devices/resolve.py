@@ -71,9 +71,9 @@ def resolve(device: str, model: Model | None = None) -> ProfiledDevice:
 
 def remarks(device: str) -> tuple[str, ...]:
     """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
-    from iosched.runtime.cuda.gpu.library import look
+    from iosched.runtime.cuda.gpu.extras import query_driver
 
-    return () if _is_cpu(device) or not look().gpus else tuple(_kind(_CUDA).remarks(device))
+    return () if _is_cpu(device) or not query_driver().gpus else tuple(_kind(_CUDA).remarks(device))
 
 
 def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:

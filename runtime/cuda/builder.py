@@ -1,4 +1,4 @@
-"""Collects the kernel calls of operators while they are lowered, with the constants and temporaries they need."""
+"""Collects the kernel calls, constants and temporaries of operators while they are lowered."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import numpy as np
 
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
-from iosched.runtime.cuda.kernel import Kernel, Precision
+from iosched.runtime.cuda.kernel import H100, Gpu, Kernel, Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.target import H100, Gpu
 
 _FLOATS = ("float32", "float64")
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One kernel with the tensors it reads and writes, by name; weights and temporaries are tensors too."""
+    """A kernel with the names of the tensors it reads and writes, weights and temporaries included."""
 
     kernel: Kernel
     reads: tuple[str, ...]
@@ -27,16 +26,14 @@ class KernelCall:
 
 @dataclass(eq=False)
 class Builder:
-    """What the lowering of an operator sees of the model, and what it adds.
+    """State of a lowering: the model, and the calls, constants and temporaries added so far.
 
     Attributes:
-        model: the model.
-        precision: how floats are stored: tensors of float32 are tensors of `precision.dtype` here.
-        layout: how feature maps lie in memory.
-        tensors: every tensor and temporary by name, as stored.
-        gpu: the GPU that kernels are for.
-        weights: constants on the device by name, as stored.
-        calls: in order.
+        precision: float32 tensors of the model are stored as `precision.dtype`.
+        layout: of feature maps.
+        tensors: tensors and temporaries by name, as stored.
+        gpu: the target GPU.
+        weights: constants by name, as stored.
     """
 
     model: Model
@@ -49,23 +46,23 @@ class Builder:
 
     @classmethod
     def of(cls, model: Model, precision: Precision, layout: Layout = Layout.NHWC, gpu: Gpu = H100) -> Builder:
-        """A builder that has lowered nothing yet."""
+        """A builder with no calls."""
         tensors = {name: _stored(spec, precision) for name, spec in model.graph.tensor.items()}
         return cls(model, precision, layout, tensors, gpu)
 
     def copy(self) -> Builder:
-        """Another builder of the same model, with the same tensors and weights so far and no calls."""
+        """A builder with the same tensors and weights and no calls."""
         return Builder(self.model, self.precision, self.layout, dict(self.tensors), self.gpu, dict(self.weights))
 
     def constant(self, name: str) -> np.ndarray | None:
-        """The value of a weight of the model, in the model's own type; None where `name` is computed or fed."""
+        """The value of a weight in the model's own type; None if `name` is computed or an input."""
         return self.model.weights.get(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor or of a weight of the model.
+        """The shape of a tensor or weight.
 
         Raises:
-            KeyError: the shape is known only at run time, or there is no such tensor.
+            KeyError: the shape is dynamic, or the tensor is unknown.
         """
         found = self.tensors[name].shape if name in self.tensors else self.model.weights[name].shape
         if found is None:
@@ -73,20 +70,20 @@ class Builder:
         return found
 
     def is_placed(self, name: str) -> bool:
-        """Whether `name` has a place on the device: a weight, or a tensor of known size that is not empty."""
+        """Whether `name` is a weight, or a non-empty tensor of static size."""
         spec = self.tensors.get(name)
         return name in self.model.weights if spec is None else spec.is_static and spec.nbytes > 0
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor holds floats as the precision stores them, and has a place on the device."""
+        """Whether a tensor of static size has the stored float type."""
         return self.is_placed(name) and name in self.tensors and self.tensors[name].dtype == self.precision.dtype
 
     def stored_weight(self, name: str) -> str:
-        """Keeps the model's weight `name` as it is; returns the name of the constant."""
+        """Adds the weight `name` as a constant and returns the constant's name."""
         return self.weight(name, self.model.weights[name])
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """Keeps `array` (floats as stored under the precision, C-contiguous) as a constant; returns its name."""
+        """Adds a C-contiguous constant in the stored float type and returns its unique name."""
         stored = array.astype(self.precision.dtype) if array.dtype.name in _FLOATS else array
         known = self.weights.get(name)
         unique = name
@@ -100,14 +97,14 @@ class Builder:
         return unique
 
     def float32_weight(self, name: str, array: np.ndarray) -> str:
-        """Keeps `array` as a constant of float32 whatever the precision: biases and scales that kernels want so."""
+        """Adds a float32 constant at any precision (biases, scales) and returns its name."""
         unique = f"{name}:float32"
         self.weights[unique] = np.asarray(array, np.float32, order="C")
         self.tensors[unique] = TensorSpec(unique, "float32", array.shape)
         return unique
 
     def temporary(self, name: str, shape: Sequence[int], dtype: str | None = None) -> str:
-        """A tensor that only this operator's kernels see; `name` is made unique."""
+        """Adds a tensor private to this operator and returns its unique name."""
         unique, number = name, 1
         while unique in self.tensors:
             unique, number = f"{name}#{number}", number + 1
@@ -115,9 +112,46 @@ class Builder:
         return unique
 
     def emit(self, kernel: Kernel, reads: Sequence[str], writes: Sequence[str]) -> None:
-        """Adds one call of `kernel`, behind those there are."""
+        """Appends a call of `kernel`."""
         self.calls.append(KernelCall(kernel, tuple(reads), tuple(writes)))
 
 
 def _stored(spec: TensorSpec, precision: Precision) -> TensorSpec:
     return replace(spec, dtype=precision.dtype) if spec.dtype == "float32" else spec
+
+
+@dataclass(frozen=True)
+class Join:
+    """Concatenates its reads along `axis`. Placement replaces it by views and copies."""
+
+    axis: int
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        np.concatenate(reads, self.axis, out=writes[0])
+
+
+@dataclass(frozen=True, repr=False)
+class Cut:
+    """Splits its read along `axis` into its writes. Placement replaces it by views or copies."""
+
+    axis: int
+
+    def __repr__(self) -> str:
+        """The name in the keys of stored latencies, from before the class was renamed."""
+        return f"Part(axis={self.axis})"
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        ends = np.cumsum([array.shape[self.axis] for array in writes])[:-1]
+        for target, source in zip(writes, np.split(reads[0], ends, self.axis), strict=True):
+            target[...] = source
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """Row-major elements in another shape (Flatten, Squeeze, ...). Placement replaces it by a view or a copy."""
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        writes[0][...] = reads[0].reshape(writes[0].shape)

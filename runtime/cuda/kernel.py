@@ -1,8 +1,8 @@
-"""What a kernel is: its meaning in numpy, and how a GPU runs it.
+"""Interfaces of kernels: the numpy reference, and how a GPU runs it.
 
-A kernel is a frozen value without weights and addresses; what it reads and writes are views of the plan. Tensors have
-ONNX's logical shapes, always; how they lie in memory is known by their strides alone. Feature maps of rank four lie
-channels-last or row-major, possibly as a slice of a wider tensor's channels; all else is row-major. See `layout`.
+A kernel is a frozen value without weights or addresses. Its tensors have ONNX's logical shapes; strides give the
+memory layout. Feature maps of rank four are NHWC or row-major, perhaps channel slices of a wider tensor; all other
+tensors are row-major. See `layout`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from iosched.scheduler.precision import PrecisionName
 
 
 class Kernel(Protocol):
-    """What every kernel has; one that runs on a GPU is a `SourceKernel`, a `CudnnKernel` or a `SessionKernel` too."""
+    """A kernel; one that runs on a GPU is also a `SourceKernel`, `CudnnKernel` or `SessionKernel`."""
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
-        """Does the kernel's work on arrays that may have any strides; floats are computed in float32 at least."""
+        """Computes the kernel in numpy on arrays of any strides; floats in at least float32."""
         ...
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """An argument that is the address of the first element of the `index`-th of (*reads, *writes)."""
+    """Argument: address of the first element of the `index`-th of (*reads, *writes)."""
 
     index: int
 
 
 Argument = Pointer | np.generic
-"""What a CUDA kernel takes: addresses, and numbers of the exact C type (`np.int32(3)` for an int)."""
+"""Addresses, and numbers of the exact C type (`np.int32(3)` for an int)."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,10 @@ class CudaCall:
     """One launch of a CUDA C++ kernel.
 
     Attributes:
-        source: a whole translation unit, alike for all launches that differ in arguments alone; it includes nothing but
-            <cuda_fp16.h>.
-        entry: the name of its `extern "C" __global__` function.
-        grid: blocks along x, y, z.
-        block: threads along x, y, z.
+        source: a translation unit that includes only <cuda_fp16.h>; the same for launches that differ in arguments
+            only.
+        entry: name of the `extern "C" __global__` function.
+        grid, block: extents along x, y, z.
         arguments: in the function's order.
     """
 
@@ -58,11 +57,10 @@ class CudaCall:
 
 @runtime_checkable
 class SourceKernel(Kernel, Protocol):
-    """A kernel in CUDA C++ of our own."""
+    """A kernel in CUDA C++."""
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
-        """The launch for these views; O(1), needs no GPU. Only shapes, types and strides of the views
-        matter, and where they begin modulo 16."""
+        """The launch for views of these shapes, types, strides, and offsets modulo 16; O(1), needs no GPU."""
         ...
 
 
@@ -78,7 +76,7 @@ class Precision:
 
     @property
     def dtype(self) -> str:
-        """Numpy name of the type in which tensors of floats are stored."""
+        """Numpy name of the stored float type."""
         return "float16" if self.name == "fp16" else "float32"
 
 
@@ -87,25 +85,52 @@ class CudnnKernel(Kernel, Protocol):
     """A kernel that is a cuDNN graph."""
 
     def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
-        """Adds tensors and operations to the `cudnn.pygraph`; view k of (*reads, *writes) gets the uid k + 1."""
+        """Adds tensors and operations to the `cudnn.pygraph`; view k of (*reads, *writes) gets uid k + 1."""
         ...
 
     @property
     def precision(self) -> Precision:
-        """Which engines may be chosen: tensor cores or not."""
+        """Decides which engines are allowed."""
         ...
 
 
 @runtime_checkable
 class SessionKernel(Kernel, Protocol):
-    """A kernel that onnxruntime runs, outside of the captured graph; all of its tensors are row-major."""
+    """A kernel that onnxruntime runs outside the captured graph; its tensors are row-major."""
 
     @property
     def model(self) -> bytes:
-        """Serialized ONNX whose graph inputs and outputs are the reads and writes, in order."""
+        """Serialized ONNX model whose inputs and outputs are the reads and writes, in order."""
         ...
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The ONNX types in it, for people."""
+        """Its ONNX types, for messages."""
         ...
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU properties that the lowering depends on.
+
+    Attributes:
+        capability: compute capability times ten: 90 for 9.0.
+        processors: number of streaming multiprocessors.
+    """
+
+    capability: int
+    processors: int
+
+    @property
+    def multiplies_halves(self) -> bool:
+        """Whether tensor cores have `mma.sync` m16n8; those of 7.0 have another shape."""
+        return self.capability >= 75
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether tensor cores multiply tf32."""
+        return self.capability >= 80
+
+
+H100 = Gpu(capability=90, processors=132)
+"""Target of lowering if no GPU is given."""

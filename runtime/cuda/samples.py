@@ -1,4 +1,4 @@
-"""Small models in which every kernel is used, to try kernels one by one, and one whose groups run side by side."""
+"""Small models that use every kernel, and one with three concurrent groups."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 
 
 def sample(text: str) -> Model:
-    """The model of a text below, with the same weights each time.
+    """The model of one of the texts below, with deterministic weights.
 
     Args:
-        text: a graph without its name in ONNX's text form; its inputs whose names begin with "w" are weights.
+        text: an ONNX text graph without a name; inputs whose names begin with "w" become weights.
     """
     proto = onnx.parser.parse_model(f"{_HEADER} sample {text}")
     weights = [info for info in proto.graph.input if info.name.startswith("w")]
@@ -32,7 +32,7 @@ def sample(text: str) -> Model:
 
 
 def _drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights that keep the size of what they are multiplied with; vectors are near one, as a variance must be."""
+    """Scaled so that products keep their magnitude; vectors are near one, as variances must be."""
     values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32)
     if len(shape) > 1:
         return values / np.float32(sqrt(prod(shape[1:])))
@@ -41,7 +41,7 @@ def _drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 SAMPLES: Mapping[str, str] = {
     "AddN": "(float[2,24,13,11] x, float[2,24,13,11] v) => (float[] y) { y = Sum(x, v, x) }",
-    # Both factors are broadcast, which cuDNN does in no precision.
+    # cuDNN never broadcasts both factors.
     "BatchedMatMul": "(float[2,1,40,36] x, float[1,3,36,44] v) => (float[] y) { y = MatMul(x, v) }",
     "Binary": "(float[2,24,13,11] x, float[24,1,1] v) => (float[] y) { y = Mul(x, v) }",
     "Copy": "(float[2,40,36] x) => (float[] y) { y = Transpose<perm=[0,2,1]>(x) }",
@@ -68,7 +68,7 @@ SAMPLES: Mapping[str, str] = {
     "Unary": "(float[2,24,13,11] x) => (float[] y) { y = HardSwish(x) }",
     "Where": "(bool[2,24,13,11] x, float[2,24,13,11] v, float[2,24,13,11] u) => (float[] y) { y = Where(x, v, u) }",
 }
-"""For each kernel of ours, by the name of its class, a model that calls it in some precision."""
+"""A model for each CUDA C++ kernel class, which uses it at some precision."""
 
 CUDNN_SAMPLES: Mapping[str, str] = {
     "Conv": """(float[2,24,13,11] x, float[2,32,13,11] v, float[32,24,3,3] w, float[32] wb) => (float[] y) {
@@ -76,11 +76,11 @@ CUDNN_SAMPLES: Mapping[str, str] = {
     "Dense": "(float[4,64] x, float[64,48] w, float[48] wb) => (float[] y) { p = MatMul(x, w) y = Add(p, wb) }",
     "MatMul": "(float[3,36,40] x, float[3,40,48] v) => (float[] y) { y = MatMul(x, v) }",
 }
-"""The same for each kernel that is a graph of cuDNN."""
+"""The same for cuDNN kernels."""
 
 THREE_GROUPS = """(float[1,32,28,28] x) => (float[] y) {
     a = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) a2 = Sigmoid(a)
     b = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) b2 = Tanh(b)
     c = Abs(x) c2 = Sqrt(c)
     s = Sum(a2, b2, c2) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s) }"""
-"""Three chains of two kernels of our own that read one tensor, a kernel that reads all three, and one behind it."""
+"""Three concurrent chains of two CUDA C++ kernels, a kernel that joins them, and one more."""

@@ -1,4 +1,4 @@
-"""Runs parts of a model on random numbers, to find out what is faster before there is a schedule."""
+"""Times parts of a model on random inputs, before there is a schedule."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from iosched.scheduler.schedule import Stage, Strategy
 
 _RANDOM_BLOCK = 1 << 16
 _RUNS, _COPIES = 8, 24
-_ROUNDS, _IN_A_ROW = 15, 4
+_ROUNDS, _LAUNCHES = 15, 4
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """What runs on one GPU, with the plans that are chosen for it.
+    """Runs parts of models on one GPU with the chosen cuDNN plans.
 
     Attributes:
-        lanes: the GPU's streams.
-        sessions: runs operators that no kernel does.
+        sessions: runs operators without a kernel.
     """
 
     driver: Driver
@@ -46,10 +45,10 @@ class Trials:
     _nbytes: WeakKeyDictionary[Model, int] = field(default_factory=WeakKeyDictionary)
 
     def stage(self, network: Network, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
-        """One stage alone; None where it is to be merged and cannot be.
+        """One compiled stage; None if its operators cannot be merged as it asks.
 
         Raises:
-            DeviceError: the GPU has not enough memory, or cuDNN no engine.
+            DeviceError: the GPU is out of memory, or cuDNN has no engine.
             ExecutionError: a kernel fails.
         """
         lowering = lower_stage(network, stage)
@@ -60,20 +59,20 @@ class Trials:
         self.driver.prepare(source_calls(lower(network, sequential(network.model.graph))))
 
     def alone_us(self, network: Network, name: str) -> float:
-        """Microseconds of one operator alone, with its kernels in `network`; infinite where it fails."""
+        """Microseconds of one operator alone; infinite if it fails."""
         try:
             executor = self.stage(network, Stage(Strategy.CONCURRENT, ((name,),)))
             if executor is None:
                 return math.inf
             with closing(executor):
                 return median(executor.time_many(_RUNS, _COPIES)[1:]) if executor.is_captured else math.inf
-        except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
+        except (DeviceError, ExecutionError):  # not a candidate
             return math.inf
 
-    def in_turn_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
-        """Microseconds of the whole model in each network, one operator after another: sample k of each in round k.
+    def interleaved_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+        """Microseconds of the sequential model in each network, one sample from each interleaved round.
 
-        All of them are infinite where a network fails. If there is no memory for all at once, each is timed alone.
+        Without memory for all networks at once, each is timed alone; failed networks are infinite.
         """
         try:
             return self._rounds_us(networks)
@@ -89,7 +88,7 @@ class Trials:
     def _rounds_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
         with ExitStack() as opened:
             ready = [opened.enter_context(closing(self._whole(network))) for network in networks]
-            rounds = [[_in_a_row_us(executor) for executor in ready] for _ in range(_ROUNDS)]
+            rounds = [[_pipelined_us(executor) for executor in ready] for _ in range(_ROUNDS)]
         return list(zip(*rounds, strict=True))
 
     def _whole(self, network: Network) -> CudaExecutor:
@@ -98,7 +97,6 @@ class Trials:
         return self._ready(lowering, (), model_nbytes=0)
 
     def _model_nbytes(self, network: Network) -> int:
-        """Different bytes that a run of the model touches, one operator after another, whichever kernels it has."""
         if network.model not in self._nbytes:
             self._nbytes[network.model] = lower(network, sequential(network.model.graph)).plan.nbytes
         return self._nbytes[network.model]
@@ -111,18 +109,18 @@ class Trials:
         return executor
 
 
-def _in_a_row_us(executor: CudaExecutor) -> float:
-    """Microseconds of one run of several in a row; the first one waits for the host."""
-    return median(executor.time_launches(_IN_A_ROW)[1:])
+def _pipelined_us(executor: CudaExecutor) -> float:
+    """The first launch waits for the host and is left out."""
+    return median(executor.time_launches(_LAUNCHES)[1:])
 
 
 @lru_cache(maxsize=8)
 def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Ordinary floats, or zeros, which every index may be; zeros as floats would run faster than real data.
+    """Normal floats, or zeros for integers (valid indices); zero floats would run faster than real data.
 
-    Stages of a block read alike tensors, and making them takes as long as timing a stage.
+    Cached: drawing inputs takes as long as timing a stage.
     """
     if np.dtype(dtype).kind == "f":
         block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
-        return np.resize(block, shape)  # again and again: drawing all of a large batch would take longer than timing it
+        return np.resize(block, shape)  # tiled: drawing a large batch takes longer than timing it
     return np.zeros(shape, dtype)

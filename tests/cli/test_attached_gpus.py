@@ -12,13 +12,13 @@ import standin_driver
 from host_cuda import needs_compiler
 
 from iosched.profiler.devices.cuda import facts as cuda_facts
-from iosched.runtime.cuda.gpu import library
+from iosched.runtime.cuda.gpu import extras
 from iosched.runtime.cuda.gpu.extras import EXTRAS
 
 pytestmark = needs_compiler
 
 V100 = "Tesla V100-SXM2-16GB"
-CUDA12 = "in an environment of its own, run in a clone of iosched: pip install '.[cuda12]'"
+CUDA12 = "in a separate environment, run in a clone of iosched: pip install '.[cuda12]'"
 ATTACHED = f"{V100} is attached, but cannot be used; {CUDA12}"
 
 
@@ -124,8 +124,8 @@ def test_what_has_all_packages_and_cannot_be_used_is_explained_by_devices(
         (["NVIDIA H100 80GB HBM3:90"], 13000, "cuda", "driver for CUDA 13.0 extra [cuda] missing cupy-cuda13x"),
         (["NVIDIA H100 80GB HBM3:90"], 12040, "cuda12", "since [cuda] needs a driver for CUDA 13: 580 or newer"),
         ([f"{V100}:70", "NVIDIA L4:89"], 13000, "cuda12", "missing cupy-cuda12x"),
-        ([f"{V100}:70"], 11040, "cuda12", f"{V100}: update NVIDIA's driver to 525 or newer, up to 580"),
-        (["Tesla K80:37"], 11040, None, "Tesla K80: models do not run on GPUs of compute capability 3.7"),
+        ([f"{V100}:70"], 11040, "cuda12", f"{V100}: update the NVIDIA driver to 525 or newer, up to 580"),
+        (["Tesla K80:37"], 11040, None, "Tesla K80: compute capability 3.7 is not supported"),
     ],
 )
 def test_devices_say_which_extra_the_gpu_and_the_driver_need(
@@ -150,7 +150,7 @@ def test_an_extra_that_is_installed_and_does_is_not_to_be_exchanged(invoke, monk
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(803, "the driver does not start: system has unsupported"), (100, "finds no GPU")]
+    ("status", "words"), [(803, "cannot start the driver: system has unsupported"), (100, "finds no GPU")]
 )
 def test_devices_say_what_the_driver_says(invoke, monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70", status=status)
@@ -168,9 +168,9 @@ def test_a_driver_that_does_not_load_is_told(
 ) -> None:
     broken = tmp_path / "libcuda.so.1"
     broken.write_text("this is no library")
-    monkeypatch.setattr(library, "LIBRARY", str(broken))
-    assert "driver the driver does not load" in shown(invoke)[1]
-    complains(invoke("optimize", model, "--device", "cuda"), 3, "CuPy is not installed", "the driver does not load")
+    monkeypatch.setattr(extras, "LIBRARY", str(broken))
+    assert "driver cannot load the driver" in shown(invoke)[1]
+    complains(invoke("optimize", model, "--device", "cuda"), 3, "CuPy is not installed", "cannot load the driver")
 
 
 def test_a_machine_without_a_driver_lacks_nothing_but_a_gpu(invoke) -> None:

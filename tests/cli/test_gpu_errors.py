@@ -33,7 +33,7 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 CASES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "no CuPy": (lambda patch: without(patch, "cupy"), "pip install '.[cuda]'"),
     "no driver": (lambda patch: fake_cupy.install(patch, status=35, driver=0), "no NVIDIA driver"),
-    "an old driver": (lambda patch: fake_cupy.install(patch, status=35, driver=12040), "update NVIDIA's driver"),
+    "an old driver": (lambda patch: fake_cupy.install(patch, status=35, driver=12040), "update the NVIDIA driver"),
     "no GPU": (lambda patch: fake_cupy.install(patch, status=100), "CUDA_VISIBLE_DEVICES"),
     "another failure": (lambda patch: fake_cupy.install(patch, status=802), "nvidia-smi"),
     "an old GPU": (lambda patch: fake_cupy.install(patch, capabilities=V100), "compute capability 7.0"),

@@ -19,7 +19,7 @@ from iosched.cli.reference import commands
 from iosched.models import errors
 from iosched.models.light import light_model
 from iosched.models.load import load_model
-from iosched.runtime.cuda.gpu.library import look
+from iosched.runtime.cuda.gpu.extras import query_driver
 
 ALL = list(commands(cli, click.Context(cli, info_name="iosched")))
 IDS = [path for path, _, _ in ALL]
@@ -62,7 +62,7 @@ def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path
 
 
 def test_optimize_imports_nothing_of_gpus_where_there_is_none(tmp_path: Path) -> None:
-    if look().gpus:
+    if query_driver().gpus:
         pytest.skip("this machine has a GPU")
     onnx.save(light_model("squeezenet"), tmp_path / "m.onnx")
     modules = imported("optimize", tmp_path / "m.onnx", "--budget", "1", "-q", "-o", tmp_path / "o.onnx")

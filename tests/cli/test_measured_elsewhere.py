@@ -19,7 +19,7 @@ from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.worker import Worker
 from iosched.models.load import load_model
 from iosched.profiler.devices.cuda import device as cuda_device
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.kernel import Gpu
 
 pytestmark = needs_compiler
 

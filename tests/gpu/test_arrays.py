@@ -1,4 +1,4 @@
-"""On a GPU arrays of other libraries are read where they lie, and onnxruntime runs what no kernel does."""
+"""On a GPU, arrays of other libraries are read in place, and onnxruntime runs operators without a kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.cuda.device import session_notes
 from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.cuda.onnxruntime.sessions import Home
+from iosched.runtime.cuda.onnxruntime.sessions import SessionDevice
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 
@@ -72,9 +72,9 @@ def test_operators_without_a_kernel(gpu: AttachedGpu, precision: str) -> None:
 def test_they_run_in_the_cuda_provider(gpu: AttachedGpu) -> None:
     if "CUDAExecutionProvider" not in importlib.import_module("onnxruntime").get_available_providers():
         pytest.skip("this onnxruntime has no CUDA provider")
-    homes = opened(gpu, sliced()).executor.homes
-    assert homes["top"] == Home.PROVIDER, homes
-    assert homes["n"] in (Home.PROVIDER, Home.PARTLY), homes
+    devices = opened(gpu, sliced()).executor.session_devices
+    assert devices["top"] == SessionDevice.PROVIDER, devices
+    assert devices["n"] in (SessionDevice.PROVIDER, SessionDevice.PARTLY), devices
     (note,) = session_notes(opened(gpu, sliced()))
     assert "CUDA provider" in note
 
@@ -119,7 +119,7 @@ def test_arrays_of_cupy(gpu: AttachedGpu, model: Model) -> None:
 @needs_gpu
 @pytest.mark.parametrize("on_side_stream", [False, True])
 def test_arrays_of_torch_in_the_order_of_its_stream(gpu: AttachedGpu, on_side_stream: bool) -> None:
-    """Nothing waits for the GPU in between: inputs are overwritten as soon as a run is given to it."""
+    """Nothing waits for the GPU in between: inputs are overwritten as soon as a run is enqueued."""
     torch = pytest.importorskip("torch")
     model = two_inputs()
     compiled = opened(gpu, model)

@@ -33,7 +33,7 @@ V100 = OptimizeSettings(device="v100")
 MODEL: DynamicBatchModel = with_dynamic_batch(read_unbound(data(branches("n"))), SIZES)
 
 
-class Seen:
+class DriverInfo:
     """Optimizes for a V100, keeps what it was asked, and fails at some batch sizes."""
 
     def __init__(self, failing: dict[int, Exception] | None = None) -> None:
@@ -52,7 +52,7 @@ class Stops:
 
     can_come, came = True, False
 
-    def __init__(self, seen: Seen, after: int) -> None:
+    def __init__(self, seen: DriverInfo, after: int) -> None:
         self._seen, self._after = seen, after
 
     @property
@@ -84,7 +84,7 @@ def test_the_same_database_gives_the_same_bytes() -> None:
 
 
 def test_the_budget_is_for_all_sizes_and_what_one_leaves_is_for_the_others() -> None:
-    seen = Seen()
+    seen = DriverInfo()
     optimize_batches(MODEL, SIZES, replace(V100, budget_s=9000.0), one=seen)
     shares = [each.budget_s or 0 for each in seen.settings.values()]
     assert shares[0] <= 3000.0
@@ -95,19 +95,19 @@ def test_the_budget_is_for_all_sizes_and_what_one_leaves_is_for_the_others() -> 
 
 @pytest.mark.parametrize("error", [DeviceError("too little memory"), ExecutionError("kernel"), MemoryError()])
 def test_a_size_that_fails_leaves_the_others(error: Exception) -> None:
-    result = found(one=Seen({4: error}))
+    result = found(one=DriverInfo({4: error}))
     assert (result.schedules.batch_sizes, dict(result.failed)) == ((1, 16), {4: error})
 
 
 def test_where_all_fail_the_first_failure_is_raised() -> None:
     failures = {size: DeviceError(f"no memory for {size}") for size in SIZES}
     with pytest.raises(DeviceError, match="no memory for 1"):
-        found(one=Seen(failures))
+        found(one=DriverInfo(failures))
 
 
 def test_what_is_wrong_with_settings_ends_all() -> None:
     with pytest.raises(UsageError, match="wrong"):
-        found(one=Seen({4: UsageError("wrong")}))
+        found(one=DriverInfo({4: UsageError("wrong")}))
 
 
 def test_what_the_model_cannot_do_is_told_before_anything_is_searched() -> None:
@@ -116,7 +116,7 @@ def test_what_the_model_cannot_do_is_told_before_anything_is_searched() -> None:
     token = onnx.numpy_helper.from_array(np.zeros((1, 1, 8), np.float32), "token")
     graph = onnx.helper.make_graph(nodes, "g", [x], [onnx.helper.make_tensor_value_info("y", 1, None)], [token])
     proto = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    seen = Seen()
+    seen = DriverInfo()
     with pytest.raises(InvalidModelError, match="batch size 4"):
         optimize_batches(with_dynamic_batch(read_unbound(data(proto)), SIZES), SIZES, V100, one=seen)
     assert not seen.settings
@@ -129,19 +129,19 @@ def test_too_few_and_too_many_sizes_are_refused(sizes: tuple[int, ...]) -> None:
 
 
 def test_after_an_interruption_no_further_size_is_begun() -> None:
-    seen = Seen()
+    seen = DriverInfo()
     result = found(one=seen, interrupt=Stops(seen, 2))
     assert (result.schedules.batch_sizes, result.left) == ((1, 4), (16,))
 
 
 def test_an_interruption_that_nobody_holds_back_ends_all() -> None:
     with pytest.raises(KeyboardInterrupt):
-        found(one=Seen({4: KeyboardInterrupt()}))  # type: ignore[dict-item]
+        found(one=DriverInfo({4: KeyboardInterrupt()}))  # type: ignore[dict-item]
 
 
 def test_schedules_of_another_file_are_taken_instead_of_searching() -> None:
     before = {size: document(MODEL.at(size), "sequential") for size in (1, 8)}
-    seen = Seen()
+    seen = DriverInfo()
     found(one=seen, schedules_from=BatchSchedules(MODEL.name, MODEL.inputs, before))
     taken = [each.schedule_from for each in seen.settings.values()]
     assert [None if each is None else each.inputs["x"][0] for each in taken] == [1, 4, 16]
@@ -150,7 +150,7 @@ def test_schedules_of_another_file_are_taken_instead_of_searching() -> None:
 
 
 def test_schedules_of_another_model_are_refused_before_anything_is_run() -> None:
-    seen = Seen()
+    seen = DriverInfo()
     other = with_dynamic_batch(read_unbound(data(branches("n", channels=4))), SIZES)
     with pytest.raises(InvalidScheduleError):
         found(one=seen, schedules_from=document(other.at(4)))

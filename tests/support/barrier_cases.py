@@ -12,7 +12,7 @@ import numpy as np
 from host_cuda import Placed, blank, compare, put, run, transposed, weight
 from node_kernels import normal
 
-from iosched.runtime.cuda.kernel import CudaCall, Precision, SourceKernel
+from iosched.runtime.cuda.kernel import H100, CudaCall, Gpu, Precision, SourceKernel
 from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
@@ -23,8 +23,7 @@ from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import RELU
-from iosched.runtime.cuda.source.window import Image
-from iosched.runtime.cuda.target import H100, Gpu
+from iosched.runtime.cuda.source.windows import Image
 
 _SEPARABLE_TILES = ((64, 64), (32, 128), (32, 64), (32, 32), (16, 64), (16, 32))
 _BARRIER = "__syncthreads();"

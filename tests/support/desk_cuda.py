@@ -21,7 +21,7 @@ import host_cuda
 import numpy as np
 from host_driver import Operation, closure, run_all
 
-from iosched.runtime.cuda.target import H100
+from iosched.runtime.cuda.kernel import H100
 
 OUT_OF_MEMORY = 2
 INVALID_VALUE = 1

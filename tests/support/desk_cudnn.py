@@ -16,7 +16,7 @@ import pytest
 from desk_cuda import CudaStatusError, DeskCuda
 from onnx import TensorProto, helper
 
-from iosched.runtime.cuda.cudnn.target import GpuDescription
+from iosched.runtime.cuda.cudnn.graph import GpuDescription
 
 DEVICES = Path(__file__).parents[2] / "benchmarks" / "devices"
 

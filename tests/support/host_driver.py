@@ -23,8 +23,7 @@ from iosched.runtime.cuda.cudnn.chooser import (
     stage_key,
 )
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
-from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
-from iosched.runtime.cuda.target import H100, Gpu
+from iosched.runtime.cuda.kernel import H100, CudaCall, CudnnKernel, Gpu, Pointer
 from iosched.runtime.plan import View
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from host_driver import HostDriver, Stream
 
-from iosched.runtime.cuda.gpu.exchange import DeviceArray, SupportsDLPack, Taken
+from iosched.runtime.cuda.gpu.exchange import DeviceArray, ImportedArray, SupportsDLPack
 from iosched.runtime.plan import View
 
 HERE = (2, 0)
@@ -49,12 +49,12 @@ class HostExchange:
     def __init__(self, driver: HostDriver, streams: Mapping[int, Stream] | None = None) -> None:
         self.driver, self.streams, self.index = driver, dict(streams or {}), 0
 
-    def take(self, given: SupportsDLPack, stream: Stream) -> Taken:
+    def import_array(self, given: SupportsDLPack, stream: Stream) -> ImportedArray:
         array = np.from_dlpack(_Capsule(given.__dlpack__(stream=stream)))  # type: ignore[arg-type]
         contiguous = bool(array.flags.c_contiguous)
-        return Taken(array.ctypes.data, array.shape, str(array.dtype), contiguous, array)
+        return ImportedArray(array.ctypes.data, array.shape, str(array.dtype), contiguous, array)
 
-    def give(self, address: int, view: View, owner: Any, stream: Stream) -> DeviceArray:
+    def export_array(self, address: int, view: View, owner: Any, stream: Stream) -> DeviceArray:
         data = (ctypes.c_uint8 * view.nbytes).from_address(address)
         array = np.ndarray(view.shape or (), view.dtype, data)
 

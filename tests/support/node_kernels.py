@@ -12,10 +12,9 @@ from host_cuda import Placed, blank, check, put, weight
 from lowering import loaded, proto_of
 
 from iosched.runtime.cuda.builder import Builder, KernelCall
-from iosched.runtime.cuda.kernel import Precision, SourceKernel
+from iosched.runtime.cuda.kernel import H100, Gpu, Precision, SourceKernel
 from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.reference import Reference
 
 FP32, FP16 = Precision("fp32"), Precision("fp16")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.runtime.cuda.gpu import library
+from iosched.runtime.cuda.gpu import extras
 
 _SOURCE = r"""
 #include <stdlib.h>
@@ -77,7 +77,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *gpus: str, cuda: int = 13000, stat
         cuda: newest CUDA that the driver supports.
         status: with which it refuses to start.
     """
-    monkeypatch.setattr(library, "LIBRARY", str(compiled()))
+    monkeypatch.setattr(extras, "LIBRARY", str(compiled()))
     monkeypatch.setenv("STANDIN_CUDA", str(cuda))
     monkeypatch.setenv("STANDIN_GPUS", ",".join(gpus))
     monkeypatch.setenv("STANDIN_STATUS", str(status))
@@ -85,4 +85,4 @@ def install(monkeypatch: pytest.MonkeyPatch, *gpus: str, cuda: int = 13000, stat
 
 def none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes this a machine without a driver."""
-    monkeypatch.setattr(library, "LIBRARY", "libcuda-of-no-machine.so.1")
+    monkeypatch.setattr(extras, "LIBRARY", "libcuda-of-no-machine.so.1")

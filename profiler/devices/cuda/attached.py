@@ -14,9 +14,8 @@ from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCud
 from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans
-from iosched.runtime.cuda.cudnn.running import Handles
-from iosched.runtime.cuda.cudnn.target import load_cudnn
+from iosched.runtime.cuda.cudnn.fastest import CudnnHandles, CudnnPlanStore, FastestCudnnPlans
+from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver, GpuFacts
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
@@ -105,8 +104,8 @@ class AttachedGpu:
         return Lanes(self.driver)
 
     @cached_property
-    def _handles(self) -> Handles:
-        return Handles()
+    def _handles(self) -> CudnnHandles:
+        return CudnnHandles()
 
     def key(self, precision: str) -> str:
         """The key of this GPU in the database: it names everything beside the stage that changes a latency.

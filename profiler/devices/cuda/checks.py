@@ -55,7 +55,7 @@ class _Case:
             ExecutionError: it fails.
             DeviceError: cuDNN has no engine for it.
         """
-        return passed(worst(self.backend.compare_alone(self.lowering, task, rtol=self.rtol) for task in self.tasks))
+        return passed(worst(self.backend.check_kernel(self.lowering, task, rtol=self.rtol) for task in self.tasks))
 
 
 def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:

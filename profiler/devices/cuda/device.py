@@ -44,8 +44,7 @@ from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, mea
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
-from iosched.runtime.cuda.gpu.extras import extra_for, way_to_run
-from iosched.runtime.cuda.gpu.library import look
+from iosched.runtime.cuda.gpu.extras import extra_for, query_driver, way_to_run
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.cuda.onnxruntime.sessions import described
@@ -335,7 +334,7 @@ def _remarks(text: str) -> tuple[str, ...]:
     name = text.strip().lower()
     if name == "cpu" or attached_index(text) is not None:
         return ()
-    seen = look()
+    seen = query_driver()
     gpu = next((gpu for gpu in seen.gpus if name == "auto" or _is_called(gpu.name, name)), None)
     if gpu is None:
         return ()
@@ -419,10 +418,10 @@ def session_notes(model: CudaModel) -> tuple[str, ...]:
         ExecutionError: a kernel fails on the GPU.
     """
     executor = model.executor
-    if not executor.homes:
+    if not executor.session_devices:
         return ()
     samples = [executor.time_sessions() for _ in range(RUNS)]
     within_us, total_us = (median(values) for values in zip(*samples, strict=True))
-    text = described(model.lowering.sessions, executor.homes)
+    text = described(model.lowering.sessions, executor.session_devices)
     cost = f"{within_us:.0f} of {total_us:.0f} µs ({within_us / total_us:.0%})"
     return (f"Outside of the CUDA graph run {text}: {cost}.",)

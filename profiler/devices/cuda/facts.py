@@ -12,13 +12,22 @@ from iosched.profiler.devices.cuda.probe import GpuProbe, probe
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.profiler.devices.finding import Finding
 from iosched.profiler.devices.gpus import spec_of
-from iosched.runtime.cuda.gpu.extras import EXTRAS, Extra, extra_for, version_text, way_to_run
-from iosched.runtime.cuda.gpu.library import NO_DRIVER, Seen, SeenGpu, look
+from iosched.runtime.cuda.gpu.extras import (
+    EXTRAS,
+    NO_DRIVER,
+    DriverGpu,
+    DriverInfo,
+    Extra,
+    extra_for,
+    query_driver,
+    version_text,
+    way_to_run,
+)
 
 
 def cuda_facts() -> DeviceFacts:
     """Facts about this machine's GPUs and about what is missing for using them."""
-    seen = look()
+    seen = query_driver()
     names = [gpu.name for gpu in seen.gpus] or gpu_names()
     known = seen if seen.gpus else _by_name(names)
     extra = extra_here(known)
@@ -69,11 +78,11 @@ def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str],
         yield Finding(remark, where, extra.way, is_broken=False)
 
 
-def _by_name(names: Sequence[str]) -> Seen:
+def _by_name(names: Sequence[str]) -> DriverInfo:
     """What the driver's library would tell of these GPUs, with a new driver; those without a specification left out."""
     specs = [(name, spec_of(name)) for name in names]
-    gpus = (SeenGpu(name, spec.capability) for name, spec in specs if spec is not None)
-    return Seen(1000 * EXTRAS[0].cuda, tuple(gpus))
+    gpus = (DriverGpu(name, spec.capability) for name, spec in specs if spec is not None)
+    return DriverInfo(1000 * EXTRAS[0].cuda, tuple(gpus))
 
 
 def missing_packages(extra: Extra) -> list[str]:
@@ -81,7 +90,7 @@ def missing_packages(extra: Extra) -> list[str]:
     return [package for package in extra.packages if package_version(package) is None]
 
 
-def extra_here(seen: Seen) -> Extra | None:
+def extra_here(seen: DriverInfo) -> Extra | None:
     """The extra for this machine: one that is installed, if none runs on more of its GPUs.
 
     Where the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
@@ -93,12 +102,12 @@ def extra_here(seen: Seen) -> Extra | None:
     return next((extra for extra in as_good if not missing_packages(extra)), best)
 
 
-def _of_driver(seen: Seen) -> list[str]:
+def _of_driver(seen: DriverInfo) -> list[str]:
     known = [f"for CUDA {version_text(seen.cuda)}"] if seen.cuda else []
     return [*known, seen.problem] if seen.problem else known
 
 
-def _reason(extra: Extra, seen: Seen) -> str:
+def _reason(extra: Extra, seen: DriverInfo) -> str:
     """Why it is not the newest one."""
     newest = EXTRAS[0]
     old = [gpu for gpu in seen.gpus if gpu.capability < newest.least_capability]
@@ -112,7 +121,7 @@ def _reason(extra: Extra, seen: Seen) -> str:
     return ", which is installed"
 
 
-def _unservable(seen: Seen) -> list[str]:
+def _unservable(seen: DriverInfo) -> list[str]:
     """Why no extra runs on a GPU, for each of them."""
     return [
         f"{gpu.name}: {way_to_run(seen.cuda, gpu.capability)}"

@@ -16,13 +16,11 @@ from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.gpus import GpuSpec, card_of, gpu_named, spec_of
 from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere, MeasuredElsewhere
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import preferred_layout
-from iosched.runtime.cuda.lower.fusion import fused_by_choice
-from iosched.runtime.cuda.lower.layout_choice import layout_by_choice
 from iosched.runtime.cuda.lower.network import Network, is_supported
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, layout_by_choice
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 from iosched.scheduler.schedule import Stage, Strategy
 

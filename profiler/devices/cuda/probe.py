@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.profiler.devices.cuda.attached import check_capability
-from iosched.runtime.cuda.cudnn.target import load_cudnn
+from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.session import load_onnxruntime
 

@@ -1,1 +1,1 @@
-"""cuDNN: graphs of operations, plans for them, and which plan runs which kernel."""
+"""cuDNN graphs, plans, and the choice between plans."""

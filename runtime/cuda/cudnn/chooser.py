@@ -1,8 +1,7 @@
-"""Which cuDNN plan runs which kernel: who chooses, and how choices are written down.
+"""Choices of cuDNN plans: who makes them, and their text form.
 
-A cuDNN plan is chosen for a kernel and the layout of its tensors; a hash of both is its key. The choice is the plan
-that is fastest when it runs alone. A stage in which another one turned out faster has choices of its own, which are for
-that stage only.
+A plan is chosen for a key: a hash of the kernel and the layout of its tensors. By default it is the fastest plan alone;
+a stage in which another plan is faster has its own choice.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
 
 CudnnPlanNames = Mapping[str, str]
-"""Names of cuDNN plans, by the keys that they are chosen for."""
+"""Names of cuDNN plans by key."""
 
 FASTEST_ALONE: CudnnPlanNames = MappingProxyType({})
-"""No choice at all: for every key the plan that is fastest alone."""
+"""No choice: for each key the plan that is fastest alone."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cuDNN plan that may be the best one for its key.
+    """A cuDNN plan that may be the best for its key.
 
     Attributes:
-        name: of the plan.
-        latency_us: microseconds that it takes alone; None where it was not timed.
+        latency_us: alone; None if not timed.
     """
 
     name: str
@@ -36,16 +34,16 @@ class Candidate:
 
 
 class CudnnPlan(Protocol):
-    """A cuDNN execution plan that was built for the views of one task."""
+    """A cuDNN execution plan built for the views of one task."""
 
     @property
     def key(self) -> str:
-        """The key of the kernel and layout that the plan was chosen for."""
+        """Key of kernel and layout."""
         ...
 
     @property
     def name(self) -> str:
-        """cuDNN's name of the plan: its engine, and how that is tuned."""
+        """cuDNN's name: the engine and its knobs."""
         ...
 
     @property
@@ -55,7 +53,7 @@ class CudnnPlan(Protocol):
 
     @property
     def workspace_nbytes(self) -> int:
-        """Bytes of memory that the plan needs beside its tensors while it runs."""
+        """Scratch memory of a run."""
         ...
 
     def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
@@ -64,26 +62,25 @@ class CudnnPlan(Protocol):
         Args:
             addresses: of (*reads, *writes).
             workspace: address of `workspace_nbytes` bytes.
-            stream: where it runs.
 
         Raises:
-            ExecutionError: cuDNN refuses.
+            ExecutionError: cuDNN fails.
         """
         ...
 
 
 class CudnnPlanChooser(Protocol):
-    """Chooses the cuDNN plan that runs a kernel on tensors of given layouts."""
+    """Chooses cuDNN plans for kernels."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences for people about choices that could not be kept to."""
+        """Notes for the user about choices that were replaced or skipped."""
         ...
 
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
     ) -> CudnnPlan:
-        """The plan: the one in `names` under its key, else the fastest alone.
+        """The plan that `names` has for the key, else the fastest alone.
 
         Raises:
             DeviceError: there is none.
@@ -91,43 +88,39 @@ class CudnnPlanChooser(Protocol):
         ...
 
     def of_stage(self, signature: str) -> CudnnPlanNames | None:
-        """The plans that are better than the fastest alone in stages of that signature; None where none were tried."""
+        """The plans chosen for stages with this signature; None if none were tried."""
         ...
 
     def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
-        """Keeps what is chosen for stages of that signature.
-
-        Returns:
-            The choice that is kept: where another process has made one before, it is that one.
-        """
+        """Stores the plans for stages with this signature; a choice that another process stored first is returned."""
         ...
 
 
 def stage_key(signature: str) -> str:
-    """The key of the choices for stages of that signature."""
+    """Key of the choices for stages with this signature."""
     return f"stage {signature}"
 
 
 def names_to_text(names: CudnnPlanNames) -> str:
-    """Keys and names in one line, in the order of the keys."""
+    """One line, ordered by key."""
     return ", ".join(f"{key}: {name}" for key, name in sorted(names.items()))
 
 
 def names_from_text(text: str) -> CudnnPlanNames:
-    """Reads `names_to_text`; what is not of that form is left out."""
+    """Reads `names_to_text`; ignores malformed pairs."""
     pairs = (each.split(": ") for each in text.split(", "))
     return {pair[0]: pair[1] for pair in pairs if len(pair) == len(("key", "name"))}
 
 
 def candidates_to_text(candidates: Sequence[Candidate]) -> str:
-    """One line: names in order, with latencies where they are known."""
+    """One line: names in order, with known latencies."""
     return ", ".join(
         each.name if each.latency_us is None else f"{each.name} {each.latency_us:.2f}us" for each in candidates
     )
 
 
 def candidates_from_text(text: str) -> tuple[Candidate, ...]:
-    """Reads `candidates_to_text`; latencies of another form are not known."""
+    """Reads `candidates_to_text`; malformed latencies become None."""
     found = (each.split() for each in text.split(","))
     return tuple(Candidate(words[0], _latency_us(words[1:])) for words in found if words)
 
@@ -137,3 +130,20 @@ def _latency_us(words: Sequence[str]) -> float | None:
         return float(words[0].removesuffix("us"))
     except (IndexError, ValueError):
         return None
+
+
+class Choices(Protocol):
+    """Persistent choices by key."""
+
+    @property
+    def times(self) -> bool:
+        """Whether unknown choices may be found by timing; else the first guess is taken."""
+        ...
+
+    def choice(self, key: str) -> str | None:
+        """The stored choice; None if there is none."""
+        ...
+
+    def choose(self, key: str, value: str) -> str:
+        """Stores a choice; one that another process stored first is kept and returned."""
+        ...

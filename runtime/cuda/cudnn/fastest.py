@@ -1,4 +1,4 @@
-"""Which cuDNN plans run a kernel fastest on an attached GPU: found once, by timing them, and kept."""
+"""Finds the fastest cuDNN plans of an attached GPU by timing them once, and stores them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.choices import Choices
 from iosched.runtime.cuda.cudnn.chooser import (
     FASTEST_ALONE,
     Candidate,
+    Choices,
     CudnnPlanNames,
     candidates_from_text,
     candidates_to_text,
@@ -22,66 +22,63 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
+from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.cuda.cudnn.guess import CudnnPlanGuess
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
     build_cudnn_plans,
+    failures,
     load_cudnn_plan,
     rebuild_cudnn_plan,
 )
-from iosched.runtime.cuda.cudnn.running import Handles, RunningCudnnPlan
 from iosched.runtime.cuda.cudnn.timing import CudnnPlanTimer
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes, settled
+from iosched.runtime.cuda.gpu.failures import kept_if_lost, translated
+from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
 
-MOST_BUILT = 12
+MAX_BUILT = 12
 BUILD_SECONDS = 5.0
-MOST_KEPT = 4
-MOST_WORKSPACE_NBYTES = 256 << 20
-"""Each stream has a workspace of its own, as large as the largest plan that it runs asks for; some ask for 900 MB."""
+MAX_KEPT = 4
+MAX_WORKSPACE_NBYTES = 256 << 20
+"""Each stream has a workspace for its largest plan; some plans need 900 MB."""
 
 KEPT_WITHIN = 1.3
-"""A plan that takes longer alone, by this factor, is not tried in stages."""
+"""Plans that are slower alone by this factor are not tried in stages."""
 
-_ORDINARY = 0x3C  # repeated, a float32 of 0.01 and a float16 of 1.06: zeros and NaN may run faster than real data
+_ORDINARY = 0x3C  # as float32 0.01, as float16 1.06: zeros and NaN may run faster than real data
 
 
 def cudnn_plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
-    """The key of a kernel on tensors of these layouts: equal where one cuDNN plan is right for both."""
+    """Key of a kernel on tensors of these layouts: equal where the same cuDNN plan fits."""
     views = [(view.dtype, view.shape, view.strides, view.offset % 16) for view in (*reads, *writes)]
     return hashlib.sha256(f"{kernel!r}{views}".encode()).hexdigest()[:24]
 
 
 class CudnnPlanStore(Choices, Protocol):
-    """Where cuDNN plans are kept beyond the process, beside the choices between them."""
+    """Persistent cuDNN plans and choices."""
 
     def plan(self, key: str, name: str) -> bytes | None:
-        """The serialized plan of that name for that key."""
+        """The serialized plan."""
         ...
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """Keeps the serialized plan of that name for that key."""
+        """Stores a serialized plan."""
         ...
 
     def fatal(self, key: str) -> frozenset[str]:
-        """Names of plans for that key that stopped the GPU, or ended the process, when they were tried before."""
+        """Names of plans that crashed the GPU or the process."""
         ...
 
     def trying(self, key: str, name: str) -> AbstractContextManager[None]:
-        """For the time in which a plan is built, loaded or first run.
-
-        If that ends the process or, as a `DeviceLostError` says, the GPU stops, the plan is `fatal` from then on.
-        """
+        """Context for building, loading or first running a plan: if that ends the process or GPU, it is `fatal`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """A kernel with the views of the tensors that it reads and writes, and the key of both."""
-
     key: str
     kernel: CudnnKernel
     reads: tuple[View, ...]
@@ -92,24 +89,16 @@ class FastestCudnnPlans:
     """Chooses plans for one GPU, the same for the same kernel and layout. See `CudnnPlanChooser`."""
 
     def __init__(
-        self, driver: Driver, memory: CudnnPlanStore, lanes: Lanes | None = None, handles: Handles | None = None
+        self, driver: Driver, store: CudnnPlanStore, lanes: Lanes | None = None, handles: CudnnHandles | None = None
     ) -> None:
-        """Nothing is chosen yet, but for what `memory` knows.
-
-        Args:
-            lanes: the GPU's streams; plans are timed on the first.
-            handles: of these streams.
-
-        Raises:
-            DeviceError: cuDNN is not installed.
-        """
+        """Raises DeviceError if cuDNN is not installed; plans are timed on the first of `lanes`."""
         self._replaced: list[str] = []
         self._fatal: dict[str, None] = {}
         self._large: dict[str, None] = {}
-        self._memory = memory
+        self._store = store
         self._driver = driver
         self._lanes = lanes or Lanes(driver)
-        self._handles = handles or Handles()
+        self._handles = handles or CudnnHandles()
         self._candidates: dict[str, tuple[Candidate, ...]] = {}
         self._plans: dict[tuple[str, str], BuiltCudnnPlan] = {}
         self._stages: dict[str, CudnnPlanNames] = {}
@@ -117,34 +106,28 @@ class FastestCudnnPlans:
     @property
     def notes(self) -> tuple[str, ...]:
         """See `CudnnPlanChooser`."""
-        said = (
-            (
-                self._replaced,
-                "that were chosen before cannot be built here; others run instead. Optimize the model again.",
-            ),
+        causes = (
+            (self._replaced, "replaced because cuDNN cannot build them", " Optimize the model again."),
             (
                 self._fatal,
-                "were not tried: when they were before, the GPU stopped or the process ended."
-                " `iosched profile clear` lets them be tried again.",
+                "skipped because they crashed the GPU or the process before",
+                " `iosched profile clear` allows another try.",
             ),
-            (
-                self._large,
-                f"were left out, since they need more than {MOST_WORKSPACE_NBYTES >> 20} MiB beside the tensors.",
-            ),
+            (self._large, f"skipped because they need more than {MAX_WORKSPACE_NBYTES >> 20} MiB of workspace", ""),
         )
         return tuple(
-            f"{len(found)} plans of cuDNN {text} The first: {next(iter(found))}." for found, text in said if found
+            f"cuDNN plans {cause}: {len(found)} (first: {next(iter(found))}).{hint}"
+            for found, cause, hint in causes
+            if found
         )
 
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
     ) -> RunningCudnnPlan:
-        """See `CudnnPlanChooser`.
-
-        A plan that is known and cannot be built gives way to the fastest alone, or to the best guess; see `notes`.
+        """See `CudnnPlanChooser`. A known plan that cannot be built is replaced by the fastest alone or the best guess.
 
         Raises:
-            DeviceError: cuDNN offers none, or none that runs.
+            DeviceError: cuDNN offers no plan, or none that runs.
         """
         case = _Case(cudnn_plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
         if case.key not in self._candidates:
@@ -156,7 +139,7 @@ class FastestCudnnPlans:
     def of_stage(self, signature: str) -> CudnnPlanNames | None:
         """See `CudnnPlanChooser`."""
         if signature not in self._stages:
-            known = self._memory.choice(stage_key(signature))
+            known = self._store.choice(stage_key(signature))
             if known is None:
                 return None
             self._stages[signature] = names_from_text(known)
@@ -164,35 +147,35 @@ class FastestCudnnPlans:
 
     def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
         """See `CudnnPlanChooser`."""
-        holds = self._memory.choose(stage_key(signature), names_to_text(names))
+        holds = self._store.choose(stage_key(signature), names_to_text(names))
         self._stages[signature] = names_from_text(holds)
         return self._stages[signature]
 
     def _ranked(self, case: _Case) -> tuple[Candidate, ...]:
-        known = candidates_from_text(self._memory.choice(case.key) or "")
+        known = candidates_from_text(self._store.choice(case.key) or "")
         if known:
             return known
-        if not self._memory.times:
+        if not self._store.times:
             return (Candidate(self._first_guess(case).name),)
-        offer = self._offer(case, MOST_BUILT, self._guess(case).has_choice)
+        offer = self._offer(case, MAX_BUILT, self._guess(case).has_choice)
         timed = sorted(self._timed(case, offer.plans), key=lambda pair: pair[0])
         if math.isinf(timed[0][0]):
-            raise DeviceError(f"cuDNN has no engine that runs {case.kernel} on this GPU")
-        best = [pair for pair in timed if pair[0] <= timed[0][0] * KEPT_WITHIN][:MOST_KEPT]
+            raise DeviceError(f"no cuDNN engine runs {case.kernel} on this GPU")
+        best = [pair for pair in timed if pair[0] <= timed[0][0] * KEPT_WITHIN][:MAX_KEPT]
         self._plans |= {(case.key, plan.name): plan for _, plan in best}
-        self._memory.keep_plan(case.key, best[0][1].name, best[0][1].serialize())
+        self._store.keep_plan(case.key, best[0][1].name, best[0][1].serialize())
         found = [Candidate(plan.name, latency) for latency, plan in best]
-        return candidates_from_text(self._memory.choose(case.key, candidates_to_text(found)))
+        return candidates_from_text(self._store.choose(case.key, candidates_to_text(found)))
 
     def _offer(self, case: _Case, at_most: int, enough: Callable[[Sequence[BuiltCudnnPlan]], bool]) -> CudnnOffer:
-        fatal = sorted(self._memory.fatal(case.key))
+        fatal = sorted(self._store.fatal(case.key))
         offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, enough=enough,
-            deadline_s=BUILD_SECONDS, precompiled=True, without=fatal, most_workspace_nbytes=MOST_WORKSPACE_NBYTES,
-            trying=partial(self._memory.trying, case.key),
+            deadline_s=BUILD_SECONDS, precompiled=True, without=fatal, max_workspace_nbytes=MAX_WORKSPACE_NBYTES,
+            trying=partial(self._store.trying, case.key),
         )  # fmt: skip
         if not offer.plans:
-            reason = offer.refusal or f"none but what stopped the GPU or the process before, {', '.join(fatal)}"
+            reason = offer.refusal or f"all plans crashed the GPU or the process before ({', '.join(fatal)})"
             raise DeviceError(f"cuDNN has no engine for {case.kernel}: {reason}")
         self._fatal |= {f"{name!r} for {case.kernel}": None for name in fatal}
         self._large |= {f"{name!r} for {case.kernel}": None for name in offer.large}
@@ -217,18 +200,17 @@ class FastestCudnnPlans:
         return self._plans[case.key, name]
 
     def _stored(self, case: _Case, name: str) -> BuiltCudnnPlan:
-        """The plan of that name: loaded, or built again and kept."""
-        if name in self._memory.fatal(case.key):
-            raise DeviceError(f"cuDNN's plan {name!r} stopped the GPU or ended the process when it was tried")
-        with self._memory.trying(case.key, name):
-            content = self._memory.plan(case.key, name)
+        if name in self._store.fatal(case.key):
+            raise DeviceError(f"cuDNN plan {name!r} crashed the GPU or the process before")
+        with self._store.trying(case.key, name):
+            content = self._store.plan(case.key, name)
             if content is not None:
                 try:
                     return load_cudnn_plan(name, content, case.kernel.precision, self._handle)
-                except DeviceError:  # of another cuDNN, or damaged: it is built again
+                except DeviceError:  # of another cuDNN, or damaged: rebuild it
                     pass
             plan = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, self._handle, name)
-        self._memory.keep_plan(case.key, name, plan.serialize())
+        self._store.keep_plan(case.key, name, plan.serialize())
         return plan
 
     def _first_guess(self, case: _Case) -> BuiltCudnnPlan:
@@ -237,15 +219,14 @@ class FastestCudnnPlans:
         return self._plans.setdefault((case.key, plan.name), plan)
 
     def _timed(self, case: _Case, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:
-        """Each plan with its latency alone; infinite where it fails."""
         views = (*case.reads, *case.writes)
-        memory: list[Memory] = []  # outlives what fails below
-        with settled(self._driver, (self._lanes.origin,)):
+        memory: list[Memory] = []  # must outlive failures below
+        with synchronized_on_error(self._driver, (self._lanes.origin,)):
             for view in views:
                 memory.append(self._scratch(view))
         addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
         timer = CudnnPlanTimer(
-            self._driver, self._lanes, addresses, lambda plan: self._memory.trying(case.key, plan.name)
+            self._driver, self._lanes, addresses, lambda plan: self._store.trying(case.key, plan.name)
         )
         running = [RunningCudnnPlan(case.key, plan, (), self._handles) for plan in plans]
         return list(zip(timer.latencies_us(running), plans, strict=True))
@@ -258,3 +239,55 @@ class FastestCudnnPlans:
         memory = self._driver.allocate(extent + 16)
         self._driver.fill(memory.ptr, _ORDINARY, extent + 16, self._lanes.origin)
         return memory
+
+
+class CudnnHandles:
+    """One cuDNN handle for each stream; each takes GPU memory, so there should be few streams."""
+
+    def __init__(self) -> None:
+        """Raises DeviceError if cuDNN is not installed."""
+        self._cudnn = load_cudnn()
+        self._of: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, stream: Any) -> Any:
+        """The handle of `stream`.
+
+        Raises:
+            DeviceError: cuDNN cannot create one, perhaps for lack of memory.
+        """
+        known = self._of.get(id(stream))
+        if known is None:
+            try:
+                handle = self._cudnn.create_handle()
+                self._cudnn.set_stream(handle=handle, stream=stream.ptr)
+            except RuntimeError as error:
+                raise DeviceError(f"cannot create a cuDNN handle on this GPU ({error})") from error
+            known = self._of[id(stream)] = (handle, stream)  # keeps the stream, so that its id is not reused
+        return known[0]
+
+
+@dataclass(frozen=True, eq=False)
+class RunningCudnnPlan:
+    """A `CudnnPlan` with the handles of the streams that it runs on."""
+
+    key: str
+    plan: BuiltCudnnPlan
+    candidates: tuple[Candidate, ...]
+    handles: CudnnHandles
+
+    @property
+    def name(self) -> str:
+        """See `CudnnPlan`."""
+        return self.plan.name
+
+    @property
+    def workspace_nbytes(self) -> int:
+        """See `CudnnPlan`."""
+        return self.plan.workspace_nbytes
+
+    def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
+        """See `CudnnPlan`."""
+        try:
+            self.plan.execute(addresses, workspace, self.handles.of(stream))
+        except failures() as error:
+            raise kept_if_lost(translated(error)) from error

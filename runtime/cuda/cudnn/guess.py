@@ -1,9 +1,8 @@
-"""Which of cuDNN's plans to take where none may be timed: by their engines, and by what their workspaces are for.
+"""Guesses the best cuDNN plan without timing, from engines and workspace sizes.
 
-An engine may know one layout of images only, or no tensors with gaps, or only channels in multiples of four or eight.
-cuDNN offers it for all else too, with kernels before and behind it that copy whole tensors in every run. How large its
-workspace is tells that. All of this was found by building plans for described GPUs:
-benchmarks/reports/cudnn-coverage.md.
+Some engines support only one layout, no strided slices, or channels in multiples of four or eight. cuDNN offers them
+for other tensors too and copies whole tensors before and after each run; the size of the workspace reveals that. Found
+by building plans for simulated GPUs: benchmarks/reports/cudnn-coverage.md.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from math import prod
 
 import numpy as np
 
+from iosched.runtime.cuda.cudnn.graph import CudnnTarget
 from iosched.runtime.cuda.cudnn.plans import TENSOR_CORES, TRANSFORMS, BuiltCudnnPlan, noted_cudnn_plans
-from iosched.runtime.cuda.cudnn.target import CudnnTarget
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
@@ -27,21 +26,21 @@ _GENERIC = frozenset({"eng0", "eng11"})
 
 
 class Copied(IntEnum):
-    """What a plan copies in its workspace in every run."""
+    """What a plan copies to its workspace in every run."""
 
     NOTHING = 0
-    SLICES = 1  # parts of wider tensors, for the sake of their gaps: no more than a Concat or Split would copy
-    TENSORS = 2  # whole tensors, for another layout or more channels; partial sums are as large, and taken for it
+    SLICES = 1  # strided parts of wider tensors, as a Concat or Split would copy
+    TENSORS = 2  # whole tensors, for another layout or padded channels, or partial sums of that size
 
 
 def copied_in(workspace_nbytes: int, images: Sequence[View], transforms: bool = False) -> Copied:
     """What a plan with a workspace of that size copies; O(2^images).
 
-    A copy is as large as what is copied. Less than the smallest image is a table of offsets or the like.
+    A copy is as large as its source; a workspace smaller than the smallest image holds tables.
 
     Args:
-        images: what the plan reads and writes, but for weights.
-        transforms: whether it computes on transformed images (Winograd, FFT), which its workspace is for.
+        images: reads and writes without weights.
+        transforms: whether the workspace is for transformed images (Winograd, FFT).
     """
     least = min(map(_nbytes, images))
     if transforms or workspace_nbytes < least:
@@ -53,18 +52,18 @@ def copied_in(workspace_nbytes: int, images: Sequence[View], transforms: bool = 
 
 
 def is_generic(name: str) -> bool:
-    """Whether the plan of that name is of an engine that takes nearly any graph as it is, without tensor cores."""
+    """Whether the plan uses an engine for nearly any graph, without tensor cores."""
     return name.split("_")[0] in _GENERIC
 
 
 @dataclass(frozen=True, eq=False)
 class CudnnPlanGuess:
-    """Judges plans for one kernel that were built and never ran.
+    """Ranks plans of one kernel that have not been run.
 
     Attributes:
-        images: what the kernel reads and writes, but for weights.
-        transforms: whether a plan computes on transformed images.
-        uses_tensor_cores: whether a plan does; None where none may.
+        images: reads and writes without weights.
+        transforms: whether a plan transforms images (Winograd, FFT).
+        uses_tensor_cores: whether a plan does; None where the precision forbids them.
     """
 
     images: tuple[View, ...]
@@ -75,7 +74,7 @@ class CudnnPlanGuess:
     def of(
         cls, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget
     ) -> CudnnPlanGuess:
-        """For plans of this kernel; cuDNN is asked for their notes when they matter."""
+        """Ranks plans of this kernel; queries cuDNN for their notes when needed."""
         noted = partial(noted_cudnn_plans, kernel, reads, writes, target)
         tensor_cores = None if kernel.precision.name == "fp32" else noted(TENSOR_CORES)
         return cls((reads[0], *writes), noted(TRANSFORMS), tensor_cores)
@@ -86,23 +85,22 @@ class CudnnPlanGuess:
         return Copied.NOTHING if found and self.transforms(plan) else found
 
     def is_settled(self, plans: Sequence[BuiltCudnnPlan]) -> bool:
-        """Whether the best is known from these first ones of cuDNN's order: none behind them would be taken."""
+        """Whether no later plan in cuDNN's order can beat these first ones."""
         return self._is_direct(plans[0]) or (self._is_direct(plans[-1]) and self._may_use_tensor_cores(plans[-1]))
 
     def has_choice(self, plans: Sequence[BuiltCudnnPlan]) -> bool:
-        """Whether one of them is not generic and copies no more than slices, so that timing can tell what is best."""
+        """Whether timing can help: one plan is not generic and copies at most slices."""
         return any(not is_generic(plan.name) and self.copied(plan) < Copied.TENSORS for plan in plans)
 
     def best(self, plans: Sequence[BuiltCudnnPlan]) -> BuiltCudnnPlan:
-        """The one of them that is probably the fastest; O(plans).
+        """The plan that is probably the fastest; O(plans).
 
-        That is cuDNN's first choice where it is not generic and copies nothing. Else it is the first that copies
-        nothing, or next slices alone, of those that use tensor cores; where none does, of those that are not generic.
-        If all of these copy tensors, cuDNN's first choice stays: how they compare with a generic one depends on the
-        tensors.
+        cuDNN's first plan if it is not generic and copies nothing; else the first plan that copies nothing, or only
+        slices, among those with tensor cores, or without them among those that are not generic. If all of these copy
+        tensors, cuDNN's first plan: whether a generic one is faster depends on the tensors.
 
         Args:
-            plans: in cuDNN's order, one at least.
+            plans: at least one, in cuDNN's order.
         """
         if self._is_direct(plans[0]):
             return plans[0]

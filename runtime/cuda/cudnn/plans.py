@@ -1,12 +1,11 @@
-"""Builds and names cuDNN's execution plans: one engine with its knobs for one kernel on tensors as they lie.
+"""Builds, names and loads cuDNN execution plans: one engine with its knobs for one kernel and tensor layout.
 
-The same code runs at a desk, with the description of a GPU, and on the GPU, with a handle.
+The same code runs with an attached GPU (a handle) and a simulated one (a description).
 
 Developer notes:
-    * A plan is known by cuDNN's own name for it ("eng44_k2=12_k18=0": engine 44, knob 2 is 12). The frontend's
-      `get_engine_and_knobs_at_index` calls every knob that it does not know NOT_SET, which `create_execution_plan` does
-      not take: one plan in eight cannot be built again that way. A name says all of that, is known before the plan is
-      built, and listing the names takes milliseconds.
+    * A plan is identified by cuDNN's name ("eng44_k2=12_k18=0": engine 44, knob 2 is 12), which is known before it is
+      built. The frontend's `get_engine_and_knobs_at_index` returns NOT_SET for unknown knobs, which
+      `create_execution_plan` rejects: one plan in eight could not be rebuilt that way.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.graph import new_graph
-from iosched.runtime.cuda.cudnn.target import CudnnTarget, GpuDescription, load_cudnn
+from iosched.runtime.cuda.cudnn.graph import CudnnTarget, GpuDescription, load_cudnn, new_graph
 from iosched.runtime.cuda.gpu.failures import first_line
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View
@@ -31,9 +29,9 @@ _FORBIDDEN_EVERYWHERE = ("REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WIN
 _FORBIDDEN = {"fp32": ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
 
 _APPENDED = {"fp32": {f"eng44_k2={tile}_k18={mode}": (44, tile, mode) for tile, mode in ((12, 0), (12, 1), (4, 0))}}
-"""Plans, with engine, size of tile and way of indexing, that are asked for where cuDNN's heuristics do not name them.
+"""Plans (engine, tile size, index mode) that are added where cuDNN's heuristics do not list them.
 
-Engine 44 is the only tuned one of newer GPUs for strict float32, and versions after 9.19 name it ever more seldom.
+Engine 44 is the only tuned one for strict float32 on newer GPUs; cuDNN after 9.19 lists it less and less.
 """
 
 TRANSFORMS = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6")
@@ -45,9 +43,9 @@ class BuiltCudnnPlan:
     """A plan that is ready to run.
 
     Attributes:
-        name: cuDNN's own name for it: the engine and its knobs.
-        workspace_nbytes: memory that a run needs beside the tensors.
-        build_ms: how long building took; 0 for one that was loaded.
+        name: cuDNN's name: engine and knobs.
+        workspace_nbytes: scratch memory of a run.
+        build_ms: 0 for a loaded plan.
     """
 
     name: str
@@ -60,28 +58,28 @@ class BuiltCudnnPlan:
         """Enqueues the kernel on the handle's stream.
 
         Args:
-            addresses: of (*reads, *writes), in order.
+            addresses: of (*reads, *writes).
             workspace: address of `workspace_nbytes` bytes.
         """
         tensors = dict(enumerate(addresses, start=1))
         self._graph.execute_plan_at_index(tensors, workspace, self._index, handle=handle)
 
     def serialize(self) -> bytes:
-        """The built plan, some 5 KB, for `load_cudnn_plan` with the same cuDNN and GPU."""
+        """About 5 KB for `load_cudnn_plan` with the same cuDNN and GPU."""
         if self._graph.get_execution_plan_count() > 1:
-            self._graph.build_plan_at_index(self._index)  # a graph serializes the plan that was built last
+            self._graph.build_plan_at_index(self._index)  # a graph serializes its last built plan
         return bytes(self._graph.serialize())
 
 
 @dataclass(frozen=True, eq=False)
 class CudnnOffer:
-    """What cuDNN has for one kernel.
+    """The plans of cuDNN for one kernel.
 
     Attributes:
-        plans: those that were built, cuDNN's best guess first.
-        offered: how many engine configurations the precision allows, built or not.
-        refusal: why there are none; "" where there are.
-        large: names of plans that were built, and left out since others need less memory.
+        plans: built plans, cuDNN's best guess first.
+        offered: number of engine configurations that the precision allows, built or not.
+        refusal: why there are none, else "".
+        large: names of built plans that were skipped because of their workspace.
     """
 
     plans: tuple[BuiltCudnnPlan, ...]
@@ -101,26 +99,24 @@ def build_cudnn_plans(
     deadline_s: float | None = None,
     precompiled: bool = False,
     without: Container[str] = (),
-    most_workspace_nbytes: float = math.inf,
+    max_workspace_nbytes: float = math.inf,
     trying: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> CudnnOffer:
-    """Builds the plans that cuDNN offers under the kernel's precision.
-
-    A build cannot be interrupted: after `deadline_s` no other one is begun, unless nothing is built yet.
+    """Builds the plans that cuDNN offers at the kernel's precision.
 
     Args:
         target: a `GpuDescription`, or the handle of an attached GPU.
         at_most: number of plans.
-        enough: whether these are enough; if not, more are built, one by one.
-        precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
-        without: names of plans that are not to be built.
-        most_workspace_nbytes: leaves out plans that need more memory beside the tensors; where all do, the one that
-            needs least is offered.
-        trying: held while the plan of that name is built, which may end the process.
+        enough: whether these plans suffice; else more are built, one by one.
+        deadline_s: no build begins later, unless there is no plan yet; builds cannot be interrupted.
+        precompiled: skips engines that are compiled at run time (a second or more each) if there are others.
+        without: names of plans to skip.
+        max_workspace_nbytes: skips plans with a larger workspace; if all are larger, the smallest is offered.
+        trying: context for building the plan of that name, which may end the process.
 
     Raises:
         DeviceError: cuDNN is not installed.
-        ValueError: cuDNN cannot be given the address of a view.
+        ValueError: a view is not aligned.
     """
     started = time.perf_counter()
     graph, refusal = _planned(kernel, reads, writes, target)
@@ -138,7 +134,7 @@ def build_cudnn_plans(
         return late or (precompiled and _compiles(graph, index))
 
     for plan in _building(graph, order, trying, is_late, errors):
-        (plans if plan.workspace_nbytes <= most_workspace_nbytes else large).append(plan)
+        (plans if plan.workspace_nbytes <= max_workspace_nbytes else large).append(plan)
         if at_most is not None and len(plans) >= at_most and enough(plans):
             break
     barred = sum(map(_is_barred, errors))
@@ -155,7 +151,7 @@ def _building(
     is_late: Callable[[int], bool],
     errors: list[Exception],
 ) -> Iterator[BuiltCudnnPlan]:
-    """Builds one after another, until it `is_late` for the next, but one at least; what fails adds to `errors`."""
+    """Yields plans until it `is_late`, but at least one; failures are added to `errors`."""
     is_first = True
     for index in order:
         if not is_first and is_late(index):
@@ -173,9 +169,9 @@ def _building(
 def noted_cudnn_plans(
     kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, notes: Sequence[str]
 ) -> Callable[[BuiltCudnnPlan], bool]:
-    """What tells whether a plan of the kernel has one of these notes of cuDNN's; it plans the kernel again when asked.
+    """A function that returns whether a plan has one of cuDNN's notes.
 
-    The frontend bars plans by their notes and does not tell them.
+    The frontend bars plans by their notes but does not list these, so the kernel is planned again on first use.
     """
 
     @cache
@@ -199,11 +195,11 @@ def noted_cudnn_plans(
 def rebuild_cudnn_plan(
     kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, name: str
 ) -> BuiltCudnnPlan:
-    """Builds the one plan of that name.
+    """Builds the plan of that name.
 
     Raises:
-        DeviceError: this cuDNN has no such plan for the kernel on this GPU, or is not installed.
-        ValueError: cuDNN cannot be given the address of a view.
+        DeviceError: cuDNN does not offer it for the kernel on this GPU, or is not installed.
+        ValueError: a view is not aligned.
     """
     graph, reason = _planned(kernel, reads, writes, target)
     names = [] if graph is None else [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
@@ -212,14 +208,14 @@ def rebuild_cudnn_plan(
             return _built(graph, names.index(name))
         except failures() as error:
             reason = first_line(error)
-    raise DeviceError(f"cuDNN cannot build its plan {name!r} here ({reason or 'it offers others'})")
+    raise DeviceError(f"cuDNN cannot build plan {name!r} on this GPU ({reason or 'not offered'})")
 
 
 def load_cudnn_plan(name: str, serialized: bytes, precision: Precision, target: CudnnTarget) -> BuiltCudnnPlan:
-    """The plan of `BuiltCudnnPlan.serialize`; keep its name beside it, since a loaded graph crashes when asked for it.
+    """Loads a plan of `BuiltCudnnPlan.serialize`; store its name separately, a loaded graph crashes when asked for it.
 
     Raises:
-        DeviceError: it was made by another cuDNN or for another GPU, or cuDNN is not installed.
+        DeviceError: another cuDNN or GPU made the plan, or cuDNN is not installed.
     """
     graph = new_graph(precision, target)
     try:
@@ -229,7 +225,7 @@ def load_cudnn_plan(name: str, serialized: bytes, precision: Precision, target: 
             graph.deserialize(target, list(serialized))
         return BuiltCudnnPlan(name, graph.get_workspace_size(), 0.0, graph, 0)
     except failures() as error:
-        raise DeviceError(f"a stored cuDNN plan cannot be loaded here ({first_line(error)})") from error
+        raise DeviceError(f"cannot load a stored cuDNN plan ({first_line(error)})") from error
 
 
 def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget) -> Any:
@@ -241,10 +237,10 @@ def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View
 def _planned(
     kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, without: Sequence[str] = ()
 ) -> tuple[Any | None, str]:
-    """The graph with all of its engine configurations, or None and the reason why there are none.
+    """The graph with its engine configurations, or None and the reason.
 
     Args:
-        without: notes of cuDNN's; plans that have one cannot be built, beside those that the precision forbids.
+        without: further notes of cuDNN's that bar plans.
     """
     cudnn = load_cudnn()
     graph = _described(kernel, reads, writes, target)
@@ -262,7 +258,7 @@ def _planned(
 
 
 def _append(graph: Any, precision: Precision) -> None:
-    """Puts plans behind those that cuDNN names; where it has no such engine, it says so, and they are left out."""
+    """cuDNN raises an error if it does not have the engine; that plan is left out."""
     knobs = load_cudnn().knob_type
     named = {graph.get_plan_name_at_index(index) for index in range(graph.get_execution_plan_count())}
     for name, (engine, tile, mode) in _APPENDED.get(precision.name, {}).items():
@@ -280,15 +276,13 @@ def _built(graph: Any, index: int) -> BuiltCudnnPlan:
 
 
 def _compiles(graph: Any, index: int) -> bool:
-    """Whether building the plan compiles its kernel."""
     return load_cudnn().behavior_note.RUNTIME_COMPILATION in graph.get_behavior_notes_for_plan_at_index(index)
 
 
 def _is_barred(error: Exception) -> bool:
-    """Whether it is for its notes that cuDNN's frontend did not build a plan."""
     return "Deselecting" in str(error)
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What cuDNN raises where it cannot: one engine that fails must not end the search for another."""
+    """Exception types of cuDNN for one failed engine, which must not end the search for others."""
     return (load_cudnn().cudnnGraphNotSupportedError, RuntimeError)

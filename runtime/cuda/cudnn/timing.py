@@ -1,4 +1,4 @@
-"""Latencies of cuDNN's plans for one kernel, each alone on the GPU, taken in turn."""
+"""Times cuDNN plans of one kernel, interleaved."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from typing import Any
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes
-from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us, elapsed_us
+from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us
 
-HOPELESS = 1.3
-HOPELESS_US = 50.0
-"""A plan is not looked at again when its first run takes this factor and so much more than another's."""
+SLOW_FACTOR = 1.3
+SLOW_MARGIN_US = 50.0
+"""A plan is skipped if its first run takes this factor and margin longer than the best."""
 
 _ROUNDS = 5
 _LAUNCHES = 3
 _COPIES = 10
 _GRAPH_US = 200.0
-"""What one graph of a plan's runs should take: longer than the host takes to launch the next one, which is some
-microseconds. The graphs of all plans of a kernel have as many copies: what is between two graphs hits all alike."""
+"""Target latency of a captured graph of runs: longer than a launch. All plans have the same number of copies, so that
+gaps between graphs affect them alike."""
 
 
 @dataclass(frozen=True, eq=False)
 class CudnnPlanTimer:
-    """Times cuDNN plans of one kernel: on the first of the lanes, all on the same tensors at `addresses`.
+    """Times plans on the first lane, all on the same tensors.
 
     Attributes:
-        trying: held while a plan runs for the first time, alone or in a graph: it may be the last thing that happens.
+        trying: context for the first runs of a plan, which may end the process.
     """
 
     driver: Driver
@@ -42,19 +41,18 @@ class CudnnPlanTimer:
     trying: Callable[[CudnnPlan], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def latencies_us(self, plans: Sequence[CudnnPlan]) -> list[float]:
-        """Latency of each plan: the median over rounds, in turn with the others, each some launches of several runs.
+        """Latency of each plan: median over interleaved rounds, so that a GPU's rising clock affects all plans alike.
 
-        An idle GPU takes a while to run at its full clock; in turn, that hits all plans alike. Infinite where a plan
-        fails to run or to be captured, where its workspace does not fit, and where it is hopeless.
+        Infinite where a plan cannot run or be captured, its workspace does not fit, or its first run is far too slow.
 
         Raises:
-            DeviceLostError: nothing runs any more.
+            DeviceLostError: the GPU is lost.
         """
         workspace, nbytes = self._workspace(plans)
         try:
             return self._timed(plans, workspace, nbytes)
         finally:
-            self.driver.synchronize(self.lanes.origin)  # the workspace and the tensors may be others' from now on
+            self.driver.synchronize(self.lanes.origin)  # the workspace and the tensors are freed next
 
     def _timed(self, plans: Sequence[CudnnPlan], workspace: Memory, nbytes: int) -> list[float]:
         best_us, ready = math.inf, {}
@@ -64,17 +62,14 @@ class CudnnPlanTimer:
                 once_us = self._tried(partial(self._once_us, run))
                 best_us = min(best_us, once_us)
                 ready[index] = (run, once_us)
-        hopeless_us = HOPELESS * best_us + HOPELESS_US
+        limit_us = SLOW_FACTOR * best_us + SLOW_MARGIN_US
         copies = max(1, min(_COPIES, math.ceil(_GRAPH_US / max(best_us, 1.0))))
-        timers = {
-            index: self._repeated(run, copies) for index, (run, once_us) in ready.items() if once_us < hopeless_us
-        }
+        timers = {index: self._repeated(run, copies) for index, (run, once_us) in ready.items() if once_us < limit_us}
         rounds = [{index: self._tried(timer) for index, timer in timers.items()} for _ in range(_ROUNDS)]
         found = {index: median(each[index] for each in rounds[1:]) for index in timers}
         return [found.get(index, math.inf) for index in range(len(plans))]
 
     def _workspace(self, plans: Sequence[CudnnPlan]) -> tuple[Memory, int]:
-        """The largest workspace of a plan that the GPU has memory for."""
         for nbytes in sorted({plan.workspace_nbytes for plan in plans} - {0}, reverse=True):
             try:
                 return self.driver.allocate(nbytes), nbytes
@@ -83,15 +78,15 @@ class CudnnPlanTimer:
         return self.driver.allocate(1), 0
 
     def _once_us(self, run: _Run) -> float:
-        """One run, after another that brings what comes lazily."""
+        """The second run: the first loads lazy state."""
         with self._first_runs(run.plan):
             run(self.lanes.origin)
             self.driver.synchronize(self.lanes.origin)
-            return self._elapsed_us(run)
+            return elapsed_us(self.driver, self.lanes.origin, partial(run, self.lanes.origin))
 
     @contextmanager
     def _first_runs(self, plan: CudnnPlan) -> Iterator[None]:
-        """Tells a plan that fails alone from one with which the GPU is lost, which cuDNN calls a failure too."""
+        """Raises if the GPU is lost: cuDNN reports that like the failure of a single plan."""
         with self.trying(plan):
             try:
                 yield
@@ -100,10 +95,7 @@ class CudnnPlanTimer:
                 raise
 
     def _repeated(self, run: _Run, copies: int) -> Callable[[], float]:
-        """What measures one run, as part of a captured graph of several; infinite where it cannot be captured.
-
-        The graph is launched several times in a row, and the first launch, for which an idle GPU waits, does not count.
-        """
+        """Measures one run in a captured graph of `copies`; the first launch waits for the host and is left out."""
         origin = self.lanes.origin
 
         def launch() -> None:
@@ -112,7 +104,7 @@ class CudnnPlanTimer:
 
         try:
             with self._first_runs(run.plan):
-                run(origin)  # a stream that was made meanwhile gets its handle before the capture
+                run(origin)  # a new stream gets its handle before the capture
                 self.driver.synchronize(origin)
                 graph = self.lanes.capture(origin, launch)
                 self.driver.launch_graph(graph, origin)
@@ -121,26 +113,20 @@ class CudnnPlanTimer:
             return lambda: math.inf
 
         def measured() -> float:
-            found = elapsed_in_a_row_us(self.driver, origin, lambda: self.driver.launch_graph(graph, origin), _LAUNCHES)
+            found = elapsed_each_us(self.driver, origin, lambda: self.driver.launch_graph(graph, origin), _LAUNCHES)
             return median(found[1:]) / copies
 
         return measured
 
     def _tried(self, measured: Callable[[], float]) -> float:
-        """Infinite where it fails: that is no candidate."""
         try:
             return measured()
         except (ExecutionError, DeviceError):
             return math.inf
 
-    def _elapsed_us(self, run: Callable[[Any], None]) -> float:
-        return elapsed_us(self.driver, self.lanes.origin, partial(run, self.lanes.origin))
-
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """Gives a stream one run of a plan."""
-
     plan: CudnnPlan
     addresses: Sequence[int]
     workspace: Memory

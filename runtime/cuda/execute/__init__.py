@@ -1,1 +1,1 @@
-"""Runs a lowering on a GPU: launches, captured graphs, and arrays that callers keep on the GPU."""
+"""Runs lowered plans on a GPU."""

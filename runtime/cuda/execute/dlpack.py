@@ -1,4 +1,4 @@
-"""Runs a model on arrays that lie on its GPU, at their own addresses, and gives its outputs where they lie."""
+"""Runs a model on DLPack arrays in GPU memory, in place."""
 
 from __future__ import annotations
 
@@ -10,91 +10,74 @@ import numpy as np
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange, Taken, host_array
-from iosched.runtime.cuda.gpu.lanes import settled
-from iosched.runtime.cuda.source.elements import MOST_BYTES
-
-CALLERS = "@caller"
-"""What follows the name of an input or output in the name of the caller's buffer, where that is not the tensor's."""
+from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange, ImportedArray, host_array
+from iosched.runtime.cuda.gpu.lanes import synchronized_on_error
+from iosched.runtime.cuda.lower.network import CALLER_SUFFIX
+from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 
 
-class DeviceRuns:
-    """Runs of one model on arrays of other libraries.
-
-    An array is read where it lies. The model is captured for its address when it comes first, and stays captured for
-    the last few sets of addresses: a caller that fills the same arrays again pays nothing for that.
-    """
+class InPlaceRuns:
+    """Runs of one model on arrays of other libraries; captures of the last few sets of addresses are kept."""
 
     def __init__(self, executor: CudaExecutor, exchange: Exchange, inputs: Mapping[str, TensorSpec]) -> None:
-        """Captures nothing yet.
-
-        Args:
-            inputs: of the model, by name.
-        """
         self._executor, self._driver = executor, executor.driver
         self._exchange, self._inputs = exchange, inputs
-        self._held: list[Taken] = []
+        self._held: list[ImportedArray] = []
 
     def run(self, inputs: Mapping[str, Any], stream: int | None) -> dict[str, DeviceArray]:
         """One run; see `CudaModel.run_on_device`."""
         check_names(self._inputs, inputs)
         origin = self._executor.origin
-        theirs = None if stream is None else self._exchange.stream_of(stream)
-        held: list[Taken] = []
-        with settled(self._driver, (origin,)):
-            if theirs is not None:
-                self._wait(origin, theirs)
-            self._executor.launch_at(self._addresses(inputs, held, waits=theirs is None))
-        if theirs is None:
+        caller_stream = None if stream is None else self._exchange.stream_of(stream)
+        held: list[ImportedArray] = []
+        with synchronized_on_error(self._driver, (origin,)):
+            if caller_stream is not None:
+                self._wait(origin, caller_stream)
+            self._executor.launch_at(self._addresses(inputs, held, waits=caller_stream is None))
+        if caller_stream is None:
             self._driver.synchronize(origin)
         else:
-            self._wait(theirs, origin)
-        self._held = [] if theirs is None else held
+            self._wait(caller_stream, origin)
+        self._held = [] if caller_stream is None else held
         return self._outputs()
 
-    def _addresses(self, inputs: Mapping[str, Any], held: list[Taken], *, waits: bool) -> dict[str, int]:
-        """Of the arrays that are read where they lie, by the names of their buffers; all on the device go to `held`.
-
-        Args:
-            waits: whether the caller waits for the run.
-        """
+    def _addresses(self, inputs: Mapping[str, Any], held: list[ImportedArray], *, waits: bool) -> dict[str, int]:
         addresses: dict[str, int] = {}
         for view in self._executor.inputs:
-            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLERS)], waits=waits)
-            held += [taken] if taken is not None else []
-            if taken is not None and not taken.address % MOST_BYTES:
-                addresses[view.buffer] = taken.address
+            imported = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLER_SUFFIX)], waits=waits)
+            held += [imported] if imported is not None else []
+            if imported is not None and not imported.address % MAX_ACCESS_NBYTES:
+                addresses[view.buffer] = imported.address
         return addresses
 
-    def _placed(self, buffer: str, given: Any, *, waits: bool) -> Taken | None:
-        """An array on the device, copied to the input's buffer if kernels cannot read it there; None for the host's."""
-        name, origin = buffer.removesuffix(CALLERS), self._executor.origin
+    def _placed(self, buffer: str, array: Any, *, waits: bool) -> ImportedArray | None:
+        """Copies the array to the input buffer if kernels cannot read it in place; None for arrays in host memory."""
+        name, origin = buffer.removesuffix(CALLER_SUFFIX), self._executor.origin
         spec = self._inputs[name]
-        array = _on_host(name, given)
-        if array is not None:
-            row_major = checked(spec, array)
-            content = (
-                row_major if waits else np.array(row_major)
-            )  # pinned memory is read late: it may be refilled by then
+        on_host = host_array(name, array)
+        if on_host is not None:
+            content = checked(spec, on_host)
+            if not waits:  # pinned memory is read later, and may be refilled by then
+                content = np.array(content)
             self._driver.upload(self._executor.address_of(buffer), content, origin)
             return None
-        taken = self._taken(spec, given)
-        if taken.address % MOST_BYTES:
-            self._driver.copy(self._executor.address_of(buffer), taken.address, spec.nbytes, origin)
-        return taken
+        imported = self._import(spec, array)
+        if imported.address % MAX_ACCESS_NBYTES:
+            self._driver.copy(self._executor.address_of(buffer), imported.address, spec.nbytes, origin)
+        return imported
 
-    def _taken(self, spec: TensorSpec, given: Any) -> Taken:
-        index = given.__dlpack_device__()[1]
+    def _import(self, spec: TensorSpec, array: Any) -> ImportedArray:
+        index = array.__dlpack_device__()[1]
         if index != self._exchange.index:
-            raise UsageError(f"input {spec.name!r} is on GPU {index}, the model on GPU {self._exchange.index}")
+            raise UsageError(f"input {spec.name!r} is on GPU {index}, but the model is on GPU {self._exchange.index}")
         try:
-            taken = self._exchange.take(given, self._executor.origin)
+            imported = self._exchange.import_array(array, self._executor.origin)
         except BufferError as error:
-            raise UsageError(f"input {spec.name!r} cannot be taken where it lies: {error}") from error
-        check_form(spec, taken.dtype, taken.shape)
-        if not taken.is_contiguous:
-            raise UsageError(f"input {spec.name!r} is not contiguous: make it so first, in row-major order")
-        return taken
+            raise UsageError(f"cannot read input {spec.name!r} in place: {error}") from error
+        check_form(spec, imported.dtype, imported.shape)
+        if not imported.is_contiguous:
+            raise UsageError(f"input {spec.name!r} is not contiguous: pass a contiguous, row-major array")
+        return imported
 
     def _wait(self, later: Any, earlier: Any) -> None:
         event = self._driver.new_event()
@@ -102,31 +85,24 @@ class DeviceRuns:
         self._driver.wait(later, event)
 
     def _outputs(self) -> dict[str, DeviceArray]:
-        executor, give = self._executor, self._exchange.give
+        executor, export = self._executor, self._exchange.export_array
         return {
-            view.buffer.removesuffix(CALLERS): give(
+            view.buffer.removesuffix(CALLER_SUFFIX): export(
                 executor.address_of(view.buffer), view, executor.memory_of(view.buffer), executor.origin
             )
             for view in executor.outputs
         }
 
 
-def _on_host(name: str, given: Any) -> np.ndarray | None:
-    try:
-        return host_array(given)
-    except UsageError as error:
-        raise UsageError(f"input {name!r}: {error}") from error
-
-
-def check_names(wanted: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> None:
-    """All inputs are given, and nothing else.
+def check_names(wanted: Mapping[str, TensorSpec], inputs: Mapping[str, Any]) -> None:
+    """Checks the names of inputs.
 
     Raises:
-        UsageError: names one that is missing or too much.
+        UsageError: an input is missing or unknown.
     """
-    if missing := [name for name in wanted if name not in given]:
+    if missing := [name for name in wanted if name not in inputs]:
         raise UsageError(f"input {missing[0]!r} is missing")
-    if unknown := [name for name in given if name not in wanted]:
+    if unknown := [name for name in inputs if name not in wanted]:
         raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(wanted)}")
 
 
@@ -134,17 +110,17 @@ def checked(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
     """`array` in row-major order.
 
     Raises:
-        UsageError: its type or shape is not the input's.
+        UsageError: its type or shape is wrong.
     """
     check_form(spec, str(array.dtype), array.shape)
     return np.asarray(array, order="C")
 
 
 def check_form(spec: TensorSpec, dtype: str, shape: tuple[int, ...]) -> None:
-    """Type and shape are the input's.
+    """Checks type and shape of an input.
 
     Raises:
-        UsageError: says what was given and expected.
+        UsageError: one is wrong.
     """
     if (dtype, shape) != (spec.dtype, spec.shape):
         raise UsageError(

@@ -1,6 +1,6 @@
-"""Runs a plan for streams on a GPU: launches on one stream for each lane, events for waits, all of it in CUDA graphs.
+"""Runs a plan on a GPU: a stream for each lane, events for waits, all captured in CUDA graphs.
 
-The whole network is one captured graph, unless operators run in onnxruntime: these divide it into several.
+The network is one graph; operators in onnxruntime divide it into several.
 """
 
 from __future__ import annotations
@@ -16,35 +16,33 @@ from typing import Any
 import numpy as np
 
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPlanChooser, CudnnPlanNames
-from iosched.runtime.cuda.execute.buffers import DeviceBuffers
-from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes
+from iosched.runtime.cuda.execute.buffers import DeviceBuffers, FlushedWeights, flush_nbytes, flushed_weights
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes, settled
-from iosched.runtime.cuda.gpu.timing import between, elapsed_in_a_row_us, elapsed_us
-from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, SessionKernel, SourceKernel
+from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, recorded_events, synchronized_on_error
+from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
-from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, SessionRun, Sessions
+from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Sessions
 from iosched.runtime.order import happens_before
 from iosched.runtime.plan import Task, View
 
-ADDRESSES_KEPT = 4
-"""Sets of addresses of inputs for which a model stays captured."""
+MAX_RECAPTURES = 4
+"""Sets of input addresses for which a model stays captured."""
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """Launches with their addresses, and the graphs captured of them: one for each segment, None for onnxruntime's."""
+    """Launches with addresses, and a captured graph for each segment (None for onnxruntime's)."""
 
     launches: Mapping[tuple[int, int], Launch]
     graphs: tuple[Any, ...]
 
 
 class CudaExecutor:
-    """One lowering in the memory of one GPU, captured and ready to run.
+    """A lowering in the memory of one GPU, captured and ready to run.
 
     Attributes:
-        cudnn_plans: the cuDNN plans that it runs, each with the number of its stage.
+        cudnn_plans: the cuDNN plans with their stage numbers.
     """
 
     cudnn_plans: tuple[tuple[int, CudnnPlan], ...]
@@ -63,45 +61,45 @@ class CudaExecutor:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
 
         Args:
-            lanes: streams to run on, which other executors may share; by default its own.
-            sessions: runs operators that no kernel does; by default onnxruntime on the CPU.
-            names: the cuDNN plans to take in each stage of the lowering; by default the fastest alone.
-            model_nbytes: that a run of the model touches which the lowering is a stage of; see `cold`.
+            lanes: streams that other executors may share.
+            sessions: runs operators without a kernel; by default onnxruntime on the CPU.
+            names: cuDNN plans for each stage; by default the fastest alone.
+            model_nbytes: touched by a run of the model that this stage is of; see `buffers`.
 
         Raises:
-            DeviceError: the device has not enough memory, or onnxruntime is wanted and not installed.
+            DeviceError: the GPU is out of memory, or onnxruntime is needed and not installed.
             ExecutionError: a kernel does not compile or fails.
         """
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
         self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
-        self._displacing_nbytes = displacing_nbytes(model_nbytes, driver.l2_nbytes)
-        self._cold: dict[int, ColdWeights | None] = {}
+        self._flush_nbytes = flush_nbytes(model_nbytes, driver.l2_nbytes)
+        self._flushed: dict[int, FlushedWeights | None] = {}
         self._lanes = lanes or Lanes(driver)
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
         self._buffers = DeviceBuffers(lowering, driver, self._origin)
-        # One that is dropped while it runs, as with a caller's stream, keeps its memory until that is done. In a cycle
-        # of garbage, `__del__` may come after that of CuPy's stream, which destroys it; this keeps the stream.
-        self._settle = weakref.finalize(self, _settle, driver, self._origin)
-        self._settle.atexit = False
+        # An executor dropped during a run (on a caller's stream) must synchronize before its memory is freed. Not by
+        # `__del__`: in a garbage cycle CuPy's stream may be destroyed first.
+        self._finalizer = weakref.finalize(self, _synchronize_quietly, driver, self._origin)
+        self._finalizer.atexit = False
         self._choose, self._sessions = choose, sessions or HostSessions(driver)
         self._segments = segments(lowering)
-        self._elsewhere: dict[tuple[tuple[str, int], ...], _Ready] = {}
+        self._recaptured: dict[tuple[tuple[str, int], ...], _Ready] = {}
         self.take_cudnn_plans(names)
 
     @property
     def inputs(self) -> tuple[View, ...]:
-        """What the caller gives, one view for each input buffer."""
+        """One view for each input buffer."""
         return self._plan.inputs
 
     @property
     def outputs(self) -> tuple[View, ...]:
-        """What the caller gets, one view for each output."""
+        """One view for each output."""
         return self._plan.outputs
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to run."""
+        """Whether the plan has no tasks."""
         return not self._segments
 
     @property
@@ -111,40 +109,37 @@ class CudaExecutor:
 
     @property
     def graphs(self) -> tuple[Any, ...]:
-        """What was captured, one graph of the driver's for each stretch that onnxruntime does not run."""
+        """The captured graphs of the segments."""
         return tuple(graph for graph in self._own.graphs if graph is not None)
 
     @property
     def is_captured(self) -> bool:
-        """Whether the whole plan is one CUDA graph, with nothing run by onnxruntime."""
+        """Whether the whole plan is one CUDA graph."""
         return len(self._segments) == 1 and not self._segments[0].is_session
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """One run; outputs by the names of the plan's output buffers."""
+        """One run; outputs by buffer name."""
         self.upload(inputs)
         self.launch()
         return self.download()
 
     def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs on the GPU, inputs uploaded before."""
+        """Microseconds of each of `repeats` runs on the GPU, without copying inputs."""
         self.upload(inputs)
         return self.time_launches(repeats)
 
     def time_launches(self, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs in a row on what lies on the device.
-
-        The first finds the GPU idle, so that what the host takes for the launch counts; for the others it is ahead.
-        """
-        return tuple(elapsed_in_a_row_us(self._driver, self._origin, self.launch, repeats))
+        """Microseconds of each of `repeats` consecutive runs; only the first waits for the host."""
+        return tuple(elapsed_each_us(self._driver, self._origin, self.launch, repeats))
 
     def time_many(self, repeats: int, copies: int) -> tuple[float, ...]:
-        """Microseconds of one run, from `repeats` launches of a graph that holds `copies` runs one after another.
+        """Microseconds of one run, from `repeats` launches of a graph of `copies` runs.
 
-        A stage takes about as long as the launch of a graph; a graph of many shows the stage alone. Its weights are
-        where a run of the whole model finds them: see `cold`.
+        A launch takes about as long as a stage; a graph of many runs hides it. Weights are in L2 only if they are in
+        the whole model; see `buffers`.
 
         Raises:
-            DeviceError: the device has not enough memory.
+            DeviceError: the GPU is out of memory.
             ValueError: the plan `is_empty` or is not `is_captured`.
         """
         if copies not in self._many:
@@ -152,84 +147,84 @@ class CudaExecutor:
         return self._many[copies](repeats)
 
     def repeated(self, copies: int) -> Callable[[int], tuple[float, ...]]:
-        """`time_many` of that many copies, with the cuDNN plans of now, whatever is taken later.
+        """`time_many` with `copies` and the current cuDNN plans, even if other plans are taken later.
 
         Raises:
-            DeviceError: the device has not enough memory.
+            DeviceError: the GPU is out of memory.
             ValueError: the plan `is_empty` or is not `is_captured`.
         """
         if self.is_empty or not self.is_captured:
-            raise ValueError("there is nothing, or what runs in onnxruntime, which cannot be captured")
-        if copies not in self._cold:
-            self._cold[copies] = self._cold_weights(copies)
-        cold, own = self._cold[copies], self._own
+            raise ValueError("the plan is empty, or runs operators in onnxruntime, which CUDA graphs cannot capture")
+        if copies not in self._flushed:
+            self._flushed[copies] = self._flushed_weights(copies)
+        flushed, own = self._flushed[copies], self._own
         runs, before = [own.launches] * copies, None
-        if cold is not None:
-            in_turn = [self._launches_at({**self._buffers.addresses, **place}) for place in cold.places]
-            runs = [*islice(cycle(in_turn), copies)]
-            before = partial(_displaced, self._driver, self._origin, cold, own.graphs[0])
+        if flushed is not None:
+            rotation = [self._launches_at({**self._buffers.addresses, **place}) for place in flushed.addresses]
+            runs = [*islice(cycle(rotation), copies)]
+            before = partial(_flush_cache, self._driver, self._origin, flushed, own.graphs[0])
         graph = self._captured(self._segments[0].tasks, runs)
-        # Kept here, so it must not refer to this.
+        # No reference to self: it is cached in self.
         return partial(_timed, self._driver, self._origin, graph, copies, before)
 
-    def _cold_weights(self, runs: int) -> ColdWeights | None:
-        if not self._displacing_nbytes:
+    def _flushed_weights(self, runs: int) -> FlushedWeights | None:
+        if not self._flush_nbytes:
             return None
-        addresses, nbytes = self._buffers.addresses, self._displacing_nbytes
-        return cold_weights(self._plan, addresses, nbytes, runs, self._driver, self._origin)
+        addresses, nbytes = self._buffers.addresses, self._flush_nbytes
+        return flushed_weights(self._plan, addresses, nbytes, runs, self._driver, self._origin)
 
     def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Copies inputs to the device."""
+        """Copies inputs to the GPU."""
         self._buffers.upload(inputs, self._origin)
 
     def download(self) -> dict[str, np.ndarray]:
-        """Copies outputs from the device; outputs lie row-major."""
+        """Copies row-major outputs from the GPU."""
         return self._buffers.download(self._origin)
 
     def launch(self) -> None:
-        """One run on what lies on the device; may return before it is done."""
+        """Enqueues one run on the current inputs."""
         self._launch(self._own)
 
     def launch_at(self, addresses: Mapping[str, int]) -> None:
-        """One run on inputs that lie elsewhere on the device: multiples of 16 bytes, by the names of their buffers.
+        """Enqueues one run on inputs at other addresses (multiples of 16 bytes), by buffer name.
 
-        The plan is captured again unless one of the last few runs was on the same addresses.
+        The plan is captured again unless one of the last few runs had the same addresses.
         """
         self._launch(self._ready_at(tuple(sorted(addresses.items()))) if addresses else self._own)
 
     @property
     def driver(self) -> Driver:
-        """The driver of the GPU that the plan runs on."""
+        """The GPU's driver."""
         return self._driver
 
     @property
     def origin(self) -> Any:
-        """The stream that runs are enqueued on: what it is given later comes after them."""
+        """The stream that runs are enqueued on."""
         return self._origin
 
     def address_of(self, buffer: str) -> int:
-        """The address of an input or output buffer."""
+        """Address of an input or output buffer."""
         return self._buffers.addresses[buffer]
 
     def memory_of(self, buffer: str) -> Memory:
-        """The memory of an input or output buffer; the buffer lives as long as somebody refers to it."""
+        """Memory of an input or output buffer; a reference keeps the buffer alive."""
         return self._buffers.memory_of(buffer)
 
     @property
-    def homes(self) -> Mapping[str, Home]:
-        """Where onnxruntime runs the operators that no kernel does, by name."""
+    def session_devices(self) -> Mapping[str, SessionDevice]:
+        """Where onnxruntime runs the operators without a kernel, by name."""
         pairs = [segment.tasks[0] for segment in self._segments if segment.is_session]
         runs = [(self._task(*pair).name, self._own.launches[pair]) for pair in pairs]
-        return {name: run.home for name, run in runs if isinstance(run, SessionRun)}
+        return {name: run.runs_on for name, run in runs if isinstance(run, SessionRun)}
 
     def time_sessions(self) -> tuple[float, float]:
-        """Microseconds of one run on what lies on the device: in onnxruntime, and in all."""
+        """Microseconds of one run: in onnxruntime, and in total."""
         spent: list[tuple[Any, Any]] = []
 
         def launch() -> None:
             for segment, graph in zip(self._segments, self._own.graphs, strict=True):
                 launching = partial(self._launch_segment, self._own, segment, graph)
-                events = between(self._driver, self._origin, launching)
+                events = recorded_events(self._driver, self._origin, launching)
                 if segment.is_session:
                     spent.append(events)
 
@@ -247,38 +242,38 @@ class CudaExecutor:
             self._driver.launch_graph(graph, self._origin)
 
     def close(self) -> None:
-        """Gives the memory and the graphs back, once nothing runs; arrays given out are invalid."""
+        """Frees memory and graphs after the last run; exported arrays become invalid."""
         self._driver.synchronize(self._origin)
-        self._settle.detach()
+        self._finalizer.detach()
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
-        self._many, self._cold = {}, {}
-        self._elsewhere.clear()
+        self._many, self._flushed = {}, {}
+        self._recaptured.clear()
         self._buffers.close()
 
     def poison(self) -> None:
-        """Fills arena and outputs with bytes that are no number, so that what a run does not write is seen."""
+        """Fills arena and outputs with NaN, so that missing writes are visible."""
         self._buffers.poison(self._origin)
 
     def _workspace(self, lane: int, nbytes: int) -> int:
         return self._buffers.keep(self._lanes.workspace(lane, nbytes))
 
     def take_cudnn_plans(self, names: Sequence[CudnnPlanNames]) -> None:
-        """From now on runs with these cuDNN plans, given for each stage, and with the fastest alone for all other keys.
+        """Switches to these cuDNN plans for each stage, and to the fastest alone for other keys.
 
         Raises:
-            DeviceError: the device has not enough memory.
+            DeviceError: the GPU is out of memory.
             ExecutionError: a kernel does not compile or fails.
         """
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
-        with settled(self._driver, {*self._streams, self._origin}):
+        with synchronized_on_error(self._driver, {*self._streams, self._origin}):
             cudnn_plans = self._chosen(names)
             self._prepared = self._prepare(cudnn_plans)
             launches = self._launches_at(self._buffers.addresses)
             self._warm_up(launches)
             self._own = self._ready(launches)
         self._many.clear()
-        self._elsewhere.clear()
+        self._recaptured.clear()
         self.cudnn_plans = tuple((self._task(*pair).stage, plan) for pair, plan in cudnn_plans.items())
 
     def _chosen(self, names: Sequence[CudnnPlanNames]) -> dict[tuple[int, int], CudnnPlan]:
@@ -292,7 +287,7 @@ class CudaExecutor:
         return found
 
     def _prepare(self, cudnn_plans: Mapping[tuple[int, int], CudnnPlan]) -> dict[tuple[int, int], Prepared]:
-        """What each task gives its lane's stream. Plans of one lane run one after another and share a workspace."""
+        """Plans of one lane run one after another and share a workspace."""
         workspaces = [0] * len(self._plan.lanes)
         for (lane, _), plan in cudnn_plans.items():
             workspaces[lane] = max(workspaces[lane], plan.workspace_nbytes)
@@ -317,21 +312,18 @@ class CudaExecutor:
         return _Ready(launches, tuple(graphs))
 
     def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
-        """For inputs at these addresses; kept for the last few. No `lru_cache` of a method: that would be a cycle."""
-        ready = self._elsewhere.pop(addresses, None)
+        """Not an `lru_cache`: on a method that would be a reference cycle."""
+        ready = self._recaptured.pop(addresses, None)
         if ready is None:
             self._driver.synchronize(self._origin)
             ready = self._ready(self._launches_at({**self._buffers.addresses, **dict(addresses)}))
-        self._elsewhere[addresses] = ready
-        if len(self._elsewhere) > ADDRESSES_KEPT:
-            del self._elsewhere[next(iter(self._elsewhere))]
+        self._recaptured[addresses] = ready
+        if len(self._recaptured) > MAX_RECAPTURES:
+            del self._recaptured[next(iter(self._recaptured))]
         return ready
 
     def _warm_up(self, launches: Mapping[tuple[int, int], Launch]) -> None:
-        """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
-
-        That is code of kernels, and cuDNN's handle of the stream.
-        """
+        """Runs every task once on its stream: kernel code and cuDNN handles cannot be loaded during a capture."""
         for segment in self._segments:
             for lane, step in segment.tasks:
                 stream = self._origin if segment.is_session else self._streams[lane]
@@ -339,8 +331,6 @@ class CudaExecutor:
                 self._driver.synchronize(stream)
 
     def _captured(self, tasks: Sequence[tuple[int, int]], runs: Sequence[Mapping[tuple[int, int], Launch]]) -> Any:
-        """A graph of several runs of `tasks`, one after another, each by launches of its own."""
-
         def launch() -> None:
             for launches in runs:
                 self._fork_and_join(tasks, launches)
@@ -378,39 +368,38 @@ class CudaExecutor:
 def _timed(
     driver: Driver, stream: Any, graph: Any, copies: int, before: Callable[[], None] | None, repeats: int
 ) -> tuple[float, ...]:
-    """Microseconds of one of the `copies` runs in `graph`, from each of `repeats` launches, with `before` untimed."""
-    found = elapsed_in_a_row_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats, before)
+    found = elapsed_each_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats, before)
     return tuple(latency / copies for latency in found)
 
 
-def _settle(driver: Driver, stream: Any) -> None:
-    with suppress(Exception):  # nobody is there to whom it could be told
+def _synchronize_quietly(driver: Driver, stream: Any) -> None:
+    with suppress(Exception):  # finalizers cannot report errors
         driver.synchronize(stream)
 
 
-def _displaced(driver: Driver, stream: Any, cold: ColdWeights, graph: Any) -> None:
-    """Copies of weights are in L2 no more, and what the runs in `graph` read and write beside weights is."""
-    cold.displace(stream)
+def _flush_cache(driver: Driver, stream: Any, flushed: FlushedWeights, graph: Any) -> None:
+    """Flushes the weight copies from L2, then runs `graph` once to bring inputs back."""
+    flushed.flush(stream)
     driver.launch_graph(graph, stream)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Tasks between two of onnxruntime's: `(lane, step)` in an order that all waits allow; or one of onnxruntime's."""
+    """A sequence of tasks `(lane, step)` that is captured together, or one task of onnxruntime."""
 
     tasks: tuple[tuple[int, int], ...]
     is_session: bool
 
 
 def segments(lowering: Lowering) -> list[Segment]:
-    """The tasks in an order that all waits allow, cut before and after those of onnxruntime."""
+    """The tasks in an order that satisfies all waits, cut before and after those of onnxruntime."""
     order = happens_before(lowering.plan.lanes)
     place = [(lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step in range(len(tasks))]
     pairs = [place[number] for number in order.sequence]
     found: list[Segment] = []
     current: list[tuple[int, int]] = []
     for pair in pairs:
-        if not _runs_in_session(lowering.kernels, lowering.plan.lanes[pair[0]][pair[1]]):
+        if not isinstance(lowering.kernels[lowering.plan.lanes[pair[0]][pair[1]].kernel], SessionKernel):
             current.append(pair)
             continue
         if current:
@@ -418,7 +407,3 @@ def segments(lowering: Lowering) -> list[Segment]:
         found.append(Segment((pair,), is_session=True))
         current = []
     return [*found, *([Segment(tuple(current), is_session=False)] if current else [])]
-
-
-def _runs_in_session(kernels: Sequence[Kernel], task: Task) -> bool:
-    return isinstance(kernels[task.kernel], SessionKernel)

@@ -1,4 +1,4 @@
-"""Launches of tasks on streams, prepared once for all but the addresses: inputs of later runs may lie elsewhere."""
+"""Launches of tasks, prepared once for any addresses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from iosched.runtime.cuda.onnxruntime.sessions import Sessions, Tensor
 from iosched.runtime.plan import Task, View
 
 Launch = Callable[[Any], None]
-"""Enqueues the work of a task on a stream."""
+"""Enqueues a task on a stream."""
 
 Prepared = Callable[[Mapping[str, int]], Launch]
-"""The launch of a task, given the addresses of buffers by name."""
+"""A task's launch, from the addresses of buffers."""
 
 
 def source_calls(lowering: Lowering) -> Iterator[CudaCall]:
-    """The calls of our own kernels in a plan, whose sources will be compiled."""
+    """Calls of the CUDA C++ kernels in a plan."""
     for task in lowering.plan.tasks:
         kernel = lowering.kernels[task.kernel]
         if isinstance(kernel, SourceKernel):
@@ -28,7 +28,7 @@ def source_calls(lowering: Lowering) -> Iterator[CudaCall]:
 
 
 def cudnn_launch(plan: CudnnPlan, task: Task, workspace: int) -> Prepared:
-    """A plan of cuDNN, with a workspace of the lane."""
+    """Launch of a cuDNN plan with the lane's workspace."""
 
     def prepared(base: Mapping[str, int]) -> Launch:
         addresses = [_address(base, view) for view in (*task.reads, *task.writes)]
@@ -38,7 +38,7 @@ def cudnn_launch(plan: CudnnPlan, task: Task, workspace: int) -> Prepared:
 
 
 def source_launch(kernel: SourceKernel, task: Task, driver: Driver) -> Prepared:
-    """A kernel of our own, compiled and loaded."""
+    """Launch of a CUDA C++ kernel, compiled and loaded."""
     call = kernel.call(task.reads, task.writes)
     function = driver.load(call)
     views = (*task.reads, *task.writes)
@@ -53,7 +53,7 @@ def source_launch(kernel: SourceKernel, task: Task, driver: Driver) -> Prepared:
 
 
 def session_launch(kernel: SessionKernel, task: Task, sessions: Sessions, stream: Any) -> Prepared:
-    """A task of onnxruntime, in the order of `stream`."""
+    """Run of a task in onnxruntime, ordered on `stream`."""
 
     def prepared(base: Mapping[str, int]) -> Launch:
         reads, writes = ([Tensor(_address(base, view), view) for view in views] for views in (task.reads, task.writes))

@@ -1,1 +1,1 @@
-"""One GPU through CuPy: memory, streams, events and captures, arrays of other libraries, and what fails."""
+"""A GPU through CuPy: memory, streams, events, captures, arrays of other libraries, errors."""

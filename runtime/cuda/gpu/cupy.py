@@ -1,4 +1,4 @@
-"""CUDA through CuPy: what `driver.Driver` asks for, and what CUDA says of a GPU."""
+"""CUDA through CuPy: a `Driver`, and the GPU's properties."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ import numpy as np
 from iosched.models.errors import DeviceError
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cuda.gpu.driver import Memory, Number
-from iosched.runtime.cuda.gpu.failures import how_to_install, keep_if_lost, meaning, no_gpu
-from iosched.runtime.cuda.kernel import CudaCall
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.gpu.failures import how_to_install, kept_if_lost, no_gpu_error, translated
+from iosched.runtime.cuda.kernel import CudaCall, Gpu
 
 P = ParamSpec("P")
 
@@ -34,27 +33,24 @@ Method = Callable[Concatenate["CupyDriver", P], R]
 
 
 def _with_our_errors(method: Method[P, R]) -> Method[P, R]:
-    """Makes errors of ours of what CuPy raises."""
-
     @wraps(method)
     def call(self: CupyDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
         except self.failures as error:
-            raise keep_if_lost(meaning(error)) from error
+            raise kept_if_lost(translated(error)) from error
 
     return call
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What CUDA says of a GPU.
+    """Properties of a GPU.
 
     Attributes:
-        gpu: what kernels depend on.
-        l2_nbytes: what its last cache holds.
-        pci_bus_id: where it sits; CUDA's numbers of GPUs are not those of other tools.
-        versions: of what changes latencies.
+        gpu: the properties that kernels depend on.
+        pci_bus_id: identifies the GPU; CUDA numbers GPUs differently from other tools.
+        versions: of libraries that change latencies.
     """
 
     name: str
@@ -65,13 +61,13 @@ class GpuFacts:
 
 
 def _find_cache() -> None:
-    """Gives CuPy a folder for compiled kernels where its own cannot be written, which it makes when it is imported."""
+    """Gives CuPy, which creates its kernel cache on import, a temporary one if its own is not writable."""
     try:
         folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return
-    except (OSError, RuntimeError):  # there may be no home at all
+    except (OSError, RuntimeError):  # there may be no home folder
         pass
     os.environ["CUPY_CACHE_DIR"] = found = mkdtemp(prefix="cupy-kernels-")
     atexit.register(rmtree, found, ignore_errors=True)
@@ -80,23 +76,23 @@ def _find_cache() -> None:
 class CupyDriver:
     """The `Driver` of a GPU, through CuPy.
 
-    Every method may raise these errors beside those that `Driver` names.
+    All methods may raise these errors in addition to those of `Driver`.
 
     Attributes:
         index: CUDA's number of the GPU.
         count: GPUs that CUDA sees.
 
     Raises:
-        ExecutionError: something failed on the GPU.
-        DeviceLostError: nothing runs on the GPU any more.
-        DeviceError: the GPU has no memory left, or a library is missing.
+        ExecutionError: the GPU failed.
+        DeviceLostError: the GPU is lost.
+        DeviceError: the GPU is out of memory, or a library is missing.
     """
 
     def __init__(self, index: int = 0) -> None:
         """Makes GPU `index` the current one.
 
         Raises:
-            DeviceError: CuPy is not installed, or there is no such GPU; says what to do.
+            DeviceError: CuPy is not installed, or there is no such GPU.
         """
         _find_cache()
         try:
@@ -104,12 +100,12 @@ class CupyDriver:
         except ImportError as error:
             raise DeviceError(f"CuPy is not installed; {how_to_install(index)}") from error
         except OSError as error:
-            raise DeviceError(f"CuPy cannot be loaded: {error}") from error
+            raise DeviceError(f"cannot load CuPy: {error}") from error
         self._cupy = cupy
         self.failures: tuple[type[Exception], ...] = (
-            RuntimeError,  # those of CUDA's runtime, driver and NVRTC, and libraries that are not found
+            RuntimeError,  # CUDA runtime, driver, NVRTC, and missing libraries
             ImportError,
-            OSError,  # compiled kernels cannot be kept: the disk is full, say
+            OSError,  # the kernel cache cannot be written
             cupy.cuda.memory.OutOfMemoryError,
             cupy.cuda.compiler.CompileException,
         )
@@ -117,9 +113,9 @@ class CupyDriver:
         try:
             self.count = int(runtime.getDeviceCount())
         except RuntimeError as error:
-            raise no_gpu(error, runtime.driverGetVersion(), runtime.runtimeGetVersion()) from error
+            raise no_gpu_error(error, runtime.driverGetVersion(), runtime.runtimeGetVersion()) from error
         if index >= self.count:
-            raise DeviceError(f"there is no GPU {index}; this machine has {self.count}. See `iosched devices`.")
+            raise DeviceError(f"there is no GPU {index}: this machine has {self.count}; see `iosched devices`")
         self.index = index
         self._functions: dict[tuple[str, str], Any] = {}
         self._use()
@@ -130,7 +126,7 @@ class CupyDriver:
 
     @_with_our_errors
     def facts(self, index: int | None = None) -> GpuFacts:
-        """What CUDA says of a GPU; of this one by default."""
+        """Properties of a GPU; by default of this one."""
         index = self.index if index is None else index
         runtime = self._cupy.cuda.runtime
         properties = runtime.getDeviceProperties(index)
@@ -161,7 +157,7 @@ class CupyDriver:
         try:
             found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
         except self._cupy.cuda.memory.OutOfMemoryError:
-            gc.collect()  # memory that nobody uses any more may be kept by objects that refer to each other
+            gc.collect()  # reference cycles may keep memory alive
             found = self._cupy.cuda.alloc(max(nbytes, 1))
         return found
 
@@ -231,14 +227,14 @@ class CupyDriver:
         return self._functions[key]
 
     def prepare(self, calls: Iterable[CudaCall]) -> None:
-        """See `Driver`. NVRTC works without Python's lock."""
+        """See `Driver`. NVRTC releases the GIL."""
         missing = {key: call for call in calls if (key := (call.source, call.entry)) not in self._functions}
         with ThreadPoolExecutor(cpu_count()) as threads:
             found = dict(zip(missing, threads.map(self._compiled_or_none, missing.values()), strict=True))
         self._functions |= {key: function for key, function in found.items() if function is not None}
 
     def _compiled_or_none(self, call: CudaCall) -> Any:
-        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # each thread has a current GPU of its own
+        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # the current GPU is per thread
             return self._compiled(call)
         return None
 

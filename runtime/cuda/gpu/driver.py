@@ -1,7 +1,6 @@
-"""What the executor asks of a GPU.
+"""The interface to a GPU's memory, streams, events and graphs.
 
-Everything that the executor does goes through this protocol, so that its launches, events and captures are tested
-without a GPU. `cupy.CupyDriver` is the driver of a real one.
+`cupy.CupyDriver` implements it on hardware; tests run the executor on a host implementation.
 """
 
 from __future__ import annotations
@@ -11,21 +10,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from iosched.runtime.cuda.kernel import CudaCall
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.kernel import CudaCall, Gpu
 
 Number = int | np.generic
 
 
 class Memory(Protocol):
-    """Bytes on the device, given back when nothing refers to them any more.
+    """Device memory, freed with its last reference.
 
-    They may be others' at once: what streams were given before has to be done with them by then.
+    It may be reused at once, so streams must have finished with it by then.
     """
 
     @property
     def ptr(self) -> int:
-        """The address of the first byte."""
+        """Address of the first byte."""
         ...
 
 
@@ -34,71 +32,71 @@ class Driver(Protocol):
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU, as far as kernels depend on it."""
+        """Properties that kernels depend on."""
         ...
 
     @property
     def l2_nbytes(self) -> int:
-        """What its last cache holds, which all multiprocessors share; 0 where that is not known."""
+        """Size of the L2 cache; 0 if unknown."""
         ...
 
     def allocate(self, nbytes: int) -> Memory:
-        """Memory of `nbytes` bytes that begins at a multiple of 256.
+        """Memory aligned to 256 bytes.
 
         Raises:
-            DeviceError: the device has not that much memory left.
+            DeviceError: the GPU is out of memory.
         """
         ...
 
     def upload(self, address: int, content: np.ndarray, stream: Any) -> None:
-        """Copies the bytes of a C-contiguous array to the device, in the order of the stream.
+        """Copies a C-contiguous array to the GPU in stream order.
 
-        Ordinary memory may be filled with something else when it returns, pinned memory when the stream has come to it.
+        Ordinary memory may be reused on return, pinned memory only after the copy.
         """
         ...
 
     def download(self, address: int, content: np.ndarray, stream: Any) -> None:
-        """Fills a C-contiguous array with bytes of the device, and waits until that is done."""
+        """Fills a C-contiguous array from the GPU and synchronizes."""
         ...
 
     def fill(self, address: int, value: int, nbytes: int, stream: Any) -> None:
-        """Sets `nbytes` bytes from `address` on to `value`, in the order of the stream."""
+        """Sets bytes to `value` in stream order."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
-        """Copies bytes from one place on the device to another, in the order of the stream."""
+        """Copies bytes on the GPU in stream order."""
         ...
 
     def new_stream(self) -> Any:
-        """A stream that does not wait for the default one."""
+        """A stream that does not synchronize with the default stream."""
         ...
 
     def new_event(self, *, timing: bool = False) -> Any:
-        """An event that streams can record and wait for; with `timing`, the time between two can be asked for."""
+        """An event; with `timing`, the time between two events can be measured."""
         ...
 
     def record(self, event: Any, stream: Any) -> None:
-        """The event is reached when all that the stream was given before is done."""
+        """Records the event after the stream's current work."""
         ...
 
     def wait(self, stream: Any, event: Any) -> None:
-        """What the stream is given from now on waits for the event."""
+        """Makes later work of the stream wait for the event."""
         ...
 
     def elapsed_us(self, start: Any, end: Any) -> float:
-        """Microseconds between two events with timing; waits for the later one."""
+        """Microseconds between two timing events; waits for the later one."""
         ...
 
     def synchronize(self, stream: Any) -> None:
-        """Waits until the stream is done.
+        """Waits for the stream.
 
         Raises:
-            ExecutionError: a launch failed, or the GPU was lost.
+            ExecutionError: a launch failed.
         """
         ...
 
     def load(self, call: CudaCall) -> Any:
-        """The compiled function of a call; calls of one source and entry share it.
+        """The compiled function; calls with the same source and entry share it.
 
         Raises:
             ExecutionError: the source does not compile.
@@ -106,21 +104,21 @@ class Driver(Protocol):
         ...
 
     def prepare(self, calls: Iterable[CudaCall]) -> None:
-        """Compiles these calls side by side, so that `load` finds them; of errors, `load` alone speaks."""
+        """Compiles calls in parallel for `load`, which raises their errors."""
         ...
 
     def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:
-        """Enqueues a function that `load` gave on the stream, with the grid and block of `call`."""
+        """Enqueues a loaded function with the grid and block of `call`."""
         ...
 
     def begin_capture(self, stream: Any) -> None:
-        """From now on, what the stream and those that wait for it are given is not run but captured."""
+        """Starts capturing work of the stream, and of streams that wait for it, instead of running it."""
         ...
 
     def end_capture(self, stream: Any) -> Any:
-        """Ends the capture; the result is the graph of all that was captured."""
+        """Ends the capture and returns the graph."""
         ...
 
     def launch_graph(self, graph: Any, stream: Any) -> None:
-        """Enqueues a captured graph on the stream."""
+        """Enqueues a captured graph."""
         ...

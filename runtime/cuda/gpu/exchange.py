@@ -1,4 +1,4 @@
-"""Arrays of other libraries on the same GPU, by DLPack: https://data-apis.org/array-api/latest/design_topics/data_interchange.html."""
+"""DLPack arrays: https://data-apis.org/array-api/latest/design_topics/data_interchange.html."""
 
 from __future__ import annotations
 
@@ -12,40 +12,39 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from iosched.models.errors import UsageError
-from iosched.runtime.cuda.gpu.failures import first_line, keep_if_lost, meaning
+from iosched.runtime.cuda.gpu.failures import first_line, kept_if_lost, translated
 from iosched.runtime.plan import View
 
 DEVICE = frozenset({2, 13})
-"""DLPack's kinds of memory of a CUDA GPU: its own, and managed."""
+"""DLPack device types of CUDA: device and managed memory."""
 
 HOST = frozenset({1, 3})
-"""DLPack's kinds of memory of the host: ordinary, and pinned."""
+"""DLPack device types of the host: ordinary and pinned memory."""
 
 
 @runtime_checkable
 class SupportsDLPack(Protocol):
-    """An array of any library that knows DLPack."""
+    """An array with DLPack support."""
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
-        """A capsule; what `stream` is given from now on comes after what makes the array."""
+        """A capsule; later work of `stream` waits for the array."""
         ...
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Kind of memory and index of the device."""
+        """Device type and number."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """An output where it lies on the GPU; every library that knows DLPack takes it: `torch.from_dlpack(array)`.
+    """A row-major output in GPU memory for any DLPack library: `torch.from_dlpack(array)`.
 
-    It is row-major. The next run of the model overwrites it.
+    The next run of the model overwrites it.
 
     Attributes:
-        shape: its extents.
-        dtype: numpy's name of its type.
-        device: as `__dlpack_device__` gives it.
-        export: makes a capsule.
+        dtype: numpy's name.
+        device: DLPack's device type and number.
+        export: creates a capsule.
     """
 
     shape: tuple[int, ...]
@@ -54,22 +53,20 @@ class DeviceArray:
     export: Callable[..., Any]
 
     def __dlpack__(self, **how: Any) -> Any:
-        """See `SupportsDLPack`."""
         return self.export(**how)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """See `SupportsDLPack`."""
         return self.device
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """An array of the caller where it lies on the GPU.
+class ImportedArray:
+    """A caller's array in GPU memory.
 
     Attributes:
-        dtype: numpy's name of its type.
-        is_contiguous: whether it is row-major without gaps.
-        owner: keeps its memory.
+        dtype: numpy's name.
+        is_contiguous: row-major without gaps.
+        owner: keeps the memory alive.
     """
 
     address: int
@@ -80,34 +77,32 @@ class Taken:
 
 
 class Exchange(Protocol):
-    """Takes and gives arrays on one GPU. Streams are the driver's."""
+    """Imports and exports arrays on one GPU. Streams are the driver's."""
 
     @property
     def index(self) -> int:
         """CUDA's number of the GPU."""
         ...
 
-    def take(self, given: SupportsDLPack, stream: Any) -> Taken:
-        """An array on this GPU; `stream` comes after what makes it.
+    def import_array(self, array: SupportsDLPack, stream: Any) -> ImportedArray:
+        """Imports an array on this GPU; `stream` waits for it.
 
         Raises:
-            BufferError: its library does not give it, or its type is not known.
+            BufferError: its library refuses, or the type is unknown.
         """
         ...
 
-    def give(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
-        """The array that `stream` writes at `address`; who takes it waits for what the stream was given by then."""
+    def export_array(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
+        """Exports the array that `stream` writes at `address`; consumers wait for the stream's current work."""
         ...
 
     def stream_of(self, handle: int) -> Any:
-        """The stream of that handle, which another library made."""
+        """The stream with a handle of another library."""
         ...
 
 
 @dataclass(frozen=True)
 class _Handle:
-    """What CUDA's libraries in Python take for a stream."""
-
     handle: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -115,33 +110,32 @@ class _Handle:
 
 
 @dataclass(frozen=True)
-class _GivenTo:
-    """An array whose library is told which stream reads it.
+class _OnStream:
+    """An array that is read on `stream`.
 
-    CuPy asks for the stream that is current. Made so, it would be that of arrays which CuPy itself gives, too, and
-    nothing would wait for the stream of the caller.
+    CuPy passes its current stream. That would also be the stream of arrays that CuPy itself exports, and nothing
+    would wait for the caller's stream.
     """
 
-    given: SupportsDLPack
+    array: SupportsDLPack
     stream: int
 
     def __dlpack__(self, **how: Any) -> Any:
-        return self.given.__dlpack__(**{**how, "stream": self.stream})
+        return self.array.__dlpack__(**{**how, "stream": self.stream})
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.given.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
 
 class CupyExchange:
-    """DLPack through CuPy, which reads and writes the capsules. Beside what `Exchange` says, everything may raise
+    """DLPack through CuPy. Methods also raise:
 
     Raises:
-        ExecutionError: something failed on the GPU.
-        DeviceLostError: nothing runs on the GPU any more.
+        ExecutionError: the GPU failed.
+        DeviceLostError: the GPU is lost.
     """
 
     def __init__(self, index: int) -> None:
-        """The exchange with GPU `index`."""
         self.index = index
 
     @cached_property
@@ -150,24 +144,24 @@ class CupyExchange:
 
         return cupy  # type: ignore[no-any-return]
 
-    def take(self, given: SupportsDLPack, stream: Any) -> Taken:
+    def import_array(self, array: SupportsDLPack, stream: Any) -> ImportedArray:
         """See `Exchange`."""
         try:
-            with self._told():
-                array = self._cupy.from_dlpack(_GivenTo(given, int(stream.ptr)))
+            with self._cuda_errors():
+                own = self._cupy.from_dlpack(_OnStream(array, int(stream.ptr)))
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise BufferError(first_line(error)) from error
-        address, dtype = int(array.data.ptr), str(array.dtype)
-        return Taken(address, tuple(array.shape), dtype, bool(array.flags.c_contiguous), array)
+        address, dtype = int(own.data.ptr), str(own.dtype)
+        return ImportedArray(address, tuple(own.shape), dtype, bool(own.flags.c_contiguous), own)
 
-    def give(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
+    def export_array(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
         """See `Exchange`."""
         cuda, shape = self._cupy.cuda, view.shape or ()
         memory = cuda.UnownedMemory(address, view.nbytes, owner, self.index)
         array = self._cupy.ndarray(shape, np.dtype(view.dtype), cuda.MemoryPointer(memory, 0))
 
         def export(**how: Any) -> Any:
-            with self._told(), stream:
+            with self._cuda_errors(), stream:
                 return array.__dlpack__(**how)
 
         return DeviceArray(shape, view.dtype, (2, self.index), export)
@@ -180,27 +174,29 @@ class CupyExchange:
         return self._cupy.cuda.ExternalStream(handle)  # before CuPy 14.2
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _cuda_errors(self) -> Iterator[None]:
         try:
             yield
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            raise keep_if_lost(meaning(error)) from error
+            raise kept_if_lost(translated(error)) from error
 
 
-def host_array(given: Any) -> np.ndarray | None:
-    """`given` as an array of numpy where it lies on the host; None where it lies on a GPU.
+def host_array(name: str, array: Any) -> np.ndarray | None:
+    """Input `name` as a numpy array if it is in host memory; None if it is on a GPU.
 
     Raises:
-        UsageError: it is on a device that is neither, or its library does not give it.
+        UsageError: it is on another device, or its library refuses.
     """
-    if isinstance(given, np.ndarray) or not isinstance(given, SupportsDLPack):
-        return np.asarray(given)
-    kind, index = given.__dlpack_device__()
+    if isinstance(array, np.ndarray) or not isinstance(array, SupportsDLPack):
+        return np.asarray(array)
+    kind, index = array.__dlpack_device__()
     if kind in DEVICE:
         return None
     if kind in HOST:
         try:
-            return np.from_dlpack(given)
+            return np.from_dlpack(array)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise UsageError(f"it cannot be taken where it lies: {first_line(error)}") from error
-    raise UsageError(f"it lies on a device of DLPack's kind {kind} ({index}): neither the host nor a CUDA GPU")
+            raise UsageError(f"cannot read input {name!r} in place: {first_line(error)}") from error
+    raise UsageError(
+        f"input {name!r} is on a device of DLPack type {kind} ({index}): pass an array in host or CUDA memory"
+    )

@@ -1,7 +1,11 @@
-"""The extras of this package that bring a CUDA: which of them runs on which GPU under which driver."""
+"""NVIDIA's driver on this machine, and which extra of this package runs on it.
+
+The driver's own library answers, so no package is needed.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,14 +14,14 @@ from iosched.runtime.missing_dependencies import way_to_install
 
 @dataclass(frozen=True)
 class Extra:
-    """The packages of one CUDA, as `pip install '.[NAME]'` in a clone brings them.
+    """The packages of one CUDA version: `pip install '.[NAME]'` in a clone.
 
     Attributes:
-        cuda: major version of CUDA.
-        least_capability: of the GPUs that its compiler and cuDNN have code for, times ten.
-        least_driver: version of NVIDIA's driver for Linux with which that CUDA begins, of any minor version (CUDA's
-            "Minor Version Compatibility", and cuDNN's support matrix).
-        packages: those without which models do not run, or only slowly.
+        cuda: CUDA's major version.
+        least_capability: oldest GPU of its compiler and cuDNN, times ten.
+        least_driver: oldest NVIDIA driver for Linux with any minor version of that CUDA (CUDA's "Minor Version
+            Compatibility" and cuDNN's support matrix).
+        packages: needed to run models, or to run them fast.
     """
 
     name: str
@@ -28,16 +32,16 @@ class Extra:
 
     @property
     def install(self) -> str:
-        """The clause that tells people how to install it."""
+        """Clause: how to install it."""
         return way_to_install(self.name)
 
     @property
     def way(self) -> str:
-        """The clause that tells people to install it: packages of two extras, or of [cpu], overwrite each other."""
-        return f"in an environment of its own, {self.install}"
+        """Clause: how to install it separately, since packages of two extras or of [cpu] overwrite each other."""
+        return f"in a separate environment, {self.install}"
 
     def runs_on(self, driver: int, capability: int) -> bool:
-        """Whether a driver that supports CUDA up to `driver` (12040 is 12.4) runs it on such a GPU."""
+        """Whether it runs on such a GPU with a driver for CUDA up to `driver` (12040 is 12.4)."""
         return driver // 1000 >= self.cuda and capability >= self.least_capability
 
 
@@ -45,37 +49,149 @@ EXTRAS = (
     Extra("cuda", 13, 75, 580, ("cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "onnxruntime-gpu")),
     Extra("cuda12", 12, 70, 525, ("cupy-cuda12x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu12", "onnxruntime-gpu")),
 )
-"""The newest first."""
+"""Newest first."""
 
 _LAST_DRIVER_FOR_OLD_GPUS = 580
-"""The last driver for GPUs older than compute capability 7.5 (NVIDIA's deprecation schedule for Unix drivers)."""
+"""Last driver for GPUs before compute capability 7.5 (NVIDIA's deprecation schedule for Unix drivers)."""
 
 
 def extra_for(driver: int, capabilities: Sequence[int]) -> Extra | None:
-    """The extra for a machine with these GPUs: the newest of those that run on most of them; None if none does."""
+    """The newest extra that runs on most of these GPUs; None if none runs on any."""
     counts = {extra: sum(extra.runs_on(driver, each) for each in capabilities) for extra in EXTRAS}
     best = max(EXTRAS, key=lambda extra: counts[extra])
     return best if counts[best] else None
 
 
 def extra_with(cuda: int) -> Extra | None:
-    """The extra with the CUDA of this version (12040 is 12.4); None if there is none of that major version."""
+    """The extra with this CUDA version (12040 is 12.4); None if there is none."""
     return next((extra for extra in EXTRAS if extra.cuda == cuda // 1000), None)
 
 
 def way_to_run(driver: int, capability: int) -> str:
-    """What to do, on a machine with such a driver, to have models run on such a GPU: a clause for people."""
+    """Clause: the package or driver to install to run models on such a GPU."""
     extra = extra_for(driver, [capability])
     if extra is not None:
         return extra.way
     known = [extra for extra in EXTRAS if capability >= extra.least_capability]
     if not known:
         least = EXTRAS[-1].least_capability / 10
-        return f"models do not run on GPUs of compute capability {capability / 10}: they need {least} or newer"
+        return f"compute capability {capability / 10} is not supported: iosched needs {least} or newer"
     until = f", up to {_LAST_DRIVER_FOR_OLD_GPUS}" if len(known) < len(EXTRAS) else ""
-    return f"update NVIDIA's driver to {known[0].least_driver} or newer{until}"
+    return f"update the NVIDIA driver to {known[0].least_driver} or newer{until}"
 
 
 def version_text(number: int) -> str:
-    """A version as people write it: "12.4" for CUDA's 12040."""
+    """CUDA's version 12040 as "12.4"."""
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+LIBRARY = "libcuda.so.1"
+NO_DRIVER = "no NVIDIA driver found"
+
+_NO_DEVICE = 100
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+_NAME_NBYTES = 256
+
+
+@dataclass(frozen=True)
+class DriverGpu:
+    """A GPU that the driver sees.
+
+    Attributes:
+        capability: compute capability times ten.
+    """
+
+    name: str
+    capability: int
+
+
+@dataclass(frozen=True)
+class DriverInfo:
+    """What the driver's library reports.
+
+    Attributes:
+        cuda: newest supported CUDA in CUDA's numbering (12040 is 12.4); 0 without a driver.
+        gpus: in CUDA's order, without those that CUDA_VISIBLE_DEVICES hides.
+        problem: why there is no driver or GPU, else "".
+    """
+
+    cuda: int = 0
+    gpus: tuple[DriverGpu, ...] = ()
+    problem: str = ""
+
+    @property
+    def capabilities(self) -> tuple[int, ...]:
+        """Compute capabilities of the GPUs."""
+        return tuple(gpu.capability for gpu in self.gpus)
+
+    def way_to_run(self, index: int | None = None) -> str:
+        """Clause: the package or driver to install for this GPU, by default for most GPUs."""
+        if index is not None and index < len(self.gpus):
+            return way_to_run(self.cuda, self.gpus[index].capability)
+        if not self.gpus:
+            return f"to use a GPU ({self.problem}), {EXTRAS[0].install}"
+        extra = extra_for(self.cuda, self.capabilities)
+        return way_to_run(self.cuda, max(self.capabilities)) if extra is None else extra.way
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def query_driver() -> DriverInfo:
+    """Queries the driver in a few milliseconds, without creating a CUDA context."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        is_absent = f"{LIBRARY}: cannot open" in str(error)
+        return DriverInfo(problem=NO_DRIVER if is_absent else f"cannot load the driver: {error}")
+    try:
+        return _seen(library)
+    except AttributeError as error:
+        return DriverInfo(problem=f"the driver library is not NVIDIA's: {error}")
+
+
+def _seen(library: ctypes.CDLL) -> DriverInfo:
+    cuda = 0
+    try:
+        cuda = _number(library, "cuDriverGetVersion")
+        _call(library, "cuInit", ctypes.c_uint(0))
+        gpus = tuple(_gpu(library, index) for index in range(_number(library, "cuDeviceGetCount")))
+    except _RefusedError as error:
+        if error.status != _NO_DEVICE:
+            return DriverInfo(cuda, problem=f"cannot start the driver: {error}")
+        gpus = ()
+    return DriverInfo(
+        cuda, gpus, "" if gpus else "the driver finds no GPU: none is attached, or CUDA_VISIBLE_DEVICES hides it"
+    )
+
+
+def _gpu(library: ctypes.CDLL, index: int) -> DriverGpu:
+    device = ctypes.c_int(_number(library, "cuDeviceGet", ctypes.c_int(index)))
+    name = ctypes.create_string_buffer(_NAME_NBYTES)
+    _call(library, "cuDeviceGetName", name, ctypes.c_int(_NAME_NBYTES), device)
+    major, minor = (
+        _number(library, "cuDeviceGetAttribute", ctypes.c_int(attribute), device) for attribute in (_MAJOR, _MINOR)
+    )
+    return DriverGpu(name.value.decode(errors="replace"), 10 * major + minor)
+
+
+def _number(library: ctypes.CDLL, function: str, *arguments: ctypes.c_int) -> int:
+    """The result of a function that writes it to its first argument."""
+    found = ctypes.c_int()
+    _call(library, function, ctypes.byref(found), *arguments)
+    return found.value
+
+
+def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+    status = int(getattr(library, function)(*arguments))
+    if status:
+        raise _RefusedError(status, f"{_text(library, status)} (status {status} of {function})")
+
+
+def _text(library: ctypes.CDLL, status: int) -> str:
+    found = ctypes.c_char_p()
+    unknown = library.cuGetErrorString(ctypes.c_int(status), ctypes.byref(found)) or found.value is None
+    return "no reason given" if unknown else (found.value or b"").decode(errors="replace")

@@ -1,7 +1,4 @@
-"""Kernels, one per file: what each computes, and how a GPU runs it.
-
-`NODES` says which of them lowers nodes of an ONNX type.
-"""
+"""Kernels, one file each: numpy reference, launch, and lowering of nodes (`NODES`)."""
 
 from __future__ import annotations
 
@@ -61,4 +58,4 @@ NODES: Mapping[str, Lower] = {
     "Upsample": resize.lower,
     "Where": binary.lower_where,
 }
-"""Lowering of single nodes by ONNX type: each emits calls and answers True, or emits nothing and answers False."""
+"""Lowering of nodes by ONNX type: emits calls and returns True, or emits nothing and returns False."""

@@ -16,14 +16,14 @@ from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.pointwise import pointwise_call
 from iosched.runtime.plan import View
 
-MOST_TERMS = 16
+MAX_TERMS = 16
 
 
 @dataclass(frozen=True)
 class AddN:
-    """y = activation(sum of 1 to 16 terms), all of one shape; float32 or float16, summed in float32 in order.
+    """y = activation(sum of 1 to 16 terms) of one shape; float32 or float16, summed in float32 in order.
 
-    Sixteen bytes of every term at a time where channels, strides and offsets allow it.
+    Vectorized to 16 bytes where channels, strides and offsets allow it.
     """
 
     activation: Activation = IDENTITY
@@ -45,14 +45,14 @@ class AddN:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Sum of computed tensors of one shape and type; Add goes through `binary`."""
+    """Sum of computed tensors of one shape and type; `binary` lowers Add."""
     output = builder.tensors[node.output[0]]
     alike = all(
         name in builder.tensors
         and (builder.tensors[name].shape, builder.tensors[name].dtype) == (output.shape, output.dtype)
         for name in node.input
     )
-    if not alike or output.dtype not in FLOATS or len(node.input) > MOST_TERMS:
+    if not alike or output.dtype not in FLOATS or len(node.input) > MAX_TERMS:
         return False
     builder.emit(AddN(), node.input, node.output)
     return True

@@ -1,4 +1,4 @@
-"""Batch normalization that no convolution took."""
+"""Batch normalization that is not folded into a convolution."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from iosched.runtime.plan import View
 
 @dataclass(frozen=True)
 class ScaleShift:
-    """y = activation(x * scale + shift) by channel (axis 1 of x).
-
-    Reads x, then scale and shift: float32 of shape (C,).
-    """
+    """y = activation(x * scale + shift) by channel; reads x, and scale and shift: float32 (C,)."""
 
     activation: Activation = IDENTITY
 
@@ -44,7 +41,7 @@ class ScaleShift:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """BatchNormalization of inference with constant parameters."""
+    """Inference BatchNormalization with constant parameters."""
     spec = builder.tensors.get(node.input[0])
     constants = [builder.constant(name) for name in node.input[1:5]]
     training = integer(node, "training_mode") == 1 or any(node.output[1:])

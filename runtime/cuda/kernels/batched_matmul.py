@@ -1,4 +1,4 @@
-"""Products of matrices in batches, in float32: for what cuDNN has no engine."""
+"""Batched matrix products in float32, where cuDNN has no engine."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
+from iosched.runtime.cuda.kernel import H100, Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, preamble, widened
 from iosched.runtime.cuda.source.loops import Loop, Operand, collapse, element_strides, pack_width, shape_of
-from iosched.runtime.cuda.target import H100
 from iosched.runtime.plan import View
 
 _THREADS = 256
-_MOST_WIDTH = 4
+_MAX_WIDTH = 4
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """What a block makes.
-
-    Attributes:
-        rows, columns: of y.
-        depth: of the slab that is in shared memory at once.
-        thread_rows, thread_columns: what each thread makes of it.
-    """
-
     rows: int
     columns: int
     depth: int
@@ -35,10 +26,7 @@ class _Tile:
     thread_columns: int
 
     def work(self, batches: int, rows: int, columns: int, processors: int) -> int:
-        """Issue slots of the busiest processor for one index summed over, about: reasoned, not measured.
-
-        A processor with one block is half idle.
-        """
+        """Estimated issue slots of the busiest processor for each summed index; one block leaves it half idle."""
         blocks = batches * -(-rows // self.rows) * -(-columns // self.columns)
         factors = self.thread_rows + self.thread_columns
         return max(2, -(-blocks // processors)) * (self.thread_rows * self.thread_columns + 2 * factors)
@@ -49,14 +37,13 @@ _TILES = (_Tile(128, 128, 8, 8, 8), _Tile(128, 64, 16, 8, 4), _Tile(64, 64, 16, 
 
 @dataclass(frozen=True)
 class BatchedMatMul:
-    """y = activation(a @ b) as numpy has it: (..., M, K) by (..., K, N), batch axes broadcast, one axis as a vector.
+    """y = activation(a @ b) with numpy's rules for broadcast batches and vectors: (..., M, K) by (..., K, N).
 
-    All of one type, float32 or float16, in any layout and of any rank; there may be further leading axes of one index.
-    Products and sums are float32, by FMA. Every block makes a tile of y of one batch: slabs of a and b go through
-    shared memory, the next one on its way in registers while the last is multiplied.
+    One type, float32 or float16, in any layout and rank. Products and sums are float32, by FMA. Each block computes a
+    tile of y of one batch; slabs of a and b pass through shared memory, double-buffered through registers.
 
     Attributes:
-        processors: those of the GPU, for which the tile is chosen.
+        processors: of the GPU, for the choice of tile.
     """
 
     activation: Activation = IDENTITY
@@ -107,11 +94,10 @@ class BatchedMatMul:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """An operand: its last two axes as a matrix, those before as a batch of them; strides in elements.
+    """An operand: its last two axes are a matrix, the others a batch; strides in elements.
 
     Attributes:
-        batch_strides: one for each axis of `batch`.
-        operand: where it begins and its type; the strides are those of all axes.
+        operand: type, offset and strides of all axes.
     """
 
     batch: tuple[int, ...]
@@ -122,7 +108,7 @@ class _Matrix:
 
     @classmethod
     def of(cls, view: View, one: int | None = None) -> _Matrix:
-        """`view`, in whose shape an axis of one index is missing before the axis `one` counted from the end."""
+        """`view` with an axis of length one inserted at `one`, counted from the end."""
         shape, strides = list(shape_of(view)), list(element_strides(view))
         if one is not None:
             shape.insert(len(shape) + 1 + one, 1)
@@ -132,28 +118,26 @@ class _Matrix:
         return cls(tuple(shape[:-2]), tuple(strides[:-2]), (rows, columns), (down, along), operand)
 
     def batch_operand(self, batch: Sequence[int]) -> Operand:
-        """The operand in a loop over batches, to which it is broadcast; leading axes of one index may be too many."""
         known = zip(self.batch, self.batch_strides, strict=True)
         seen = (*(0,) * len(batch), *(0 if extent == 1 else stride for extent, stride in known))
         return replace(self.operand, strides=seen[len(seen) - len(batch) :])
 
     def is_dense_along(self, axis: int) -> bool:
-        """Whether neighbouring threads do best to have neighbours along `axis`."""
+        """Whether neighbouring threads should take neighbours along `axis`."""
         own, other = self.strides[axis], self.strides[1 - axis]
         return (abs(own), -self.shape[axis]) <= (abs(other), -self.shape[1 - axis])
 
     @property
     def width(self) -> int:
-        """Neighbours that are read or written at once along the dense axis."""
         axis = 1 if self.is_dense_along(1) else 0
         batch = self.batch_operand(self.batch).strides
         other = 0 if self.shape[1 - axis] == 1 else self.strides[1 - axis]
         operand = replace(self.operand, strides=(*batch, other, self.strides[axis]))
-        return min(pack_width(Loop((*self.batch, self.shape[1 - axis], self.shape[axis]), (operand,))), _MOST_WIDTH)
+        return min(pack_width(Loop((*self.batch, self.shape[1 - axis], self.shape[axis]), (operand,))), _MAX_WIDTH)
 
 
 def _matrices(a: View, b: View, y: View) -> tuple[_Matrix, _Matrix, _Matrix]:
-    """The operands as matrices: a vector on the left is a row, one on the right a column, which y does not have."""
+    """A vector on the left is a row, on the right a column; y lacks that axis."""
     is_row, is_column = len(shape_of(a)) == 1, len(shape_of(b)) == 1
     left, right = _Matrix.of(a, -2 if is_row else None), _Matrix.of(b, -1 if is_column else None)
     if is_row and is_column:
@@ -162,7 +146,6 @@ def _matrices(a: View, b: View, y: View) -> tuple[_Matrix, _Matrix, _Matrix]:
 
 
 def _walk(rank: int) -> str:
-    """Statements that bring a, b and y to where the matrices of the batch `rest` begin."""
     lines = []
     for axis in reversed(range(rank)):
         at = "rest" if axis == 0 else f"(rest % (unsigned int)e{axis})"

@@ -1,4 +1,4 @@
-"""Functions of two elements, and the choice between two, with broadcasting."""
+"""Binary functions and Where, with broadcasting."""
 
 from __future__ import annotations
 
@@ -22,37 +22,35 @@ _FEW = 4096
 
 
 @dataclass(frozen=True)
-class _Form:
-    """A function of `x0` and `x1`."""
-
-    meaning: Callable[[np.ndarray, np.ndarray], np.ndarray]
+class _Function:
+    reference: Callable[[np.ndarray, np.ndarray], np.ndarray]
     expression: str
     types: tuple[str, ...] = (*FLOATS, *_INTEGERS)  # of both operands
 
 
-_FORMS = {
-    "Add": _Form(np.add, "x0 + x1"),
-    "Sub": _Form(np.subtract, "x0 - x1"),
-    "Mul": _Form(np.multiply, "x0 * x1"),
-    "Div": _Form(np.divide, "x0 / x1", FLOATS),
-    "Pow": _Form(np.power, "powf(x0, x1)", FLOATS),
-    "Max": _Form(np.maximum, "x0 < x1 ? x1 : x0"),
-    "Min": _Form(np.minimum, "x1 < x0 ? x1 : x0"),
-    "PRelu": _Form(lambda x, slope: np.where(x < 0, x * slope, x), "x0 < 0.0f ? x0 * x1 : x0", FLOATS),
-    "Equal": _Form(np.equal, "x0 == x1"),
-    "Less": _Form(np.less, "x0 < x1"),
-    "LessOrEqual": _Form(np.less_equal, "x0 <= x1"),
-    "Greater": _Form(np.greater, "x0 > x1"),
-    "GreaterOrEqual": _Form(np.greater_equal, "x0 >= x1"),
-    "And": _Form(np.logical_and, "x0 && x1", ("bool",)),
-    "Or": _Form(np.logical_or, "x0 || x1", ("bool",)),
-    "Xor": _Form(np.logical_xor, "x0 != x1", ("bool",)),
+_FUNCTIONS = {
+    "Add": _Function(np.add, "x0 + x1"),
+    "Sub": _Function(np.subtract, "x0 - x1"),
+    "Mul": _Function(np.multiply, "x0 * x1"),
+    "Div": _Function(np.divide, "x0 / x1", FLOATS),
+    "Pow": _Function(np.power, "powf(x0, x1)", FLOATS),
+    "Max": _Function(np.maximum, "x0 < x1 ? x1 : x0"),
+    "Min": _Function(np.minimum, "x1 < x0 ? x1 : x0"),
+    "PRelu": _Function(lambda x, slope: np.where(x < 0, x * slope, x), "x0 < 0.0f ? x0 * x1 : x0", FLOATS),
+    "Equal": _Function(np.equal, "x0 == x1"),
+    "Less": _Function(np.less, "x0 < x1"),
+    "LessOrEqual": _Function(np.less_equal, "x0 <= x1"),
+    "Greater": _Function(np.greater, "x0 > x1"),
+    "GreaterOrEqual": _Function(np.greater_equal, "x0 >= x1"),
+    "And": _Function(np.logical_and, "x0 && x1", ("bool",)),
+    "Or": _Function(np.logical_or, "x0 || x1", ("bool",)),
+    "Xor": _Function(np.logical_xor, "x0 != x1", ("bool",)),
 }
 
 
 @dataclass(frozen=True)
 class Binary:
-    """y = x0 (kind) x1, broadcast as numpy does; floats are computed in float32, integers in their own type.
+    """y = x0 (kind) x1 with numpy's broadcasting; floats in float32, integers in their own type.
 
     Attributes:
         kind: ONNX type; PRelu takes the slope as x1.
@@ -63,19 +61,19 @@ class Binary:
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
         with np.errstate(all="ignore"):
-            writes[0][...] = _FORMS[self.kind].meaning(widened(reads[0]), widened(reads[1]))
+            writes[0][...] = _FUNCTIONS[self.kind].reference(widened(reads[0]), widened(reads[1]))
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
         shape = shape_of(writes[0])
         operands = [operand(view, shape) for view in reads]
-        body = f"const auto y = {_FORMS[self.kind].expression};"
+        body = f"const auto y = {_FUNCTIONS[self.kind].expression};"
         return pointwise_call(shape, operands, operand(writes[0]), body, entry="binary")
 
 
 @dataclass(frozen=True)
 class Where:
-    """y = x1 where x0 is true, x2 elsewhere, broadcast as numpy does; x1 and x2 are of y's type, or floats as y is."""
+    """y = x1 where x0 is true, else x2, with numpy's broadcasting; x1 and x2 have y's type, or are floats like y."""
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
@@ -90,14 +88,14 @@ class Where:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """A node of two inputs; Max, Min and Sum of more become a chain."""
+    """A node with two inputs; Max, Min and Sum of more become a chain."""
     if standard_opset(builder.model.proto) < _NUMPY_BROADCAST_SINCE:
         return False
     stored = [_stored(builder, name) for name in node.input]
     types = {builder.tensors[name].dtype for name in stored}
     kind = "Add" if node.op_type == "Sum" else node.op_type
     known = len(types) == 1 or types.issubset(FLOATS)
-    if len(stored) < 2 or not known or not types.issubset(_FORMS[kind].types):
+    if len(stored) < 2 or not known or not types.issubset(_FUNCTIONS[kind].types):
         return False
     inner = builder.tensors[node.output[0]].dtype
     current = stored[0]
@@ -123,7 +121,7 @@ def lower_where(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def _stored(builder: Builder, name: str) -> str:
-    """The tensor, or the constant that keeps a weight of the model; small ones in float32 whatever the precision."""
+    """Small weights stay float32 at any precision."""
     constant = None if name in builder.tensors else builder.constant(name)
     if constant is None:
         return name

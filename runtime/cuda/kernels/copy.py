@@ -1,4 +1,4 @@
-"""Copies between any two layouts and types: transposes, reshapes of channels-last tensors, parts of tensors."""
+"""Copies between layouts and types: transposes, reshapes, slices."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from iosched.runtime.plan import View
 
 _TILE = 32
 _TILE_ROWS = 8
-_LEAST_TILED = 16  # an axis shorter than this leaves most of a tile idle
+_MIN_TILED = 16  # shorter axes leave most of a tile idle
 
 
 @dataclass(frozen=True)
 class Copy:
-    """y = x, between any strides and types; what changes the order of memory goes through shared memory in tiles.
+    """y = x between any strides and types; changes of memory order go through shared memory in tiles.
 
-    Floats become integers by truncation. The changes below are made in this order.
+    Floats become integers by truncation. Changes are made in the order of the attributes.
 
     Attributes:
-        permutation: axis k of what is copied is axis `permutation[k]` of x.
-        reshapes: whether the elements are taken in row-major order and given the shape of y.
-        axis: along which only a part of x is copied, as much as y has, beginning at `start`.
-        start: the first index of that part.
+        permutation: axis k of the copy is axis `permutation[k]` of x.
+        reshapes: whether elements are reshaped to y in row-major order.
+        axis, start: copies only y's extent along `axis`, from index `start`.
     """
 
     permutation: tuple[int, ...] | None = None
@@ -68,7 +67,7 @@ class Copy:
 
 
 def _as_known_types(x: View, y: View) -> tuple[View, View]:
-    """Elements of one type that kernels do not know as unsigned ones of the same size."""
+    """Types without a C type as unsigned integers of the same size."""
     if x.dtype in C_TYPES or x.dtype != y.dtype:
         return x, y
     bits = f"uint{8 * np.dtype(x.dtype).itemsize}"
@@ -91,10 +90,10 @@ def _copy_call(extents: Sequence[int], x: Operand, y: Operand) -> CudaCall:
 
 
 def _tiled_axis(extents: Sequence[int], x: Operand, y: Operand) -> int | None:
-    """The axis on which x is dense while y is dense on the last one; None where a plain copy does as well."""
-    if len(extents) not in (2, 3) or y.strides[-1] != 1 or abs(x.strides[-1]) <= 1 or extents[-1] < _LEAST_TILED:
+    """The axis on which x is dense while y is dense on the last; None where a plain copy is as good."""
+    if len(extents) not in (2, 3) or y.strides[-1] != 1 or abs(x.strides[-1]) <= 1 or extents[-1] < _MIN_TILED:
         return None
-    dense = [axis for axis in range(len(extents) - 1) if x.strides[axis] == 1 and extents[axis] >= _LEAST_TILED]
+    dense = [axis for axis in range(len(extents) - 1) if x.strides[axis] == 1 and extents[axis] >= _MIN_TILED]
     return dense[0] if dense else None
 
 
@@ -105,9 +104,9 @@ def _tiled_call(extents: tuple[int, ...], axis: int, x: Operand, y: Operand) -> 
     tiles_across, tiles_along = -(-across // _TILE), -(-along // _TILE)
     sizes = (across, along, tiles_across, tiles_along)
     arguments: list[Argument] = [Pointer(0), Pointer(1), *map(np.int32, sizes)]
-    for given, step in ((x, x.strides[-1]), (y, y.strides[axis])):
-        image = 0 if outer is None else given.strides[outer]
-        arguments += [np.int64(given.start), np.int64(image), np.int64(step)]
+    for tensor, step in ((x, x.strides[-1]), (y, y.strides[axis])):
+        image = 0 if outer is None else tensor.strides[outer]
+        arguments += [np.int64(tensor.start), np.int64(image), np.int64(step)]
     source = _TILED.format(
         preamble=preamble([x.dtype, y.dtype]),
         x_type=C_TYPES[x.dtype],
@@ -116,7 +115,7 @@ def _tiled_call(extents: tuple[int, ...], axis: int, x: Operand, y: Operand) -> 
         tile=_TILE,
         rows=_TILE_ROWS,
     )
-    # There may be more images than blocks are allowed along y and z.
+    # Along x only: y and z allow fewer blocks.
     grid = (batch * tiles_across * tiles_along, 1, 1)
     return CudaCall(source, "copy_tiled", grid, (_TILE, _TILE_ROWS, 1), tuple(arguments))
 
@@ -135,9 +134,9 @@ def _reshape_call(shape: Sequence[int], x: Operand, target: Sequence[int], y: Op
 
 
 def common_factors(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | None:
-    """The extents of a shape of which both shapes' axes are products of neighbours; None where there is none.
+    """The coarsest shape from which both shapes result by joining neighbours; None if there is none.
 
-    Example: (2, 12) and (2, 3, 4) have (2, 3, 4); (4, 6) and (6, 4) have none.
+    Example: (2, 3, 4) for (2, 12) and (2, 3, 4); none for (4, 6) and (6, 4).
     """
     left, right = [extent for extent in first if extent != 1], [extent for extent in second if extent != 1]
     left.reverse()
@@ -156,23 +155,21 @@ def common_factors(first: Sequence[int], second: Sequence[int]) -> tuple[int, ..
     return tuple(found)
 
 
-def _split(given: Operand, shape: Sequence[int], parts: Sequence[int]) -> Operand:
-    """The operand over axes cut into `parts`; see `common_factors`. Cut axes go from the outermost part inwards."""
+def _split(tensor: Operand, shape: Sequence[int], parts: Sequence[int]) -> Operand:
     strides: list[int] = []
     remaining = list(parts)
-    for extent, stride in zip(shape, given.strides, strict=True):
+    for extent, stride in zip(shape, tensor.strides, strict=True):
         left = extent
         while left > 1:
             left //= remaining.pop(0)
             strides.append(stride * left)
-    return replace(given, strides=tuple(strides))
+    return replace(tensor, strides=tuple(strides))
 
 
-def _row_major_loop(shape: Sequence[int], given: Operand) -> tuple[list[int], list[int]]:
-    """Extents and strides in row-major order, neighbours that are one made one."""
+def _row_major_loop(shape: Sequence[int], tensor: Operand) -> tuple[list[int], list[int]]:
     extents: list[int] = []
     strides: list[int] = []
-    for extent, stride in zip(shape, given.strides, strict=True):
+    for extent, stride in zip(shape, tensor.strides, strict=True):
         if extent == 1:
             continue
         if strides and strides[-1] == stride * extent:

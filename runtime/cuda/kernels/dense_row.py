@@ -1,4 +1,4 @@
-"""Dense layers of a single row, in strict float32: what cuDNN's plans, which are made for images, do slowly."""
+"""Dense layers of a single row in strict float32, where cuDNN's plans, which are for images, are slow."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import numpy as np
 
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import LOAD, MOST_BYTES, preamble
+from iosched.runtime.cuda.source.elements import LOAD, MAX_ACCESS_NBYTES, preamble
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
 
-_MOST_THREADS = 128
+_MAX_THREADS = 128
 _PACK = 4
 
 
 @dataclass(frozen=True)
 class DenseRow:
-    """y = activation(weight @ x + bias?) for one row x, by a block for each element of y.
+    """y = activation(weight @ x + bias?) for one row x, with a block for each element of y.
 
-    Reads x (..., K) of K elements, weight (N, K) and the bias (N,); writes y (..., N). All are float32, and the last
-    axis of each is dense in memory.
-    An H100 needs 843 us for the first dense layer of VGG-16 in cuDNN, and could read its weights in 123 us: see
+    Reads x (..., K) of K elements, weight (N, K) and bias (N,), writes y (..., N); float32, last axes dense.
+    The first dense layer of VGG-16 takes 843 us in cuDNN on an H100, where reading its weights takes 123 us: see
     benchmarks/reports/cuda-h100.md.
     """
 
@@ -38,10 +37,10 @@ class DenseRow:
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
         (n, k), (step, _) = shape_of(reads[1]), element_strides(reads[1])
-        is_aligned = all(view.offset % MOST_BYTES == 0 for view in reads[:2])
+        is_aligned = all(view.offset % MAX_ACCESS_NBYTES == 0 for view in reads[:2])
         width = _PACK if is_aligned and k % _PACK == step % _PACK == 0 else 1
         threads = 32
-        while threads < _MOST_THREADS and threads * width < k:
+        while threads < _MAX_THREADS and threads * width < k:
             threads *= 2
         pointers: list[Argument] = [Pointer(index) for index in range(len(reads) + 1)]
         source = _SOURCE.format(

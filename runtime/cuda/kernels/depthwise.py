@@ -1,4 +1,4 @@
-"""Depthwise convolution with an optional ReLU before and a bias and an activation behind."""
+"""Depthwise convolution with an optional leading ReLU, bias and activation."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import C_TYPES, loaded, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.sliding_windows import PARAMETERS, Sweep
-from iosched.runtime.cuda.source.window import Image, Window, as_images, tap
+from iosched.runtime.cuda.source.windows import PARAMETERS, Image, Window, WindowLoop, as_images, tap
 from iosched.runtime.plan import View
 
 
 @dataclass(frozen=True)
 class Depthwise:
-    """y = activation(depthwise(relu?(x), weight) + bias?), of one or two dimensions.
+    """y = activation(depthwise(relu?(x), weight) + bias?) of one or two dimensions.
 
-    Channel c of y reads channel c // multiplier of x.
-
-    Reads x (N, C, H, W), the weight as `depthwise_weight` lays it out, and a float32 bias (C * multiplier,) where there
-    is one. float32 or float16; sums are float32. A thread computes up to four neighbours, for up to 16 bytes of
-    channels where these lie side by side, and reads each input of its rows once; see `sweep`.
+    Channel c of y reads channel c // multiplier of x. Reads x (N, C, H, W), the weight of `depthwise_weight`, and an
+    optional float32 bias (C * multiplier,); float32 or float16 with float32 sums. See `WindowLoop`.
 
     Attributes:
-        pads: begins of all axes, then ends; negative ones are not known.
-        relu: whether x goes through a ReLU.
+        pads: all begins, then all ends; not negative.
+        relu: whether x passes a ReLU.
     """
 
     kernel: tuple[int, ...]
@@ -54,28 +50,28 @@ class Depthwise:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        sweep = Sweep.of(self._window, Image.of(reads[0]), Image.of(writes[0]))
+        loop = WindowLoop.of(self._window, Image.of(reads[0]), Image.of(writes[0]))
         pointers = [Pointer(index) for index in range(len(reads) + 1)]
-        source = self._source(reads[0].dtype, sweep, has_bias=len(reads) > 2)
-        return launch(source, "depthwise", sweep.threads, [*pointers, *sweep.arguments])
+        source = self._source(reads[0].dtype, loop, has_bias=len(reads) > 2)
+        return launch(source, "depthwise", loop.threads, [*pointers, *loop.arguments])
 
     @property
     def _window(self) -> Window:
-        return Window(self.kernel, self.strides, self.pads, self.dilations).lifted
+        return Window(self.kernel, self.strides, self.pads, self.dilations).as_2d
 
-    def _source(self, dtype: str, sweep: Sweep, *, has_bias: bool) -> str:
+    def _source(self, dtype: str, loop: WindowLoop, *, has_bias: bool) -> str:
         value = loaded(dtype, "input.at[v]")
-        # The weight lies as the window that was not turned.
-        tap = "kx * KH + ky" if sweep.planar else "ky * KW + kx"
+        # The weight is not transposed.
+        tap = "kx * KH + ky" if loop.planar else "ky * KW + kx"
         return _SOURCE.format(
-            head=sweep.head(dtype),
+            head=loop.head(dtype),
             type=C_TYPES[dtype],
             parameters=PARAMETERS,
-            place=sweep.place,
+            place=loop.place,
             bias=", const float* __restrict__ bias" if has_bias else "",
             first="  const auto first = load<V>(bias + pack * V);" if has_bias else "",
             start="first.at[v]" if has_bias else "0.0f",
-            rows=sweep.rows(
+            rows=loop.rows(
                 element=f"fmaxf({value}, 0.0f)" if self.relu else value,
                 outside="0.0f",
                 before=f"const auto factor = load<V>(weight + ({tap}) * (packs * V));",
@@ -87,7 +83,7 @@ class Depthwise:
 
 
 def depthwise_weight(weight: np.ndarray) -> np.ndarray:
-    """(C, 1, *kernel) of an ONNX convolution with as many groups as input channels, as (*kernel, C)."""
+    """The ONNX weight (C, 1, *kernel) of a depthwise convolution as (*kernel, C)."""
     return np.ascontiguousarray(np.moveaxis(weight[:, 0], 0, -1))
 
 

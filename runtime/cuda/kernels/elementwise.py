@@ -1,4 +1,4 @@
-"""Functions of one element, and which of them an ONNX node is."""
+"""Elementwise functions, and the ONNX nodes that are such functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BETA = {"Selu": 1.0507010, "HardSigmoid": 0.5}
 
 @dataclass(frozen=True)
 class Unary:
-    """y = function(x), float32 or float16, computed in float32; 16 bytes at a time where strides and offsets allow."""
+    """y = function(x), float32 or float16, computed in float32; vectorized to 16 bytes where possible."""
 
     function: Activation
 
@@ -41,7 +41,7 @@ class Unary:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Every function that `Activation` knows, on floats, with constant parameters."""
+    """Functions of `Activation` on floats, with constant parameters."""
     function = activation_of(builder, node)
     spec = builder.tensors.get(node.input[0])
     if function is None or spec is None or spec.dtype not in FLOATS:
@@ -60,7 +60,7 @@ def lower_cast(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def activation_of(builder: Builder, node: onnx.NodeProto) -> Activation | None:
-    """The activation that `node` is; None where it is none, or its parameters are computed."""
+    """The activation that `node` computes; None for other nodes and computed parameters."""
     kind = node.op_type
     if not is_standard(node) or not is_supported(kind):
         return None
@@ -74,7 +74,6 @@ def activation_of(builder: Builder, node: onnx.NodeProto) -> Activation | None:
 
 
 def _clip(builder: Builder, node: onnx.NodeProto) -> Activation | None:
-    """Bounds are attributes before opset 11 and inputs since."""
     bounds = [number(node, "min", float("-inf")), number(node, "max", float("inf"))]
     for position, name in enumerate(node.input[1:3]):
         if not name:

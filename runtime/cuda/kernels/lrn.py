@@ -13,16 +13,13 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image, indices, shared_out
+from iosched.runtime.cuda.source.windows import Image, indices, thread_axes
 from iosched.runtime.plan import View
 
 
 @dataclass(frozen=True)
 class Lrn:
-    """y = x / (bias + alpha / size * sum of squares over `size` channels around)^beta, of images.
-
-    Computed in float32.
-    """
+    """y = x / (bias + alpha / size * sum of squares over `size` channels around)^beta, in float32."""
 
     size: int
     alpha: float
@@ -47,7 +44,7 @@ class Lrn:
         source = _SOURCE.format(
             preamble=preamble([reads[0].dtype]),
             type=C_TYPES[reads[0].dtype],
-            indices=indices(*shared_out(y.is_planar, ("channel", "channels"), ("column", "width"), ("row", "height"))),
+            indices=indices(*thread_axes(y.is_planar, ("channel", "channels"), ("column", "width"), ("row", "height"))),
             before=(self.size - 1) // 2,
             after=self.size // 2,
             value=loaded(reads[0].dtype, "x[at * xc]"),
@@ -59,7 +56,7 @@ class Lrn:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """LRN of images and lines."""
+    """LRN of (N, C, L) or (N, C, H, W)."""
     spec = builder.tensors.get(node.input[0])
     size = integer(node, "size")
     if spec is None or spec.dtype not in FLOATS or len(spec.shape or ()) not in (3, 4) or size < 1:

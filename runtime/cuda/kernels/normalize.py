@@ -1,4 +1,4 @@
-"""Normalization by the mean and variance of parts of a tensor."""
+"""Layer and instance normalization."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from iosched.runtime.plan import View
 
 @dataclass(frozen=True)
 class Normalize:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over `axes` of x.
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, with mean and variance over `axes` of x.
 
-    Reads x, scale and shift; the latter two are float32 and of x's rank, and are broadcast. Computed in float32, the
-    variance in a second pass.
+    Reads x, and float32 scale and shift of x's rank, broadcast. Computed in float32 in two passes.
     """
 
     axes: tuple[int, ...]
@@ -64,16 +63,16 @@ def lower_instance(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def lower_layer(builder: Builder, node: onnx.NodeProto) -> bool:
-    """LayerNormalization with constant scale and shift, of which no mean is asked for."""
+    """LayerNormalization with constant scale and shift, without its optional outputs."""
     spec = builder.tensors.get(node.input[0])
-    given = [builder.constant(name) for name in node.input[1:] if name]
+    constants = [builder.constant(name) for name in node.input[1:] if name]
     axis = integer(node, "axis", -1)
     if spec is None or spec.dtype not in FLOATS or not spec.shape or any(node.output[1:]):
         return False
-    if not given or any(each is None for each in given):
+    if not constants or any(each is None for each in constants):
         return False
     rank = len(spec.shape)
-    arrays = [np.asarray(each) for each in given]
+    arrays = [np.asarray(each) for each in constants]
     scale, shift = arrays[0], arrays[1] if len(arrays) > 1 else np.zeros_like(arrays[0])
     parameters = [each.reshape((1,) * (rank - each.ndim) + each.shape) for each in (scale, shift)]
     _emit(builder, node, Normalize(tuple(range(axis % rank, rank)), number(node, "epsilon", 1e-5)), parameters)

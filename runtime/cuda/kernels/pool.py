@@ -1,4 +1,4 @@
-"""Average and maximum over windows."""
+"""Average and maximum pooling."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.sliding_windows import PARAMETERS, Sweep
-from iosched.runtime.cuda.source.window import Image, Window, as_images, tap, window_of
+from iosched.runtime.cuda.source.windows import PARAMETERS, Image, Window, WindowLoop, as_images, tap, window_of
 from iosched.runtime.plan import View
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The average or the maximum of each window, of one or two dimensions; float32 or float16, sums are float32.
+    """Average or maximum of each window, of one or two dimensions; float32 or float16 with float32 sums.
 
-    A thread computes up to four neighbours, for up to 16 bytes of channels where these lie side by side, and reads each
-    input of its rows once; see `sweep`. Windows may reach beyond the padding, as ceil_mode lets them.
+    See `WindowLoop`. Windows may reach beyond the padding, as ceil_mode allows.
 
     Attributes:
-        window: where it looks.
-        average: the average, else the maximum.
-        counts_pads: whether the average counts elements of the padding, as zeros.
+        average: average instead of maximum.
+        counts_pads: whether the average counts padding, as zeros.
     """
 
     window: Window
@@ -37,14 +34,13 @@ class Pool:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        x, y, window = as_images(widened(reads[0])), as_images(writes[0]), self.window.lifted
+        x, y, window = as_images(widened(reads[0])), as_images(writes[0]), self.window.as_2d
         values = _padded(x, window, y.shape, 0.0 if self.average else -np.inf)
         taps = [tap(values, window, at, y.shape) for at in np.ndindex(*window.kernel)]
         y[...] = sum(taps) / self._counts(x.shape, y.shape) if self.average else np.maximum.reduce(taps)
 
     def _counts(self, shape: Sequence[int], output: Sequence[int]) -> np.ndarray:
-        """How many elements each output is the average of."""
-        window = self.window.lifted
+        window = self.window.as_2d
         inside = np.ones((1, 1, *shape[2:]), np.float32)
         if self.counts_pads:
             top, left, bottom, right = window.pads
@@ -55,38 +51,36 @@ class Pool:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        sweep = Sweep.of(self.window.lifted, Image.of(reads[0]), Image.of(writes[0]))
-        arguments = [Pointer(0), Pointer(1), *sweep.arguments]
-        return launch(self._source(reads[0].dtype, sweep), "pool", sweep.threads, arguments)
+        loop = WindowLoop.of(self.window.as_2d, Image.of(reads[0]), Image.of(writes[0]))
+        arguments = [Pointer(0), Pointer(1), *loop.arguments]
+        return launch(self._source(reads[0].dtype, loop), "pool", loop.threads, arguments)
 
-    def _source(self, dtype: str, sweep: Sweep) -> str:
+    def _source(self, dtype: str, loop: WindowLoop) -> str:
         start = "0.0f" if self.average else "__int_as_float(0xff800000)"
         result = "sum[t][v] / (float)(counted_rows * counted_columns)" if self.average else "sum[t][v]"
         return _SOURCE.format(
-            head=sweep.head(dtype),
+            head=loop.head(dtype),
             type=C_TYPES[dtype],
             parameters=PARAMETERS,
-            place=sweep.place,
+            place=loop.place,
             start=start,
-            rows=sweep.rows(
+            rows=loop.rows(
                 element=loaded(dtype, "input.at[v]"),
                 outside=start,
                 joined="sum[t][v] + seen" if self.average else "fmaxf(sum[t][v], seen)",
             ),
-            counted=self._counted(sweep) if self.average else "",
+            counted=self._counted(loop) if self.average else "",
             result=stored(dtype, result),
         )
 
-    def _counted(self, sweep: Sweep) -> str:
-        """C++ that counts what the average is taken of."""
+    def _counted(self, loop: WindowLoop) -> str:
         rows, columns = ("-PT", "in_h + PB"), ("-PL", "in_w + PR")
         if not self.counts_pads:
             rows, columns = ("0", "in_h"), ("0", "in_w")
-        return _COUNTED.format(unroll=sweep.unroll, rows=rows, columns=columns)
+        return _COUNTED.format(unroll=loop.unroll, rows=rows, columns=columns)
 
 
 def _padded(x: np.ndarray, window: Window, output: Sequence[int], value: float) -> np.ndarray:
-    """`x` with so much padding that every window lies in it."""
     needed = [
         (extent - 1) * stride + (kernel - 1) * dilation + 1
         for extent, stride, kernel, dilation in zip(

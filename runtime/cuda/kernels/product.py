@@ -1,7 +1,4 @@
-"""Lowers products of matrices, with what follows them, to the kernels that do them.
-
-A factor of weights makes a product a dense layer. Of computed factors, cuDNN multiplies batches where it has an engine.
-"""
+"""Lowers matrix products with their epilogues: dense layers for constant factors, else batched products."""
 
 from __future__ import annotations
 
@@ -31,16 +28,16 @@ _AMPERE = 80
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Gemm and MatMul, the factors constant or computed."""
+    """Gemm and MatMul."""
     return lower_product(builder, [node])
 
 
 def lower_product(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Emits the calls of a Gemm or MatMul, then the sum with a bias?, then an activation?
+    """Emits the calls of a Gemm or MatMul, then an optional bias and activation.
 
     Returns:
-        False, with nothing emitted, where no kernel can do all of it: batches with a bias, scaled computed factors,
-        biases that differ from row to row, operands that are not floats on the device.
+        False, with nothing emitted, for batches with a bias, scaled computed factors, biases that differ between rows,
+        or operands that are not floats.
     """
     found = _followed_by(builder, nodes)
     if found is None or not builder.is_float(found.y):
@@ -51,15 +48,14 @@ def lower_product(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> bool:
 
 
 def lower_stacked(builder: Builder, operators: Sequence[Sequence[onnx.NodeProto]], y: str) -> list[str] | None:
-    """Emits the calls of several products of one factor with matrices of weights as one, whose columns are all theirs.
+    """Emits several products of one factor with constant matrices as one product with all their columns.
 
     Args:
         operators: the nodes of each.
-        y: what to call the result.
+        y: name of the result.
 
     Returns:
-        The tensor that holds it, a temporary, and the results of the parts; None where no kernel can do it, with
-        nothing emitted.
+        The temporary with the result, and the results of the parts; None, with nothing emitted, if impossible.
     """
     parts = [_followed_by(builder, nodes) for nodes in operators]
     found = [part for part in parts if part is not None and part.weight is not None and part.added is None]
@@ -79,11 +75,11 @@ def lower_stacked(builder: Builder, operators: Sequence[Sequence[onnx.NodeProto]
 
 @dataclass(frozen=True, eq=False)
 class _Product:
-    """activation(a' @ b' + bias?), where a' and b' are a and b, or transposed.
+    """activation(a' @ b' + bias?), where a' and b' are a and b, or their transposes.
 
     Attributes:
-        weight: b, transposed and scaled already, as (N, K); None where it is computed.
-        bias: (N,), or nothing.
+        weight: constant b as (N, K), transposed and scaled; None if computed.
+        bias: (N,), if any.
         added: a computed tensor of the result's shape that is added before the activation.
     """
 
@@ -132,7 +128,6 @@ def _gemm(builder: Builder, node: onnx.NodeProto) -> _Product | None:
 
 
 def _followed(builder: Builder, known: _Product, node: onnx.NodeProto) -> _Product | None:
-    """`known` followed by a node of its unit."""
     if node.op_type == "Add":
         other = next(name for name in node.input if name != known.y)
         found = _plus(builder, known, other, 1.0)
@@ -143,7 +138,6 @@ def _followed(builder: Builder, known: _Product, node: onnx.NodeProto) -> _Produ
 
 
 def _plus(builder: Builder, known: _Product, name: str, factor: float) -> _Product | None:
-    """`known` + factor * the tensor `name`."""
     shape, size = builder.shape(name), builder.shape(known.y)
     if known.added is not None or not known.activation.is_identity or len(shape) > len(size):
         return None
@@ -170,7 +164,7 @@ def _emit_dense(builder: Builder, found: _Product) -> bool:
     if has_bias:
         bias = np.zeros(shape[-1]) if found.bias is None else found.bias
         reads.append(builder.weight(f"{found.y}/bias", bias))
-    flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-1]), shape[-1])
+    flat = shape if len(shape) <= MAX_AXES else (prod(shape[:-1]), shape[-1])
     written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
     kernel = DenseRow(has_bias, activation) if is_row else Dense(has_bias, activation, builder.precision)
     builder.emit(kernel, reads, (written,))
@@ -194,7 +188,7 @@ def _emit_batches(builder: Builder, found: _Product) -> bool:
 
 
 def _is_for_cudnn(builder: Builder, found: _Product) -> bool:
-    """Whether cuDNN has an engine: none for strict float32, vectors, batches broadcast among each other, odd rows."""
+    """cuDNN has no engine for strict float32, vectors, mutually broadcast batches, or odd row lengths."""
     a, b, shape = builder.shape(found.a), builder.shape(found.b), builder.shape(found.y)
     batches = {prod(each[:-2]) for each in (a, b)}
     is_broadcast = (len(batches) > 1 and min(batches) > 1) or prod(shape[:-2]) not in batches
@@ -203,9 +197,9 @@ def _is_for_cudnn(builder: Builder, found: _Product) -> bool:
 
 
 def _row_multiple(builder: Builder) -> int:
-    """How many elements rows of both factors have to be multiples of, for cuDNN to multiply them in batches.
+    """Row lengths must be multiples of this for cuDNN's batched products.
 
-    Found by building plans at a desk, with cuDNN 9.10 and 9.19; see benchmarks/reports/cudnn-coverage.md.
+    Found by building plans with cuDNN 9.10 and 9.19; see benchmarks/reports/cudnn-coverage.md.
     """
     if builder.precision.dtype != "float16" or builder.gpu.capability > _AMPERE:
         return 1
@@ -216,14 +210,13 @@ def _emit_by_cudnn(builder: Builder, found: _Product) -> None:
     shape = builder.shape(found.y)
     reads = [_as_batch(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
     is_fused = found.added is None and found.activation.is_identity
-    flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-2]), *shape[-2:])
+    flat = shape if len(shape) <= MAX_AXES else (prod(shape[:-2]), *shape[-2:])
     written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
     builder.emit(MatMul(builder.precision), reads, (written,))
     _finish(builder, found, written, is_fused)
 
 
 def _finish(builder: Builder, found: _Product, written: str, is_fused: bool) -> None:
-    """Brings the product into the result's shape, adds what is to be added, and applies the activation."""
     shape = builder.shape(found.y)
     if builder.shape(written) != shape:
         shaped = found.y if is_fused else builder.temporary(f"{found.y}/shaped", shape)
@@ -244,13 +237,12 @@ def _stored(builder: Builder, name: str) -> str:
 
 
 def _rows(builder: Builder, found: _Product) -> str:
-    """The left factor with at most three axes, the last of them summed over."""
     name, shape = _stored(builder, found.a), builder.shape(found.a)
     if found.transposes_a:
-        turned = builder.temporary(f"{found.y}/a", shape[::-1])
-        builder.emit(Copy(permutation=(1, 0)), (name,), (turned,))
-        return turned
-    if len(shape) <= MOST_AXES:
+        transposed = builder.temporary(f"{found.y}/a", shape[::-1])
+        builder.emit(Copy(permutation=(1, 0)), (name,), (transposed,))
+        return transposed
+    if len(shape) <= MAX_AXES:
         return name
     flat = builder.temporary(f"{found.y}/a", (prod(shape[:-1]), shape[-1]))
     builder.emit(Copy(reshapes=True), (name,), (flat,))
@@ -258,20 +250,18 @@ def _rows(builder: Builder, found: _Product) -> str:
 
 
 def _factor(builder: Builder, found: _Product) -> str:
-    """The right factor as (N, K)."""
     if found.weight is not None:
         return builder.weight(f"{found.y}/weight", found.weight)
     if found.transposes_b:
         return found.b
-    turned = builder.temporary(f"{found.y}/b", builder.shape(found.b)[::-1])
-    builder.emit(Copy(permutation=(1, 0)), (found.b,), (turned,))
-    return turned
+    transposed = builder.temporary(f"{found.y}/b", builder.shape(found.b)[::-1])
+    builder.emit(Copy(permutation=(1, 0)), (found.b,), (transposed,))
+    return transposed
 
 
 def _as_batch(builder: Builder, name: str, role: str) -> str:
-    """A factor with at most three axes."""
     source, shape = _stored(builder, name), builder.shape(name)
-    if len(shape) <= MOST_AXES:
+    if len(shape) <= MAX_AXES:
         return source
     flat = builder.temporary(role, (prod(shape[:-2]), *shape[-2:]))
     builder.emit(Copy(reshapes=True), (source,), (flat,))
@@ -279,7 +269,7 @@ def _as_batch(builder: Builder, name: str, role: str) -> str:
 
 
 def _in_rows(builder: Builder, name: str, role: str) -> str:
-    """A factor whose rows or columns are dense: one that lies channels-last is copied, as one with five axes."""
+    """Copies a channels-last factor to a tensor of five axes, which is row-major."""
     source, shape = _stored(builder, name), builder.shape(name)
     if source in builder.weights or builder.layout.is_row_major(len(shape)) or shape[1] == 1:
         return source
@@ -288,16 +278,16 @@ def _in_rows(builder: Builder, name: str, role: str) -> str:
     return copied
 
 
-MOST_AXES = 3
-"""Axes of a factor at most: cuDNN sees it as a batch of matrices, or as pixels of images."""
+MAX_AXES = 3
+"""Axes of a factor: for cuDNN a batch of matrices, or pixels of images."""
 
 
 @dataclass(frozen=True)
 class Dense:
     """y = activation(x @ weight.T + bias?) over the last axis of x; sums are float32.
 
-    Reads x (..., K) of one to three axes, weight (N, K) and the bias (N,), all of the type of y (..., N). The last axis
-    of each is dense in memory. cuDNN has tuned engines for identity and ReLU, the latter with a bias.
+    Reads x (..., K) of one to three axes, weight (N, K) and bias (N,), writes y (..., N); one type, last axes dense.
+    cuDNN has tuned engines for identity, and for ReLU with a bias.
     """
 
     bias: bool = True
@@ -310,11 +300,7 @@ class Dense:
         writes[0][...] = self.activation(product + widened(reads[2]) if self.bias else product)
 
     def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
-        """See `CudnnKernel.build`.
-
-        Raises:
-            ValueError: a view does not begin at a multiple of 16 bytes.
-        """
+        """See `CudnnKernel.build`; raises ValueError if a view is not aligned."""
         x = add_tensor(graph, reads[0], 1, _pixels(reads[0]))
         n, k = shape_of(reads[1])
         weight = add_tensor(graph, reads[1], 2, Shape((n, k, 1, 1), (k, 1, k, k)))
@@ -326,9 +312,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class MatMul:
-    """y = a @ b for a (A, M, K) and b (B, K, N), where A and B are equal or one of them is 1 or missing.
+    """y = a @ b for a (A, M, K) and b (B, K, N), where A and B are equal, 1 or missing; sums are float32.
 
-    Sums are float32. Not in strict float32, for which cuDNN has no engine.
+    Not in strict float32, for which cuDNN has no engine.
     """
 
     precision: Precision
@@ -338,29 +324,24 @@ class MatMul:
         writes[0][...] = widened(reads[0]) @ widened(reads[1])
 
     def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
-        """See `CudnnKernel.build`.
-
-        Raises:
-            ValueError: a view does not begin at a multiple of 16 bytes.
-        """
+        """See `CudnnKernel.build`; raises ValueError if a view is not aligned."""
         a, b = (add_tensor(graph, view, uid, _batch(view)) for uid, view in enumerate(reads, start=1))
         write_tensor(graph.matmul(A=a, B=b), writes[0], 3, _batch(writes[0]))
 
 
 def _batch(view: View) -> Shape:
-    """Two or three axes as three."""
     extents, strides = shape_of(view), element_strides(view)
-    if len(extents) == MOST_AXES:
+    if len(extents) == MAX_AXES:
         return Shape(extents, strides)
     return Shape((1, *extents), (extents[0] * strides[0], *strides))
 
 
 def _pixels(view: View) -> Shape:
-    """(..., C) of one to three axes as pixels of C channels: (N, C, H, 1)."""
+    """(..., C) of one to three axes as pixels: (N, C, H, 1)."""
     extents, strides = shape_of(view), element_strides(view)
     channels = extents[-1]
     if len(extents) == 1:
         return Shape((1, channels, 1, 1), (channels, 1, channels, channels))
     row = strides[-2]
-    height, image = (extents[1], strides[0]) if len(extents) == MOST_AXES else (1, row)
+    height, image = (extents[1], strides[0]) if len(extents) == MAX_AXES else (1, row)
     return Shape((extents[0], channels, height, 1), (image, 1, row, row))

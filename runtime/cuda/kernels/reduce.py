@@ -1,4 +1,4 @@
-"""Reductions over constant axes, global pooling among them."""
+"""Reductions over constant axes, including global pooling."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from iosched.runtime.plan import View
 
 
 @dataclass(frozen=True)
-class _Form:
-    """How a reduction goes: what each element gives, how two results become one, what is made of the last."""
-
-    meaning: Callable[[np.ndarray, tuple[int, ...]], Any]
+class _Reduction:
+    reference: Callable[[np.ndarray, tuple[int, ...]], Any]
     start: str
     element: str  # of `x`
     combination: str  # of `a` and `b`
@@ -30,15 +28,15 @@ class _Form:
 
 
 _LOWEST, _HIGHEST = "__int_as_float(0xff800000)", "__int_as_float(0x7f800000)"
-_FORMS = {
-    "Mean": _Form(lambda x, axes: np.mean(x, axes, np.float64), "0.0f", "x", "a + b", "total / (float)n_reduced"),
-    "Sum": _Form(lambda x, axes: np.sum(x, axes, np.float64), "0.0f", "x", "a + b"),
-    "Max": _Form(lambda x, axes: np.max(x, axes), _LOWEST, "x", "fmaxf(a, b)"),
-    "Min": _Form(lambda x, axes: np.min(x, axes), _HIGHEST, "x", "fminf(a, b)"),
-    "Prod": _Form(lambda x, axes: np.prod(x, axes), "1.0f", "x", "a * b"),
-    "SumSquare": _Form(lambda x, axes: np.sum(x * x, axes, np.float64), "0.0f", "x * x", "a + b"),
-    "L1": _Form(lambda x, axes: np.sum(np.abs(x), axes, np.float64), "0.0f", "fabsf(x)", "a + b"),
-    "L2": _Form(
+_REDUCTIONS = {
+    "Mean": _Reduction(lambda x, axes: np.mean(x, axes, np.float64), "0.0f", "x", "a + b", "total / (float)n_reduced"),
+    "Sum": _Reduction(lambda x, axes: np.sum(x, axes, np.float64), "0.0f", "x", "a + b"),
+    "Max": _Reduction(lambda x, axes: np.max(x, axes), _LOWEST, "x", "fmaxf(a, b)"),
+    "Min": _Reduction(lambda x, axes: np.min(x, axes), _HIGHEST, "x", "fminf(a, b)"),
+    "Prod": _Reduction(lambda x, axes: np.prod(x, axes), "1.0f", "x", "a * b"),
+    "SumSquare": _Reduction(lambda x, axes: np.sum(x * x, axes, np.float64), "0.0f", "x * x", "a + b"),
+    "L1": _Reduction(lambda x, axes: np.sum(np.abs(x), axes, np.float64), "0.0f", "fabsf(x)", "a + b"),
+    "L2": _Reduction(
         lambda x, axes: np.sqrt(np.sum(x * x, axes, np.float64)), "0.0f", "x * x", "a + b", "sqrtf(total)"
     ),
 }  # fmt: skip
@@ -46,11 +44,11 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Reduce:
-    """y = reduction of x over `axes`, which y has with one index or not at all; float32 or float16, float32 inside.
+    """y = reduction of x over `axes`, which y keeps with length one or drops; float32 or float16, computed in float32.
 
     Attributes:
-        kind: ONNX's name without "Reduce": Mean, Sum, Max, Min, Prod, SumSquare, L1 or L2.
-        axes: ascending, none negative.
+        kind: ONNX type without "Reduce": Mean, Sum, Max, Min, Prod, SumSquare, L1 or L2.
+        axes: ascending, not negative.
     """
 
     kind: str
@@ -58,12 +56,12 @@ class Reduce:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        found = _FORMS[self.kind].meaning(widened(reads[0]), self.axes)
+        found = _REDUCTIONS[self.kind].reference(widened(reads[0]), self.axes)
         writes[0][...] = np.asarray(found).reshape(writes[0].shape)
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        x, shape, form = operand(reads[0]), shape_of(reads[0]), _FORMS[self.kind]
+        x, shape, form = operand(reads[0]), shape_of(reads[0]), _REDUCTIONS[self.kind]
         y = Operand(writes[0].dtype, self._spread(writes[0], len(shape)), 0, writes[0].offset)
         rows = Rows.of(shape, (x, y), self.axes)
         source = rows.source(
@@ -79,7 +77,6 @@ class Reduce:
         return rows.call(source, "reduce", (Pointer(0), Pointer(1)))
 
     def _spread(self, view: View, rank: int) -> tuple[int, ...]:
-        """Strides of y along the axes of x."""
         strides = list(element_strides(view))
         if len(strides) == rank:
             return tuple(0 if axis in self.axes else stride for axis, stride in enumerate(strides))
@@ -87,7 +84,7 @@ class Reduce:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """ReduceMean and the like; the axes are an attribute in old models and a constant input in new ones."""
+    """ReduceMean and others; axes are an attribute or a constant input."""
     spec = builder.tensors.get(node.input[0])
     if spec is None or spec.shape is None or spec.dtype not in FLOATS:
         return False
@@ -116,7 +113,6 @@ def lower_global(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def _axes(builder: Builder, node: onnx.NodeProto) -> list[int] | None:
-    """The axes as given, empty for all; None where they are computed."""
     if len(node.input) < 2 or not node.input[1]:
         return list(integers(node, "axes"))
     constant = builder.constant(node.input[1])

@@ -1,4 +1,4 @@
-"""Resizing of images: nearest, linear and cubic."""
+"""Nearest, linear and cubic resizing of images."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from iosched.models.node_attributes import integer, names, number, numbers, text
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import APART, C_TYPES, FLOATS, LOAD, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, LOAD, STRIDED, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image, channel_width, channels_apart, indices, shared_out
+from iosched.runtime.cuda.source.windows import Image, channel_width, indices, planar_width, thread_axes
 from iosched.runtime.plan import View
 
 _MODES_SINCE = 11  # before, coordinates are asymmetric and nearest means floor
@@ -22,10 +22,9 @@ _MODES_SINCE = 11  # before, coordinates are asymmetric and nearest means floor
 
 @dataclass(frozen=True)
 class Resize:
-    """y[n, c, i, j] = sum over taps a, b of rw[i, a] * cw[j, b] * x[n, c, ri[i, a], ci[j, b]].
+    """y[n, c, i, j] = sum over taps a, b of rw[i, a] * cw[j, b] * x[n, c, ri[i, a], ci[j, b]], in float32.
 
-    Reads x (N, C, H, W), then for rows and for columns the places (extent of y, taps) int32 and their weights, float32
-    of the same shape. Sums are float32.
+    Reads x (N, C, H, W), then for rows and for columns int32 indices and float32 weights (extent of y, taps).
     """
 
     taps: int
@@ -43,13 +42,13 @@ class Resize:
         """See `SourceKernel.call`."""
         x, y = Image.of(reads[0]), Image.of(writes[0])
         batch, channels, height, width = y.shape
-        pack = channels_apart(y.shape) if y.is_planar else channel_width(channels, x, y)
+        pack = planar_width(y.shape) if y.is_planar else channel_width(channels, x, y)
         threads = batch * height * width * (channels // pack)
         source = _SOURCE.format(
             preamble=preamble([reads[0].dtype]),
             type=C_TYPES[reads[0].dtype],
-            indices=indices(*shared_out(y.is_planar, ("pack", "packs"), ("column", "out_w"), ("row", "out_h"))),
-            load=LOAD + APART,
+            indices=indices(*thread_axes(y.is_planar, ("pack", "packs"), ("column", "out_w"), ("row", "out_h"))),
+            load=LOAD + STRIDED,
             pack=pack,
             side_by_side="false" if y.is_planar else "true",
             taps=self.taps,
@@ -62,7 +61,7 @@ class Resize:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Resize and Upsample of the last two axes of images by constant scales or to constant sizes."""
+    """Resize and Upsample of the last two axes, by constant scales or to constant sizes."""
     x, y = builder.tensors.get(node.input[0]), builder.tensors[node.output[0]]
     if x is None or x.dtype not in FLOATS or len(x.shape or ()) != 4 or _is_rare(node):
         return False
@@ -87,11 +86,10 @@ def _is_rare(node: onnx.NodeProto) -> bool:
 
 
 def _scales(builder: Builder, node: onnx.NodeProto, before: Sequence[int], after: Sequence[int]) -> list[float] | None:
-    """What every axis grows by; None where it is computed."""
     if any(name and builder.constant(name) is None for name in node.input[1:]):
         return None
-    if given := numbers(node, "scales"):
-        return list(given)
+    if scales := numbers(node, "scales"):
+        return list(scales)
     position = 2 if node.op_type == "Resize" and standard_opset(builder.model.proto) >= _MODES_SINCE else 1
     named = node.input[position] if len(node.input) > position else ""
     constant = builder.constant(named) if named else None
@@ -104,7 +102,7 @@ Tap = Callable[[int, int, float], tuple[np.ndarray, np.ndarray]]
 
 
 def _tap(builder: Builder, node: onnx.NodeProto) -> Tap | None:
-    """For (extent before, extent after, scale), the places that each index sees and their weights."""
+    """A function of (old extent, new extent, scale) that returns source indices and weights."""
     modern = node.op_type == "Resize" and standard_opset(builder.model.proto) >= _MODES_SINCE
     mode = text(node, "mode", "nearest")
     coordinates = text(node, "coordinate_transformation_mode", "half_pixel") if modern else "asymmetric"
@@ -155,7 +153,7 @@ def _aligned(old: int, new: int, scale: float) -> np.ndarray:
     return np.arange(new, dtype=np.float32) * np.float32(old - 1) / np.float32(max(new - 1, 1))
 
 
-# In float32, as everyone computes them: where they fall on a border, another precision rounds to another neighbour.
+# In float32, as in other runtimes: at a border, another precision may round to another neighbour.
 _COORDINATES: dict[str, Callable[[int, int, float], np.ndarray]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda old, new, scale: _half_pixel(old, new, scale) if new > 1 else np.zeros(1),

@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolution in one kernel, with an optional ReLU before and an activation behind."""
+"""Depthwise and pointwise convolution in one kernel, with an optional leading ReLU and activation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from math import prod
 import numpy as np
 
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
-from iosched.runtime.cuda.kernels.convolution import Convolution
+from iosched.runtime.cuda.kernel import H100, CudaCall, Gpu, Pointer, Precision
+from iosched.runtime.cuda.kernels.conv import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import APART, C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
+from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, MAX_ACCESS_NBYTES, STRIDED, item_nbytes, preamble
 from iosched.runtime.cuda.source.loops import shape_of
 from iosched.runtime.cuda.source.separable import (
     BODY,
@@ -22,39 +22,36 @@ from iosched.runtime.cuda.source.separable import (
     MULTIPLY_BY_FMA,
     MULTIPLY_BY_TENSOR_CORES,
 )
-from iosched.runtime.cuda.source.window import Image, Window, channel_width, constants
-from iosched.runtime.cuda.target import H100, Gpu
+from iosched.runtime.cuda.source.windows import Image, Window, channel_width, constants
 from iosched.runtime.plan import View
 
-MOST_TAPS = 49
+MAX_TAPS = 49
 _THREADS = 256
 _TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 256), (16, 32, 256))
 _GROUPS = (4, 2, 1)
-_MULTIPLE = (128, 128)  # of input and of output channels: no slab and no tile reaches beyond the padded weight
-_MOST_KEPT = 48  # floats of one input row that a thread keeps in registers
-_MOST_LOADED = 40  # floats of several rows that it loads at once
+_MULTIPLE = (128, 128)  # of input and output channels: slabs and tiles stay within the padded weight
+_MAX_KEPT = 48  # floats of an input row in a thread's registers
+_MAX_LOADED = 40  # floats of several rows that a thread loads at once
 
 
 @dataclass(frozen=True)
 class Separable:
     """y = activation(pointwise(depthwise(relu?(x), taps), weight) + bias), of two dimensions.
 
-    Reads x (N, C, H, W), the taps as `depthwise_weight` lays them out, the pointwise weight as `pointwise_weight`
-    does, and a float32 bias (O,), which has the depthwise one in it. What tensor cores multiply is rounded to the type
-    that they take; sums are float32.
+    Reads x (N, C, H, W), the taps of `depthwise_weight`, the weight of `pointwise_weight`, and a float32 bias (O,) that
+    includes the depthwise one. Tensor-core inputs are rounded to their type; sums are float32.
 
-    A block makes BM pixels of BN output channels. In slabs of input channels it computes the depthwise part into
-    shared memory and multiplies it on tensor cores, or in float32 by FMA (fp32, and fp16 where the tensor cores are not
-    of the needed kind); where there are few outputs, parts of the block sum over parts of a slab. Blocks that make
-    other output channels of the same pixels compute the depthwise part again.
+    A block computes BM pixels of BN output channels. For each slab of input channels, it computes the depthwise part in
+    shared memory and multiplies it on tensor cores, or by FMA (fp32, and fp16 without suitable tensor cores). Where
+    there are few outputs, parts of the block sum over parts of a slab. Blocks with other output channels of the same
+    pixels recompute the depthwise part.
 
     Attributes:
-        pads: begins of both axes, then ends; none negative.
-        relu: whether x goes through a ReLU.
-        precision: how products are made, and how the weight lies.
-        variant: which form to take: 0 is the one that `_work` thinks the best, 1 the best of another tile, and so on;
-            modulo their number.
-        gpu: the GPU that the form is chosen for, and that says how fp16 is multiplied.
+        pads: all begins, then all ends; not negative.
+        relu: whether x passes a ReLU.
+        precision: decides how products are computed and how the weight is stored.
+        variant: rank of the form: 0 is the best by `_work`, 1 the best of another tile, and so on; modulo their number.
+        gpu: decides the form, and how fp16 is multiplied.
     """
 
     kernel: tuple[int, ...]
@@ -83,7 +80,7 @@ class Separable:
         x, y = Image.of(reads[0]), Image.of(writes[0])
         form = self._form(x, y)
         if form.planar:
-            x, y = x.turned, y.turned
+            x, y = x.transposed, y.transposed
         batch, wide, height, width = y.shape
         per_row = -(-width // form.group)
         groups = batch * height * per_row
@@ -97,41 +94,39 @@ class Separable:
 
     @property
     def by_fma(self) -> bool:
-        """Whether products are made in float32."""
+        """Whether products are computed in float32."""
         return self.precision.name == "fp32" or (self.precision.name == "fp16" and not self.gpu.multiplies_halves)
 
     def _form(self, x: Image, y: Image) -> _Form:
-        """The form of `variant`."""
         dtype = x.operand.dtype
         out_pack = channel_width(y.shape[1], y)
-        pack = _channels_apart(x) if y.is_planar else channel_width(x.shape[1], x)
+        pack = _planar_pack(x) if y.is_planar else channel_width(x.shape[1], x)
         multiplied = item_nbytes("float32" if self.by_fma else dtype)
         forms = [
             _Form(dtype, y.is_planar, pack, out_pack, group, (rows, wide), slab_nbytes // multiplied)
             for rows, wide, slab_nbytes in _TILES
             for group in _GROUPS
         ]
-        made = y.turned if y.is_planar else y
+        made = y.transposed if y.is_planar else y
         fitting = [form for form in forms if form.group == 1 or self._fits(form, made.shape[3])]
         ranked = sorted(fitting, key=lambda form: self._work(form, made))
         best = {form.tile: form for form in reversed(ranked)}
         return sorted(ranked, key=lambda form: form != best[form.tile])[self.variant % len(ranked)]
 
     def _window(self, planar: bool) -> Window:
-        """As it slides over images that are turned where they are planar."""
         window = Window(self.kernel, self.strides, self.pads, self.dilations)
-        return window.turned if planar else window
+        return window.transposed if planar else window
 
     def _fits(self, form: _Form, width: int) -> bool:
-        """Whether half of the threads have windows to slide, and each has registers for its neighbours."""
+        """Half of the threads have windows, and their neighbours fit into registers."""
         kept = self._columns(form) * form.pack
-        return form.busy >= 0.5 and form.group <= width and kept <= _MOST_KEPT
+        return form.busy >= 0.5 and form.group <= width and kept <= _MAX_KEPT
 
     def _work(self, form: _Form, y: Image) -> float:
-        """Issue slots of the busiest processor, about, for one input channel: a reasoned number, not a measured one.
+        """Estimated issue slots of the busiest processor for each input channel; reasoned, not measured.
 
-        A load of 16 bytes takes as long as 16 warps' instructions, one of 4 bytes as 4 of them and more where a warp's
-        are scattered; a processor with one block is half idle. `y` is turned where it is planar.
+        A 16-byte load costs 16 instructions of a warp, a 4-byte load 4, more if scattered; one block leaves a processor
+        half idle.
         """
         (rows, width), columns = self._window(form.planar).kernel, self._columns(form)
         taps = rows * width
@@ -143,14 +138,12 @@ class Separable:
         return max(2, -(-blocks // self.gpu.processors)) * form.tile[0] * (loads + sums + product)
 
     def _load(self, form: _Form, y: Image) -> float:
-        """Issue slots of loading a pack of one pixel."""
         if not form.planar:
             return 16
         neighbours = min(form.tile[0] // form.group, y.shape[2])
         return 4 * form.pack * (self._window(form.planar).strides[0] + 7 / neighbours)
 
     def _columns(self, form: _Form) -> int:
-        """Columns of the input that the neighbours of a group see."""
         window = self._window(form.planar)
         return (form.group - 1) * window.strides[1] + (window.kernel[1] - 1) * window.dilations[1] + 1
 
@@ -158,8 +151,8 @@ class Separable:
         rows, wide = form.tile
         sizes = {
             "V": form.pack, "W": form.out_pack, "G": form.group, "COLUMNS": self._columns(form), "BM": rows,
-            "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MOST_BYTES // item_nbytes(form.dtype),
-            "PARTS": self._parts(form), "UNROLLED": max(_MOST_LOADED // (self._columns(form) * form.pack), 1),
+            "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MAX_ACCESS_NBYTES // item_nbytes(form.dtype),
+            "PARTS": self._parts(form), "UNROLLED": max(_MAX_LOADED // (self._columns(form) * form.pack), 1),
         }  # fmt: skip
         head = [
             preamble([form.dtype]),
@@ -169,10 +162,10 @@ class Separable:
             f"typedef {C_TYPES[form.dtype]} T;",
             f"__device__ __forceinline__ float activate(float x) {{ return {self.activation.expression('x')}; }}",
         ]
-        return "\n".join([*head, LOAD + APART, *self._multiplication(form.dtype), BODY])
+        return "\n".join([*head, LOAD + STRIDED, *self._multiplication(form.dtype), BODY])
 
     def _parts(self, form: _Form) -> int:
-        """Parts of a slab that parts of the block sum over; see `TM` and `WM` in the source."""
+        """See `TM` and `WM` in the source."""
         rows, wide = form.tile
         per_part = rows * wide // 16 if self.by_fma else rows * wide // (min(rows, 32) * 16) * 32
         return _THREADS // per_part
@@ -183,9 +176,9 @@ class Separable:
         return MMA_OF_HALVES if dtype == "float16" else MMA_OF_TF32, MULTIPLY_BY_TENSOR_CORES
 
 
-def _channels_apart(x: Image) -> int:
-    """Channels of a planar image's pixel that a thread takes together: those that fill 16 bytes, or half of it."""
-    most = MOST_BYTES // x.operand.item_nbytes
+def _planar_pack(x: Image) -> int:
+    """Channels of a planar pixel for each thread: up to 16 bytes."""
+    most = MAX_ACCESS_NBYTES // x.operand.item_nbytes
     return next(pack for pack in (8, 4, 2, 1) if pack <= most and x.shape[1] % pack == 0)
 
 
@@ -195,10 +188,10 @@ def _boolean(value: bool) -> str:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a source depends on beside the kernel.
+    """A source's parameters.
 
     Attributes:
-        planar: whether threads walk along pixels, else along channels; images are turned then.
+        planar: whether neighbouring threads take pixels instead of channels; images are transposed then.
         pack, out_pack: channels read and written together.
         group: neighbours of a row that a thread computes together in the depthwise part.
         tile: pixels and output channels of a block.
@@ -215,25 +208,24 @@ class _Form:
 
     @property
     def busy(self) -> float:
-        """Windows for each thread and slab."""
         return self.tile[0] * self.slab / (self.group * self.pack * _THREADS)
 
 
 def lower_separable(
     builder: Builder, depthwise: Convolution, pointwise: Convolution, y: str, *, relu: bool, variant: int
 ) -> bool:
-    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is what `depthwise` reads.
+    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is read by `depthwise`.
 
     Returns:
-        False, with nothing emitted, where the kernel cannot do it: it has one filter for each channel, up to 49 taps,
-        nothing between the two convolutions, and no residual behind them.
+        False, with nothing emitted, unless there is one filter for each channel, at most 49 taps, no activation between
+        the convolutions, and no residual.
     """
     channels = builder.shape(depthwise.x)[1]
     plain = depthwise.residual is None and depthwise.activation.is_identity and pointwise.residual is None
     single = depthwise.groups == channels == len(depthwise.weight) and pointwise.groups == 1
     taps = prod(depthwise.kernel_shape)
     still = (*pointwise.kernel_shape, *pointwise.strides) == (1, 1, 1, 1) and not any(pointwise.pads)
-    if not (plain and single and still) or taps > MOST_TAPS or min(depthwise.pads) < 0:
+    if not (plain and single and still) or taps > MAX_TAPS or min(depthwise.pads) < 0:
         return False
     window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
     kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu)
@@ -249,10 +241,7 @@ def lower_separable(
 
 
 def pointwise_weight(weight: np.ndarray, *, by_fma: bool) -> np.ndarray:
-    """(O, I, 1, 1) of an ONNX convolution as the kernel reads it, filled up with zeros.
-
-    (I, O) where products are made by FMA, (O, I) where tensor cores make them.
-    """
+    """The ONNX weight (O, I, 1, 1), zero-padded, as (I, O) for FMA or (O, I) for tensor cores."""
     matrix = weight[:, :, 0, 0]
     margins = [(0, -matrix.shape[0] % _MULTIPLE[1]), (0, -matrix.shape[1] % _MULTIPLE[0])]
     padded = np.pad(matrix, margins)

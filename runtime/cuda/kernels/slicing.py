@@ -1,4 +1,4 @@
-"""Parts of tensors with any steps, and padding."""
+"""Slices with steps, and padding."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ _PAD_INPUTS_SINCE = 11
 
 @dataclass(frozen=True)
 class Slice:
-    """y[i, j, ...] = x[starts[0] + i * steps[0], starts[1] + j * steps[1], ...]; y may lack the axes of one index.
+    """y[i, j, ...] = x[starts[0] + i * steps[0], starts[1] + j * steps[1], ...].
 
     Attributes:
-        starts: one for each axis of x.
-        steps: one for each axis of x, not 0.
-        dropped: axes of x that y does not have; they have one index.
+        starts, steps: for each axis of x; steps are not 0.
+        dropped: axes of x with one index that y does not have.
     """
 
     starts: tuple[int, ...]
@@ -57,12 +56,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Pad:
-    """y is x with more around it (or less, where a pad is negative).
+    """Padding, or cropping where a pad is negative.
 
     Attributes:
-        begins: elements in front of x along each axis.
+        begins: elements before x along each axis.
         mode: "constant", "edge" or "reflect".
-        value: of the constant.
     """
 
     begins: tuple[int, ...]
@@ -101,17 +99,17 @@ class Pad:
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Slice with constant starts, ends, axes and steps."""
+    """Slice with constant parameters."""
     spec = builder.tensors.get(node.input[0])
     if spec is None or spec.shape is None or spec.dtype not in C_TYPES:
         return False
-    given = _indices(builder, node)
-    if given is None:
+    indices = _indices(builder, node)
+    if indices is None:
         return False
-    starts, axes, steps = given
+    starts, axes, steps = indices
     firsts, strides = [0] * len(spec.shape), [1] * len(spec.shape)
     for start, axis, step in zip(starts, axes or range(len(starts)), steps or [1] * len(starts), strict=True):
-        # ONNX clamps bounds as Python does; the result's shape says where the slice ends.
+        # ONNX clamps bounds as Python does; the result's shape gives the end.
         firsts[axis] = slice(start, None, step).indices(spec.shape[axis])[0]
         strides[axis] = step
     builder.emit(Slice(tuple(firsts), tuple(strides)), node.input[:1], node.output)
@@ -135,7 +133,7 @@ def lower_gather(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def lower_pad(builder: Builder, node: onnx.NodeProto) -> bool:
-    """Pad of floats with constant pads and value."""
+    """Pad of floats with constant parameters."""
     spec = builder.tensors.get(node.input[0])
     mode = text(node, "mode", "constant")
     if spec is None or not spec.shape or spec.dtype not in FLOATS:
@@ -152,7 +150,6 @@ def lower_pad(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def _indices(builder: Builder, node: onnx.NodeProto) -> tuple[list[int], list[int], list[int]] | None:
-    """Starts, axes and steps, empty where the node says none; None where one of them is computed."""
     if standard_opset(builder.model.proto) < _INPUTS_SINCE:
         return list(integers(node, "starts")), list(integers(node, "axes")), []
     if any(name and builder.constant(name) is None for name in node.input[1:]):
@@ -161,8 +158,8 @@ def _indices(builder: Builder, node: onnx.NodeProto) -> tuple[list[int], list[in
     return _integers(starts), _integers(axes), _integers(steps)
 
 
-def _integers(given: np.ndarray | None) -> list[int]:
-    return [] if given is None else [int(item) for item in given]
+def _integers(array: np.ndarray | None) -> list[int]:
+    return [] if array is None else [int(item) for item in array]
 
 
 def _constant(builder: Builder, node: onnx.NodeProto, position: int) -> np.ndarray | None:
@@ -170,7 +167,6 @@ def _constant(builder: Builder, node: onnx.NodeProto, position: int) -> np.ndarr
 
 
 def _pads_and_value(builder: Builder, node: onnx.NodeProto) -> tuple[list[int] | None, float | None]:
-    """Begins of all axes and ends of all axes, and the constant; None for what is computed or unknown."""
     if standard_opset(builder.model.proto) < _PAD_INPUTS_SINCE:
         return list(integers(node, "pads")) or None, number(node, "value")
     pads, value = _constant(builder, node, 1), _constant(builder, node, 2)

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm."""
+"""Softmax and LogSoftmax."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
 from iosched.runtime.plan import View
 
-_ONE_AXIS_SINCE = 13  # before, all axes from the given one on count as one
+_ONE_AXIS_SINCE = 13  # before, all axes from the first one on are joined
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """y = exp(x - max) / sum(exp(x - max)), or its logarithm, over `axes` together.
-
-    float32 or float16, computed in float32.
-    """
+    """y = exp(x - max) / sum(exp(x - max)) over `axes` together, or its logarithm; computed in float32."""
 
     axes: tuple[int, ...]
     logarithm: bool = False
@@ -60,10 +57,10 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
         return False
     rank = len(spec.shape)
     one_axis = standard_opset(builder.model.proto) >= _ONE_AXIS_SINCE
-    given = integer(node, "axis", -1 if one_axis else 1)
-    if not -rank <= given < rank:
+    first = integer(node, "axis", -1 if one_axis else 1)
+    if not -rank <= first < rank:
         return False
-    axis = given % rank
+    axis = first % rank
     axes = (axis,) if one_axis else tuple(range(axis, rank))
     builder.emit(Softmax(axes, node.op_type == "LogSoftmax"), node.input, node.output)
     return True

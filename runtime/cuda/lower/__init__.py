@@ -1,1 +1,1 @@
-"""From a model and a schedule to the checked execution plan; needs no GPU."""
+"""Lowers a model and a schedule to a checked execution plan; needs no GPU."""

@@ -1,7 +1,6 @@
-"""Moves a ReLU that every reader of a tensor begins with into the kernel that makes the tensor.
+"""Moves a ReLU at the start of all readers of a tensor into the kernel that writes the tensor.
 
-The tensor then holds what the ReLU gives, and a kernel that did nothing else is gone. This is exact: every reader saw
-max(x, 0) before. What others may see stays as it is: outputs of the graph, and what someone reads in another way.
+Exact, since every reader computed max(x, 0). Graph outputs and tensors with other readers stay as they are.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from functools import cached_property
 import numpy as np
 
 from iosched.models.graph import ComputationGraph
-from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.builder import Builder, Join, KernelCall
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.kernels.elementwise import Unary
 from iosched.runtime.cuda.kernels.separable import Separable
-from iosched.runtime.cuda.lower.moves import Join
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
 
 Calls = Mapping[str, Sequence[KernelCall]]
@@ -29,19 +27,19 @@ Ending = AddN | ScaleShift | Conv | Depthwise | Separable
 
 
 def rectifiable(graph: ComputationGraph, calls: Calls) -> frozenset[str]:
-    """The tensors whose ReLU is to move into the kernel that makes them; O(calls * longest chain of Concats).
+    """The tensors whose ReLU moves to their writer; O(calls * longest chain of Concats).
 
-    Each is written by a kernel that can end in a ReLU, and every kernel that reads it begins with one. A Concat counts
-    as both, where its operands are such tensors and so is its result. Only tensors for which that saves a kernel.
+    Their writer can end in a ReLU, all readers begin with one, and a kernel is saved. A Concat counts as both if its
+    operands and its result are such tensors.
 
     Args:
-        calls: of each operator of the graph, by its name.
+        calls: by operator.
     """
     return _Uses(graph, tuple(call for own in calls.values() for call in own)).wanted()
 
 
 def hoisted(builder: Builder, calls: Calls, rectified: Collection[str]) -> dict[str, list[KernelCall]]:
-    """`calls` with the ReLU of the tensors `rectified` in the kernels that write them; adds constants to `builder`."""
+    """`calls` with the ReLU of `rectified` tensors in the kernels that write them; may add constants to `builder`."""
     found, public = {}, builder.model.graph.producer
     for operator, own in calls.items():
         lone = (call for call in own if is_relu(call) and call.writes[0] not in public)
@@ -52,7 +50,7 @@ def hoisted(builder: Builder, calls: Calls, rectified: Collection[str]) -> dict[
 
 
 def is_relu(call: KernelCall) -> bool:
-    """Whether the call does nothing but a ReLU."""
+    """Whether the call is only a ReLU."""
     return call.kernel == AddN(RELU) and len(call.reads) == 1
 
 
@@ -118,15 +116,12 @@ class _Uses:
 
 
 def _rewritten(builder: Builder, call: KernelCall, gone: Mapping[str, str], rectified: Collection[str]) -> KernelCall:
-    """The call, reading rectified tensors in place of results of ReLUs that are gone, and ending in a ReLU if need be.
-
-    Depthwise kernels keep theirs, which costs nothing and changes nothing.
-    """
+    """Depthwise kernels keep their leading ReLU, which is free."""
     call = replace(call, reads=tuple(gone.get(name, name) for name in call.reads))
     kernel = call.kernel
     if call.writes[0] not in rectified or isinstance(kernel, Join):
         return call
-    if isinstance(kernel, Conv) and not kernel.bias:  # cuDNN has tuned engines for a ReLU behind a bias alone
+    if isinstance(kernel, Conv) and not kernel.bias:  # cuDNN has tuned engines for a ReLU only after a bias
         bias = builder.weight(f"{call.writes[0]}/bias", np.zeros(builder.shape(call.writes[0])[1]))
         kernel, call = replace(kernel, bias=True), replace(call, reads=(*call.reads[:2], bias, *call.reads[2:]))
     if isinstance(kernel, Ending):

@@ -1,4 +1,4 @@
-"""A model whose operators are lowered to kernel calls, once for all schedules."""
+"""A model whose operators are lowered to kernel calls, for any schedule."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ import numpy as np
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder, KernelCall
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, is_row_major
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.placement import place_calls
-from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.signature import Signatures
 
+CALLER_SUFFIX = "@caller"
+"""Suffix of the caller's buffers for inputs and outputs that are converted."""
+
 Fused = Mapping[str, int]
-
-
 NONE: Fused = MappingProxyType({})
 
 
 class Network:
-    """A model whose operators are lowered to kernel calls, once for all schedules.
+    """A model whose operators are lowered to kernel calls, for any schedule.
 
     Attributes:
-        model: the model.
-        precision: of floats.
-        layout: how feature maps lie in memory.
-        gpu: the GPU that kernels are for.
-        fused: operators with one kernel for a depthwise and a pointwise convolution, with its variant.
+        layout: of feature maps.
+        gpu: the target GPU.
+        fused: variants of the kernel for a depthwise and a pointwise convolution, by operator.
     """
 
     def __init__(
@@ -49,18 +47,17 @@ class Network:
         *,
         gpu: Gpu = H100,
     ) -> None:
-        """Lowers every operator alone; needs no device.
+        """Lowers each operator; needs no GPU.
 
         Args:
-            base: a network of the same model, precision, layout and GPU; operators that are lowered alike are taken
-                from it.
+            base: network of the same model, precision, layout and GPU, from which equal operators are taken.
             fused: see `with_fused`.
 
         Raises:
-            ValueError: the model is not one that `is_supported`.
+            ValueError: the model is not `is_supported`.
         """
         if not is_supported(model):
-            raise ValueError(f"{model.name!r} has tensors of unknown or no size")
+            raise ValueError(f"{model.name!r} has tensors of unknown or zero size")
         self.model, self.precision, self.layout, self.gpu, self.fused = model, precision, layout, gpu, fused
         self.builder: Builder = Builder.of(model, precision, layout, gpu) if base is None else base.builder.copy()
         self._nodes = {node.name: node for node in model.proto.graph.node}
@@ -76,52 +73,52 @@ class Network:
         self.calls = hoisted(self.builder, self._lowered, self._rectified)
 
     def with_fused(self, fused: Fused) -> Network:
-        """The same network, where a depthwise and a pointwise convolution are one kernel in the operators of `fused`.
+        """The network with one kernel for depthwise and pointwise convolution in some operators.
 
         Args:
-            fused: variants of the kernel by operator; where it cannot do what the operator does, nothing changes.
+            fused: kernel variants by operator; ignored where the kernel does not apply.
         """
         return Network(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 
     @property
     def has_images(self) -> bool:
-        """Whether some tensor lies in another way in another layout."""
+        """Whether the layout matters for some tensor."""
         ranks = {len(spec.shape or ()) for spec in self.builder.tensors.values()}
         return not all(layout.is_row_major(rank) for layout in Layout for rank in ranks)
 
     def in_layout(self, layout: Layout) -> Network:
-        """The same model in another layout, with two kernels where there is a choice."""
+        """The model in another layout, with nothing fused."""
         return Network(self.model, self.precision, layout, gpu=self.gpu)
 
     @cached_property
-    def callers_inputs(self) -> Mapping[str, str]:
-        """Graph inputs whose form for the caller is not the device's, with the names of the caller's."""
-        return {spec.name: f"{spec.name}@caller" for spec in self.model.graph.inputs if self._differs(spec)}
+    def caller_inputs(self) -> Mapping[str, str]:
+        """Inputs that are converted from the caller's type or layout, with the names of the caller's buffers."""
+        return {spec.name: f"{spec.name}{CALLER_SUFFIX}" for spec in self.model.graph.inputs if self._differs(spec)}
 
     @cached_property
-    def callers_outputs(self) -> Mapping[str, str]:
-        """Graph outputs whose form for the caller is not the device's, with the names of the caller's."""
+    def caller_outputs(self) -> Mapping[str, str]:
+        """Outputs that are converted to the caller's type or layout, with the names of the caller's buffers."""
         graph = self.model.graph
         return {
-            name: f"{name}@caller"
+            name: f"{name}{CALLER_SUFFIX}"
             for name in graph.outputs
             if self._differs(graph.tensor[name]) or name not in graph.producer
         }
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Tensors that must have a buffer of their own: inputs and outputs whose form is the same for the caller."""
+        """Inputs and outputs that the caller reads or writes directly, and that need buffers of their own."""
         graph = self.model.graph
-        outputs = (name for name in graph.outputs if name not in self.callers_outputs)
+        outputs = (name for name in graph.outputs if name not in self.caller_outputs)
         return frozenset((*(spec.name for spec in graph.inputs), *outputs))
 
     @cached_property
     def placement(self) -> Placement:
-        """Where tensors lie while nothing is merged and calls come in the order of the graph."""
+        """Placement for calls in graph order with nothing merged."""
         return self._place(self._in_order)
 
     def placement_of(self, calls: Sequence[KernelCall]) -> Placement:
-        """Where tensors lie under these calls of the whole model, in this order."""
+        """Placement for these calls of the whole model, in this order."""
         return self.placement if calls == self._in_order else self._place(calls)
 
     @cached_property
@@ -132,27 +129,26 @@ class Network:
         return place_calls(calls, self.builder.tensors, self.layout, self.fixed, self.builder.weights)
 
     def _differs(self, spec: TensorSpec) -> bool:
-        """Whether the caller's row-major array of the model's type is not what lies on the device."""
         stored = self.builder.tensors[spec.name]
         shape = stored.shape or ()
         item = np.dtype(stored.dtype).itemsize
         return stored.dtype != spec.dtype or not is_row_major(shape, self.layout.strides_of(shape, item), item)
 
     def layout_of(self, name: str) -> tuple[object, ...]:
-        """The kernels of an operator, with types, shapes and strides of their tensors where nothing is merged."""
+        """Kernels of an operator, with types, shapes and strides of their tensors when nothing is merged."""
         return tuple(
             (call.kernel, tuple(self._form(tensor) for tensor in (*call.reads, *call.writes)))
             for call in self.calls[name]
         )
 
     def operator_key(self, name: str) -> str:
-        """A hash of `layout_of`: equal for operators that are alike."""
+        """Hash of `layout_of`: equal for equal operators."""
         if name not in self._keys:
             self._keys[name] = hashlib.sha256(repr(self.layout_of(name)).encode()).hexdigest()
         return self._keys[name]
 
     def signature(self, stage: Stage) -> str:
-        """A name for all stages that have the latency of this one."""
+        """Signature of a stage: equal for stages with the same latency."""
         return self._signatures.of(stage)
 
     @cached_property
@@ -164,7 +160,7 @@ class Network:
         return view.dtype, view.shape, view.strides
 
     def merged_calls(self, names: tuple[str, ...]) -> list[KernelCall] | None:
-        """The calls of operators merged into one; None where they cannot be merged."""
+        """Calls of the merged operators; None if they cannot be merged."""
         if names not in self._merged:
             operators = [self.model.graph.by_name[name] for name in names]
             self._merged[names] = lower_merged(self.builder, operators, self._nodes, self._rectified)
@@ -172,7 +168,7 @@ class Network:
 
 
 def is_supported(model: Model) -> bool:
-    """Whether every tensor has a known size that is not zero, so that all of the model can be placed beforehand."""
+    """Whether all tensors have static, non-zero sizes, so that memory can be planned."""
     graph = model.graph
     specs = (graph.tensor[name] for name in (*(spec.name for spec in graph.inputs), *_computed(model)))
     return bool(graph.operators) and all(spec.is_static and spec.nbytes > 0 for spec in specs)

@@ -1,7 +1,7 @@
-"""Lowers operators of the computation graph to kernel calls.
+"""Lowers operators to kernel calls.
 
-Fused operators have their own lowering here; everything else goes node by node through the kernels' own
-(`kernels.NODES`), and what no kernel does runs in onnxruntime, as one call for all nodes of the operator.
+Operators in `FUSED` are lowered as a whole, others node by node (`kernels.NODES`). Operators without kernels run in
+onnxruntime, in one call.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ import onnx
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, reads
-from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.builder import Builder, Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.product import lower_product, lower_stacked
-from iosched.runtime.cuda.lower import convolutions, separable, sums
-from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
-from iosched.runtime.cuda.onnxruntime.operators import session_kernel
+from iosched.runtime.cuda.lower.fused import (
+    SEPARABLE,
+    SUMS,
+    lower_convolution,
+    lower_relu_separable,
+    lower_sum,
+    merge_convolutions,
+    terms_of,
+)
+from iosched.runtime.cuda.onnxruntime.sessions import session_kernel
 from iosched.runtime.cuda.source.activation import IDENTITY
 
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -29,16 +36,15 @@ _PRODUCTS = ("Gemm", "MatMul")
 def lower_operator(
     builder: Builder, operator: Operator, nodes: Mapping[str, onnx.NodeProto], variant: int | None = None
 ) -> list[KernelCall]:
-    """The calls of one operator, in order.
+    """Calls of one operator, in order.
 
     Args:
         nodes: the model's nodes by first output.
-        variant: that of the one kernel that does a depthwise and a pointwise convolution, where that shall do it; None
-            for a kernel each.
+        variant: of the fused kernel for a depthwise and a pointwise convolution; None for two kernels.
     """
     own = [nodes[name] for name in operator.nodes]
     builder.calls.clear()
-    if not _fused(builder, operator, own, variant) and not _node_by_node(builder, operator, own):
+    if not _fused(builder, operator, own, variant) and not all(_node(builder, operator, node, own) for node in own):
         builder.calls.clear()
         builder.emit(*session_kernel(builder, operator, own))
     found = list(builder.calls)
@@ -52,16 +58,16 @@ def lower_merged(
     nodes: Mapping[str, onnx.NodeProto],
     rectified: Collection[str] = frozenset(),
 ) -> list[KernelCall] | None:
-    """The calls of operators that run as one; None where the runtime cannot merge them.
+    """Calls of merged operators; None if the runtime cannot merge them.
 
     Args:
-        rectified: tensors that hold what a ReLU makes of them; see `hoist`.
+        rectified: tensors stored after their ReLU; see `hoist`.
     """
     builder.calls.clear()
     lowered = (
         _merged_products(builder, operators, nodes)
         if operators[0].type in _PRODUCTS
-        else convolutions.lower_merged(builder, operators, nodes, rectified)
+        else merge_convolutions(builder, operators, nodes, rectified)
     )
     calls = list(builder.calls) if lowered else None
     builder.calls.clear()
@@ -86,17 +92,13 @@ def _product(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProt
     return lower_product(builder, nodes)
 
 
-def _node_by_node(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
-    return all(_node(builder, operator, node, nodes) for node in nodes)
-
-
 def _node(builder: Builder, operator: Operator, node: onnx.NodeProto, siblings: Sequence[onnx.NodeProto]) -> bool:
     if not is_standard(node):
         return False
     names = [*reads(node), *(name for name in node.output if name)]
     if any(not builder.is_placed(name) for name in names):
         return False
-    if node.op_type in sums.TYPES and operator.type == "Concat" and builder.is_float(node.output[0]):
+    if node.op_type in SUMS and operator.type == "Concat" and builder.is_float(node.output[0]):
         return _sum_of_concat(builder, node, siblings)
     if node.op_type == "Concat":
         return _concat(builder, node)
@@ -110,10 +112,9 @@ def _node(builder: Builder, operator: Operator, node: onnx.NodeProto, siblings: 
 
 
 def _sum_of_concat(builder: Builder, node: onnx.NodeProto, siblings: Sequence[onnx.NodeProto]) -> bool:
-    """One call for all additions that make an operand of the Concat; inner ones are part of it."""
-    if any(node.output[0] in other.input and other.op_type in sums.TYPES for other in siblings):
+    if any(node.output[0] in other.input and other.op_type in SUMS for other in siblings):
         return True
-    builder.emit(AddN(IDENTITY), sums.terms_of(node.output[0], siblings), (node.output[0],))
+    builder.emit(AddN(IDENTITY), terms_of(node.output[0], siblings), (node.output[0],))
     return True
 
 
@@ -138,11 +139,10 @@ def _split(builder: Builder, node: onnx.NodeProto) -> bool:
 Lower = Callable[[Builder, Operator, Sequence[onnx.NodeProto], int | None], bool]
 
 FUSED: Mapping[str, Lower] = {
-    "Conv": convolutions.lower,
-    "ReluConv": convolutions.lower,
-    separable.TYPE: separable.lower,
-    **dict.fromkeys(sums.TYPES, sums.lower),
+    "Conv": lower_convolution,
+    "ReluConv": lower_convolution,
+    SEPARABLE: lower_relu_separable,
+    **dict.fromkeys(SUMS, lower_sum),
     **dict.fromkeys(_PRODUCTS, _product),
 }
-"""Lowering of operators by their type: each emits calls and answers True, or emits nothing that counts and answers
-False. Operators of a type that is not here, and those that answer False, are lowered node by node."""
+"""Lowering by operator type: emits calls and returns True, or False. Other operators are lowered node by node."""

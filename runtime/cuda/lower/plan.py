@@ -1,7 +1,7 @@
 """Lowers a schedule to an execution plan for streams.
 
-Groups of a stage go to lanes of their own. By default stages are kept apart as the papers do: what a stage runs waits
-for all of the stage before. With exact dependencies (`barriers=False`) only what is read is waited for.
+Groups of a stage run on different lanes. By default a stage waits for the whole previous stage, as in the papers; with
+`barriers=False` a call waits only for its inputs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import numpy as np
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.arena import plan_in_arena
-from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.source.elements import MOST_BYTES
+from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
@@ -29,20 +28,20 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
 MAX_LANES = 8
-"""Streams of a plan at most."""
+"""Maximum number of streams of a plan."""
 
 CUDA_LOWERING = 9
-"""Raised whenever stages come to run, or to be timed, in another way than before: what was measured no longer holds."""
+"""Increased when stages run or are timed differently, which invalidates stored measurements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A plan for streams that has passed the check.
+    """A plan for streams that has passed the hazard check.
 
     Attributes:
-        checked: its lanes are streams; buffers of the space WEIGHT hold `weights`.
-        kernels: those that the tasks' `kernel` indexes.
-        weights: constants by buffer name, row-major.
+        checked: the plan; its lanes are streams.
+        kernels: indexed by the tasks' `kernel`.
+        weights: row-major constants by buffer.
         sessions: operators that run in onnxruntime, with their ONNX types.
     """
 
@@ -58,18 +57,14 @@ class Lowering:
 
 
 @dataclass(frozen=True)
-class _Where:
-    """Which operator a call belongs to, and the stage and group that the operator is in."""
-
+class _CallSite:
     operator: str
     stage: int
     group: int
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """A kernel call with its views, on a lane: what becomes a task of the plan."""
-
+class _PlacedCall:
     name: str
     kernel: Kernel
     reads: tuple[View, ...]
@@ -79,66 +74,61 @@ class _Placed:
 
 
 def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Lowering:
-    """The plan of the model under `schedule`; needs no device.
+    """The plan of the model under `schedule`; needs no GPU. Linear in calls, besides waits and arena.
 
     Args:
-        barriers: a stage begins when all of the one before is done; else a call waits for what it reads alone.
-
-    Complexity: linear in kernel calls, beside the search for waits and the arena.
+        barriers: whether a stage waits for the whole previous stage, or each call only for its inputs.
 
     Raises:
-        HazardError: the plan does not pass the check, which is a fault of the lowering.
+        HazardError: the plan fails the hazard check: a bug in the lowering.
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
-    return _Draft(network, barriers, sequence, len(stages), whole=True).lower()
+    return _PlanBuilder(network, barriers, sequence, len(stages), whole=True).lower()
 
 
 def lower_stage(network: Network, stage: Stage) -> Lowering | None:
-    """The plan of one stage alone, or None where its operators are to run as one and cannot.
+    """The plan of one stage; None if its operators cannot be merged as it asks.
 
-    Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
+    Tensors are placed as in the whole model; tensors of earlier stages are inputs.
     """
     if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
-    own: dict[str, list[tuple[KernelCall, _Where]]] = {name: [] for name in stage.operators}
-    for call, where in _stage_calls(network, stage, 0):
-        own[where.operator].append((call, where))
-    sequence: list[tuple[KernelCall, _Where | None]] = []
+    own: dict[str, list[tuple[KernelCall, _CallSite]]] = {name: [] for name in stage.operators}
+    for call, site in _stage_calls(network, stage, 0):
+        own[site.operator].append((call, site))
+    sequence: list[tuple[KernelCall, _CallSite | None]] = []
     for operator in network.model.graph.operators:
         others = () if operator.name in own else network.calls[operator.name]
         sequence += own.get(operator.name, ())
         sequence += [(call, None) for call in others]
-    return _Draft(network, True, sequence, 1, whole=False).lower()
+    return _PlanBuilder(network, True, sequence, 1, whole=False).lower()
 
 
-def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
+def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _CallSite]]:
     if (calls := _calls_as_one(network, stage)) is not None:
-        yield from ((call, _Where(stage.operators[0], number, 0)) for call in calls)
+        yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
     for group, names in enumerate(groups_side_by_side(stage)):
         for name in names:
-            yield from ((call, _Where(name, number, group)) for call in network.calls[name])
+            yield from ((call, _CallSite(name, number, group)) for call in network.calls[name])
 
 
 _AS_ONE: dict[Strategy, Callable[[Network, tuple[str, ...]], list[KernelCall] | None]] = {
     Strategy.MERGE: Network.merged_calls
 }
-"""For each strategy that makes several operators one, the calls of that operator; None where it cannot be."""
+"""Calls of the merged operator by strategy; None if it cannot be merged."""
 
 
 def _calls_as_one(network: Network, stage: Stage) -> list[KernelCall] | None:
-    """The calls of a stage whose operators run as one; None for other stages, and where they cannot run so."""
     return _AS_ONE[stage.strategy](network, stage.operators) if runs_as_one(stage) else None
 
 
 @dataclass(eq=False)
-class _Draft:
-    """One lowering under way."""
-
+class _PlanBuilder:
     network: Network
     barriers: bool
-    sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
+    sequence: Sequence[tuple[KernelCall, _CallSite | None]]  # all calls of the model; calls of this plan have a site
     n_stages: int
     whole: bool
 
@@ -146,11 +136,10 @@ class _Draft:
         self.graph = self.network.model.graph
         self.builder = self.network.builder
         self.placement = self.network.placement_of([call for call, _ in self.sequence])
-        self.callers_inputs, self.callers_outputs = self.network.callers_inputs, self.network.callers_outputs
+        self.caller_inputs, self.caller_outputs = self.network.caller_inputs, self.network.caller_outputs
         self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:
-        """The checked plan with its kernels and weights."""
         placed = self._placed()
         n_lanes = max((each.lane for each in placed), default=0) + 1
         steps = [_step(each, self.placement) for each in placed]
@@ -172,27 +161,26 @@ class _Draft:
             {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
         )
 
-    def _placed(self) -> list[_Placed]:
+    def _placed(self) -> list[_PlacedCall]:
         lanes, placement = self._lanes(), self.placement
-        found: list[_Placed] = []
+        found: list[_PlacedCall] = []
         if self.whole:
-            found += [self._conversion(name, 0, inward=True) for name in self.callers_inputs]
-        for index, (call, where) in enumerate(self.sequence):
-            if where is None:
+            found += [self._conversion(name, 0, inward=True) for name in self.caller_inputs]
+        for index, (call, site) in enumerate(self.sequence):
+            if site is None:
                 continue
-            place_of = (lanes[where.stage, where.group], where.stage)
+            place_of = (lanes[site.stage, site.group], site.stage)
             if index in placement.elided:
                 for operand, target in placement.copies.get(index, ()):
-                    found.append(_Placed(where.operator, Copy(), (placement.views[operand],), (target,), *place_of))
+                    found.append(_PlacedCall(site.operator, Copy(), (placement.views[operand],), (target,), *place_of))
                 continue
-            for kernel, reads, writes in self._calls(call, where.operator):
-                found.append(_Placed(where.operator, kernel, reads, writes, *place_of))
+            for kernel, reads, writes in self._calls(call, site.operator):
+                found.append(_PlacedCall(site.operator, kernel, reads, writes, *place_of))
         if self.whole:
-            found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.callers_outputs]
+            found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.caller_outputs]
         return found
 
     def _calls(self, call: KernelCall, operator: str) -> Iterable[Call]:
-        """What a call becomes that no placement made superfluous."""
         reads, writes = ({name: self.placement.views[name] for name in names} for names in (call.reads, call.writes))
         if isinstance(call.kernel, SessionKernel):
             return self.sessions.calls(operator, call.kernel, reads, writes)
@@ -200,39 +188,39 @@ class _Draft:
             call.kernel, tuple(reads[name] for name in call.reads), tuple(writes[name] for name in call.writes)
         )
 
-    def _conversion(self, name: str, stage: int, *, inward: bool) -> _Placed:
-        callers = (self.callers_inputs if inward else self.callers_outputs)[name]
+    def _conversion(self, name: str, stage: int, *, inward: bool) -> _PlacedCall:
+        callers = (self.caller_inputs if inward else self.caller_outputs)[name]
         spec = self.graph.tensor[name]
         outside = View(callers, spec.dtype, spec.shape or (), 0, spec.nbytes)
         inside = self.placement.views[name]
         reads, writes = ((outside,), (inside,)) if inward else ((inside,), (outside,))
-        return _Placed(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
+        return _PlacedCall(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
 
     def _lanes(self) -> dict[tuple[int, int], int]:
-        """The lane of each group of each stage: lane 0 has the group with the most work."""
+        """Lane 0 gets the group with the most work."""
         work: dict[int, dict[int, int]] = {}
-        for where in dict.fromkeys(where for _, where in self.sequence if where is not None):
-            operator = self.graph.by_name[where.operator]
-            groups = work.setdefault(where.stage, {})
-            groups[where.group] = groups.get(where.group, 0) + operator.flops + operator.nbytes
+        for site in dict.fromkeys(site for _, site in self.sequence if site is not None):
+            operator = self.graph.by_name[site.operator]
+            groups = work.setdefault(site.stage, {})
+            groups[site.group] = groups.get(site.group, 0) + operator.flops + operator.nbytes
         found = {}
         for stage, groups in work.items():
             ranked = sorted(groups, key=lambda group: (-groups[group], group))
             found.update({(stage, group): rank % MAX_LANES for rank, group in enumerate(ranked)})
         return found
 
-    def _buffers(self, placed: Sequence[_Placed], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
+    def _buffers(self, placed: Sequence[_PlacedCall], earlier: Mapping[str, Space]) -> tuple[Buffer, ...]:
         names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
         spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
-        spaces |= dict.fromkeys(self.callers_outputs.values(), Space.OUTPUT)
+        spaces |= dict.fromkeys(self.caller_outputs.values(), Space.OUTPUT)
         if self.whole:
-            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.callers_outputs}
-        callers = {alias: name for name, alias in (*self.callers_inputs.items(), *self.callers_outputs.items())}
+            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.caller_outputs}
+        callers = {alias: name for name, alias in (*self.caller_inputs.items(), *self.caller_outputs.items())}
         found = []
         for name in names:
             added = self.sessions.buffers.get(name)
             spec = added or self.graph.tensor.get(callers.get(name, "")) or self.builder.tensors[name]
-            space = spaces.get(name, given.get(name, Space.ARENA))
+            space = spaces.get(name, earlier.get(name, Space.ARENA))
             found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
         return tuple(found)
 
@@ -240,12 +228,11 @@ class _Draft:
         found = []
         for name in self.graph.outputs:
             spec = self.graph.tensor[name]
-            found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes))
+            found.append(View(self.caller_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes))
         return tuple(found)
 
 
 def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) -> Iterable[Call]:
-    """The kernel calls of a call: copies for a move that no placement made superfluous, else the call itself."""
     if isinstance(kernel, Reshape):
         yield Copy(reshapes=True), reads, writes
     elif isinstance(kernel, Cut):
@@ -254,25 +241,24 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
             yield Copy(axis=kernel.axis, start=start), reads, (view,)
             start += (view.shape or ())[kernel.axis]
     elif isinstance(kernel, Join):
-        raise ValueError("a Join is always placed")
+        raise ValueError("a Join needs no kernel")
     else:
         yield kernel, reads, writes
 
 
-def _step(placed: _Placed, placement: Placement) -> Step:
-    """What a call means for waiting; one in onnxruntime has the device to itself."""
+def _step(placed: _PlacedCall, placement: Placement) -> Step:
+    """A call in onnxruntime has the device to itself."""
     reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
     return Step(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
 
 
 def _span(view: View, placement: Placement) -> Span:
-    """The columns that a view has of its buffer's rows: of a buffer that is no table, its bytes."""
+    """A view's columns in its buffer's rows; its bytes if the buffer is not a table."""
     width = view.nbytes // placement.rows.get(view.buffer, 1)
     return Span(view.buffer, view.offset, view.offset + width)
 
 
-def _whole(buffer: Buffer, placed: Sequence[_Placed]) -> View:
-    """The view of all of an input buffer that some call has."""
+def _whole(buffer: Buffer, placed: Sequence[_PlacedCall]) -> View:
     views = (view for each in placed for view in each.reads if view.buffer == buffer.name)
     found = next((view for view in views if view.nbytes == buffer.nbytes), None)
     return found or View(buffer.name, "uint8", (buffer.nbytes,), 0, buffer.nbytes)
@@ -283,11 +269,11 @@ Call = tuple[Kernel, tuple[View, ...], tuple[View, ...]]
 
 @dataclass(eq=False)
 class SessionViews:
-    """The tensors of calls in onnxruntime, as the model has them.
+    """Tensors of calls in onnxruntime, in the model's own types and row-major.
 
     Attributes:
-        specs: tensors of the model by name.
-        buffers: what was added for copies, by name.
+        specs: of the model's tensors.
+        buffers: added for converted copies.
     """
 
     specs: Mapping[str, TensorSpec]
@@ -296,12 +282,11 @@ class SessionViews:
     def calls(
         self, operator: str, kernel: SessionKernel, reads: Mapping[str, View], writes: Mapping[str, View]
     ) -> Iterable[Call]:
-        """`kernel` with copies before and after where a tensor lies in another way.
+        """`kernel`, with copies before and after it where tensors must be converted.
 
         Args:
-            operator: makes the names of the copies unique.
-            reads: views on the device by tensor.
-            writes: the same.
+            operator: makes the buffers of copies unique.
+            reads, writes: views by tensor.
         """
         before = {name: self._plain(operator, name, view) for name, view in reads.items()}
         after = {name: self._plain(operator, name, view) for name, view in writes.items()}
@@ -310,7 +295,6 @@ class SessionViews:
         yield from _copies((after[name], writes[name]) for name in writes)
 
     def _plain(self, operator: str, name: str, view: View) -> View:
-        """`view` itself where onnxruntime can use it; else a row-major view of a new buffer."""
         spec = self.specs[name]
         if _is_plain(view, spec):
             return view
@@ -324,9 +308,6 @@ def _copies(pairs: Iterable[tuple[View, View]]) -> Iterable[Call]:
 
 
 def _is_plain(view: View, spec: TensorSpec) -> bool:
-    aligned = view.offset % MOST_BYTES == 0
-    return aligned and view.dtype == spec.dtype and _is_dense(view.shape or (), view.strides, view.dtype)
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int] | None, dtype: str) -> bool:
-    return strides is None or is_row_major(shape, strides, np.dtype(dtype).itemsize)
+    aligned = view.offset % MAX_ACCESS_NBYTES == 0
+    dense = view.strides is None or is_row_major(view.shape or (), view.strides, np.dtype(view.dtype).itemsize)
+    return aligned and view.dtype == spec.dtype and dense

@@ -1,1 +1,1 @@
-"""Operators that no kernel does, run by onnxruntime between the captured parts of the network."""
+"""Operators without a kernel, run by onnxruntime."""

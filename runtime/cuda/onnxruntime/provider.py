@@ -1,4 +1,4 @@
-"""Operators in onnxruntime's CUDA provider, on tensors where they lie; on the CPU where it is not there or fails."""
+"""Runs operators in onnxruntime's CUDA provider in place, with the CPU as fallback."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import onnx
 from iosched.models.errors import ExecutionError, InvalidModelError
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import Precision, SessionKernel
-from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, SessionRun, Tensor
+from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Tensor
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 _CPU = "CPUExecutionProvider"
 
 
-_WARNING, _FATAL = 2, 4  # onnxruntime's levels of logging; the first is its default
+_WARNING, _FATAL = 2, 4  # onnxruntime's log levels; WARNING is the default
 
 
 _DEVICE_MEMORY = "cuda"  # onnxruntime's name of it, in lower case
@@ -28,14 +28,12 @@ _DEVICE_MEMORY = "cuda"  # onnxruntime's name of it, in lower case
 
 @dataclass(frozen=True)
 class Provider:
-    """An execution provider of onnxruntime, and what it calls the memory that the driver's addresses are of.
+    """An execution provider of onnxruntime on one device.
 
     Attributes:
-        name: "CUDAExecutionProvider".
-        device: "cuda".
-        index: of the device.
-        options: but those that depend on the stream.
-        takes_stream: whether it works on a stream of ours.
+        device: onnxruntime's name of the memory.
+        options: except for those of the stream.
+        takes_stream: whether it can run on a given stream.
     """
 
     name: str
@@ -46,7 +44,7 @@ class Provider:
 
     @classmethod
     def cuda(cls, index: int, precision: Precision) -> Provider:
-        """The CUDA provider, multiplying as `precision` does."""
+        """The CUDA provider at this precision."""
         options = {
             "device_id": str(index),
             "use_tf32": "1" if precision.name == "tf32" else "0",  # on by default
@@ -55,7 +53,7 @@ class Provider:
         return cls("CUDAExecutionProvider", "cuda", index, tuple(options.items()))
 
     def is_there(self) -> bool:
-        """Whether this onnxruntime was built with it; loads the libraries that it needs.
+        """Whether onnxruntime has the provider; loads its libraries.
 
         Raises:
             DeviceError: onnxruntime is not installed.
@@ -68,13 +66,12 @@ class Provider:
         return True
 
     def with_stream(self, handle: int) -> dict[str, str]:
-        """All options of a session that works on the stream of that handle."""
+        """Session options for the stream with this handle."""
         return {**dict(self.options), **({"user_compute_stream": str(handle)} if self.takes_stream else {})}
 
 
 @cache
 def _preload(load: Callable[[], None]) -> None:
-    """Finds the CUDA libraries of Python packages, once; onnxruntime prints what it does not find on stdout."""
     with redirect_stdout(StringIO()), suppress(OSError, RuntimeError):
         load()
 
@@ -84,13 +81,13 @@ def _handle(stream: Any) -> int:
 
 
 class ProviderSessions:
-    """onnxruntime with a provider whose memory is the driver's; on the CPU where it is not there or fails."""
+    """Runs operators with a provider, or on the CPU if it is missing or fails."""
 
     def __init__(self, driver: Driver, provider: Provider, handle: Callable[[Any], int] = _handle) -> None:
-        """Opens nothing yet: most models need no onnxruntime.
+        """Opens nothing yet: most models do not need onnxruntime.
 
         Args:
-            handle: of a stream of the driver.
+            handle: returns the handle of a stream.
         """
         self._driver, self._provider, self._handle = driver, provider, handle
         self._is_there: bool | None = None
@@ -99,11 +96,11 @@ class ProviderSessions:
     def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
         """See `Sessions`."""
         session = self._session(kernel, self._handle(stream))
-        home = Home.CPU if self._is_there else Home.NO_PROVIDER
-        host = HostSessions(self._driver, home).open(kernel, reads, writes, stream)
+        runs_on = SessionDevice.CPU if self._is_there else SessionDevice.NO_PROVIDER
+        host = HostSessions(self._driver, runs_on).open(kernel, reads, writes, stream)
         if session is None:
             return host
-        return _Tried(_BoundRun(self._driver, session, self._provider, tuple(reads), tuple(writes)), host)
+        return _WithFallback(_BoundRun(self._driver, session, self._provider, tuple(reads), tuple(writes)), host)
 
     def _session(self, kernel: SessionKernel, handle: int) -> _Session | None:
         if self._is_there is None:
@@ -113,7 +110,7 @@ class ProviderSessions:
         return self._opened[kernel, handle]
 
     def _new_session(self, kernel: SessionKernel, handle: int) -> _Session | None:
-        """A session with the provider: wholly on it if that can be, partly if not; None where it is the CPU's alone."""
+        """A session on the provider, if necessary partly on the CPU; None if only the CPU can run it."""
         options = self._provider.with_stream(handle)
         for wholly in (True, False):
             providers = {self._provider.name: options} if wholly else {self._provider.name: options, _CPU: {}}
@@ -130,7 +127,7 @@ class ProviderSessions:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """onnxruntime writes paragraphs on stderr about libraries that it does not find; `Home` says it in a line."""
+    """Silences onnxruntime's log about missing libraries; `SessionDevice` reports them."""
     onnxruntime = load_onnxruntime()
     onnxruntime.set_default_logger_severity(_FATAL)
     try:
@@ -149,19 +146,15 @@ def _options(*, wholly: bool) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _Session:
-    """An open session.
-
-    Attributes:
-        inputs: names and ONNX types.
-        outputs: the same.
-        in_order: whether its runs take place in the order of our stream, with nothing copied by the host; then the host
-            need not wait before and after a run.
+    """Attributes:
+    inputs, outputs: names and ONNX element types.
+    in_order: whether runs are ordered on our stream without host copies, so that the host need not synchronize.
     """
 
     session: Any
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, int], ...]
-    home: Home
+    runs_on: SessionDevice
     in_order: bool
 
     @classmethod
@@ -171,12 +164,12 @@ class _Session:
             tuple((value.name, value.type.tensor_type.elem_type) for value in values)
             for values in (graph.input, graph.output)
         )
-        home = Home.PROVIDER if wholly else Home.PARTLY
-        return cls(session, inputs, outputs, home, wholly and on_stream and _is_on_device(session))
+        runs_on = SessionDevice.PROVIDER if wholly else SessionDevice.PARTLY
+        return cls(session, inputs, outputs, runs_on, wholly and on_stream and _is_on_device(session))
 
 
 def _is_on_device(session: Any) -> bool:
-    """Whether all inputs and outputs are wanted on the device; some kernels take shapes and counts on the host."""
+    """Whether all inputs and outputs are in GPU memory; some kernels read shapes and counts on the host."""
     try:
         infos = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
     except (AttributeError, RuntimeError):  # an older onnxruntime
@@ -185,8 +178,6 @@ def _is_on_device(session: Any) -> bool:
 
 
 class _BoundRun:
-    """A session with the addresses of its tensors, as a `SessionRun`."""
-
     def __init__(
         self,
         driver: Driver,
@@ -206,8 +197,8 @@ class _BoundRun:
             self._binding.bind_output(name, *self._place(kind, tensor))
 
     @property
-    def home(self) -> Home:
-        return self._session.home
+    def runs_on(self) -> SessionDevice:
+        return self._session.runs_on
 
     def __call__(self, stream: Any) -> None:
         if self._session.in_order:
@@ -216,7 +207,7 @@ class _BoundRun:
             return
         self._driver.synchronize(stream)
         with running():
-            self._bind_inputs()  # what a kernel wants on the host is copied there now, and not in a run
+            self._bind_inputs()  # copies host inputs of kernels now, not during the run
             self._binding.synchronize_inputs()
             self._session.session.run_with_iobinding(self._binding, self._options)
             self._binding.synchronize_outputs()
@@ -229,16 +220,16 @@ class _BoundRun:
         return self._provider.device, self._provider.index, kind, list(tensor.view.shape or ()), tensor.address
 
 
-class _Tried:
-    """A run that goes to the CPU for good if the first one fails: not every kernel of a provider runs everywhere."""
+class _WithFallback:
+    """Switches to the CPU if the first run fails: not every kernel of a provider runs on every GPU."""
 
     def __init__(self, wanted: SessionRun, otherwise: SessionRun) -> None:
         self._run, self._otherwise = wanted, otherwise
         self._has_run = False
 
     @property
-    def home(self) -> Home:
-        return self._run.home
+    def runs_on(self) -> SessionDevice:
+        return self._run.runs_on
 
     def __call__(self, stream: Any) -> None:
         try:

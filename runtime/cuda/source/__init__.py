@@ -1,1 +1,1 @@
-"""Text of CUDA C++: what the sources of kernels have in common."""
+"""CUDA C++ shared by the sources of kernels."""

@@ -1,4 +1,4 @@
-"""Functions of one element, activations above all, in numpy and as CUDA C++ expressions."""
+"""Elementwise functions, mainly activations, in numpy and as CUDA C++ expressions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Activation:
-    """An element-wise function with its parameters, normalised from ONNX's attributes and constant inputs.
+    """An elementwise function with parameters normalized from ONNX attributes and constant inputs.
 
     Attributes:
-        type: ONNX operator type, or "" for the identity.
+        type: ONNX type, or "" for the identity.
         alpha: slope (LeakyRelu, Elu, Celu, Selu, HardSigmoid), lower bound (Clip), threshold (ThresholdedRelu), factor
             (Swish).
         beta: offset (HardSigmoid), upper bound (Clip), gamma (Selu); 1 for Gelu approximated by tanh.
@@ -25,17 +25,17 @@ class Activation:
     beta: float = 0.0
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """The function of every element; in the type of `x`, which is float32 or float64."""
+        """Applies the function to float32 or float64 values."""
         with np.errstate(all="ignore"):
             return np.asarray(_NUMPY[self.type](x, self), x.dtype)
 
     @property
     def is_identity(self) -> bool:
-        """Whether it does nothing."""
+        """Whether it is the identity."""
         return self.type == ""
 
     def expression(self, x: str) -> str:
-        """CUDA C++ of the function of the float variable `x`; it needs no header."""
+        """CUDA C++ of the function of the float variable `x`."""
         return _CUDA[self.type](x, _number(self.alpha), _number(self.beta))
 
 
@@ -44,7 +44,7 @@ RELU = Activation("Relu")
 
 
 def is_supported(op_type: str) -> bool:
-    """Whether there is such an activation."""
+    """Whether the ONNX type is such a function."""
     return op_type in _NUMPY
 
 
@@ -111,7 +111,7 @@ _NUMPY: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
 }
 
 ACTIVATIONS = tuple(kind for kind in _NUMPY if kind)
-"""ONNX types of all functions that there are."""
+"""ONNX types of all functions."""
 
 _SIGMOID = "(1.0f / (1.0f + expf(-({0}))))"
 _SOFTPLUS = "(fmaxf({0}, 0.0f) + log1pf(expf(-fabsf({0}))))"

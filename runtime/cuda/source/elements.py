@@ -1,6 +1,6 @@
-"""Element types of tensors in CUDA C++, and how kernels read and write them.
+"""Element types in CUDA C++, and how kernels load and store them.
 
-Floats of half precision are widened to float before any arithmetic and rounded once, when they are written.
+Half precision is widened to float for arithmetic and rounded once, when stored.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ C_TYPES = {
     "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int",
     "int64": "long long", "uint64": "unsigned long long",
 }  # fmt: skip
-"""C type of each numpy type that kernels know."""
+"""C types by numpy type."""
 
 FLOATS = ("float32", "float16")
-"""Types whose arithmetic is done in float."""
+"""Types with float arithmetic."""
 
-MOST_BYTES = 16
-"""Bytes of the widest access of one thread."""
+MAX_ACCESS_NBYTES = 16
+"""Widest access of a thread."""
 
 LOAD = """
 template <int N, typename Item> __device__ __forceinline__ Pack<Item, N> load(const Item* at) {
   return *reinterpret_cast<const Pack<Item, N>*>(at);
 }
 """
-"""How packs are read; behind `preamble`."""
+"""Loads of packs; follows `preamble`."""
 
-APART = """
+STRIDED = """
 // N elements that lie `step` apart, or side by side.
 template <int N, bool SIDE_BY_SIDE, typename Item>
 __device__ __forceinline__ Pack<Item, N> load_apart(const Item* at, long long step) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_apart(Item* at, long long step, const Pack
   }
 }
 """
-"""How packs are read and written whose elements do not lie side by side; behind `LOAD`."""
+"""Strided loads and stores of packs; follows `LOAD`."""
 
 _PACK = """
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T at[N]; };
@@ -71,26 +71,26 @@ def item_nbytes(dtype: str) -> int:
 
 
 def compute_type(dtype: str) -> str:
-    """The C type of a value of `dtype` in arithmetic."""
+    """The C type of `dtype` in arithmetic."""
     return "float" if dtype in FLOATS else C_TYPES[dtype]
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """`array` in the type in which kernels compute; `array` itself unless it is of half precision."""
+    """`array` in the type of arithmetic: float32 for half precision."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def preamble(dtypes: Iterable[str]) -> str:
-    """Declarations that every source begins with: `Pack<T, N>` and `convert<To>(x)`."""
+    """Declarations at the start of every source: `Pack<T, N>` and `convert<To>(x)`."""
     half = "float16" in dtypes
     return ("#include <cuda_fp16.h>\n" if half else "") + _PACK.lstrip() + (_HALF.lstrip() if half else "")
 
 
 def loaded(dtype: str, value: str) -> str:
-    """C expression of the element `value` as a value to compute with."""
+    """C expression that converts the element `value` for arithmetic."""
     return f"convert<{compute_type(dtype)}, {C_TYPES[dtype]}>({value})"
 
 
 def stored(dtype: str, value: str) -> str:
-    """C expression of the computed `value`, of any arithmetic type, as an element."""
+    """C expression that converts the computed `value` to an element."""
     return f"convert<{C_TYPES[dtype]}, {compute_type(dtype)}>(static_cast<{compute_type(dtype)}>({value}))"

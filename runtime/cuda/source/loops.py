@@ -1,4 +1,4 @@
-"""Loops over the elements of strided tensors: which axes are one, which run fastest, how many elements go together."""
+"""Loops over strided tensors: joins axes, orders them by stride, and vectorizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from iosched.runtime.cuda.source.elements import MOST_BYTES, item_nbytes
+from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES, item_nbytes
 from iosched.runtime.plan import View
 
 _WIDTHS = (8, 4, 2, 1)
@@ -14,12 +14,12 @@ _WIDTHS = (8, 4, 2, 1)
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as a loop sees it.
+    """A tensor in a loop.
 
     Attributes:
-        strides: elements from one index of the loop to the next along each of its axes; 0 where all see the same one.
-        start: elements from the tensor's first to the first that the loop sees.
-        offset_nbytes: where the tensor begins in its buffer; buffers begin at multiples of 16 bytes at least.
+        strides: in elements, for each axis of the loop; 0 where broadcast.
+        start: elements from the tensor's first to the loop's first.
+        offset_nbytes: of the tensor in its buffer, which is aligned to 16 bytes.
     """
 
     dtype: str
@@ -35,10 +35,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Loop:
-    """Nested loops, the innermost last.
+    """Nested loops, innermost last.
 
     Attributes:
-        extents: of each axis, in elements; at least one axis.
+        extents: of at least one axis.
         operands: with one stride for each axis.
     """
 
@@ -52,18 +52,18 @@ class Loop:
 
 
 def shape_of(view: View) -> tuple[int, ...]:
-    """The shape of a view whose shape is known, as those of kernels are.
+    """The static shape of a view.
 
     Raises:
-        ValueError: it is known only at run time.
+        ValueError: the shape is dynamic.
     """
     if view.shape is None:
-        raise ValueError(f"{view.buffer!r} has no shape before the run")
+        raise ValueError(f"{view.buffer!r} has no static shape")
     return view.shape
 
 
 def element_strides(view: View) -> tuple[int, ...]:
-    """Elements from one index to the next along each axis."""
+    """Strides in elements."""
     shape = shape_of(view)
     if view.strides is None:
         return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -72,7 +72,7 @@ def element_strides(view: View) -> tuple[int, ...]:
 
 
 def operand(view: View, shape: Sequence[int] | None = None) -> Operand:
-    """`view` in a loop over `shape`, to which it is broadcast; over its own shape where none is given."""
+    """`view` broadcast to `shape`, by default its own."""
     own, strides = shape_of(view), element_strides(view)
     target = own if shape is None else shape
     padded = (1,) * (len(target) - len(own)) + own
@@ -84,22 +84,22 @@ def operand(view: View, shape: Sequence[int] | None = None) -> Operand:
     return Operand(view.dtype, seen, 0, view.offset)
 
 
-def transposed(given: Operand, permutation: Sequence[int]) -> Operand:
-    """Axis k of the result is axis `permutation[k]` of `given`."""
-    return replace(given, strides=tuple(given.strides[axis] for axis in permutation))
+def transposed(each: Operand, permutation: Sequence[int]) -> Operand:
+    """The operand with axis k from axis `permutation[k]`."""
+    return replace(each, strides=tuple(each.strides[axis] for axis in permutation))
 
 
 def collapse(extents: Sequence[int], operands: Sequence[Operand]) -> Loop:
-    """The same loop with as few axes as can be, the one on which the last operand is densest innermost.
+    """The same loop with as few axes as possible, ordered so that the last operand is densest innermost.
 
-    Axes of one index go; neighbours that all operands walk as one become one. O(axes log axes * operands).
+    Drops axes of length one and joins neighbours that are contiguous for all operands. O(axes log axes * operands).
     """
     axes = [axis for axis in range(len(extents)) if extents[axis] != 1]
-    axes.sort(key=lambda axis: [-abs(given.strides[axis]) for given in reversed(operands)])
+    axes.sort(key=lambda axis: [-abs(each.strides[axis]) for each in reversed(operands)])
     sizes: list[int] = []
     strides: list[list[int]] = []
     for axis in axes:
-        current = [given.strides[axis] for given in operands]
+        current = [each.strides[axis] for each in operands]
         if sizes and strides[-1] == [stride * extents[axis] for stride in current]:
             sizes[-1] *= extents[axis]
             strides[-1] = current
@@ -108,26 +108,26 @@ def collapse(extents: Sequence[int], operands: Sequence[Operand]) -> Loop:
             strides.append(current)
     if not sizes:
         sizes, strides = [1], [[1] * len(operands)]
-    found = [replace(given, strides=tuple(row[k] for row in strides)) for k, given in enumerate(operands)]
+    found = [replace(each, strides=tuple(row[k] for row in strides)) for k, each in enumerate(operands)]
     return Loop(tuple(sizes), tuple(found))
 
 
 def pack_width(loop: Loop) -> int:
-    """How many neighbours of the innermost axis one thread can read and write at once: 8, 4, 2 or 1.
+    """Elements that a thread can access at once along the innermost axis: 8, 4, 2 or 1.
 
-    Each operand either has them side by side, or sees one element for all of them; the narrowest type fills 16 bytes
-    at most, and wider ones are accessed in pieces of 16 bytes.
+    Each operand has them contiguous or broadcasts one. The narrowest type fills at most 16 bytes; wider ones are
+    accessed in 16-byte pieces.
     """
-    limit = MOST_BYTES // min(given.item_nbytes for given in loop.operands)
+    limit = MAX_ACCESS_NBYTES // min(each.item_nbytes for each in loop.operands)
     return next(width for width in _WIDTHS if width <= limit and all(_can_pack(loop, k, width) for k in loop.operands))
 
 
-def _can_pack(loop: Loop, given: Operand, width: int) -> bool:
+def _can_pack(loop: Loop, each: Operand, width: int) -> bool:
     if width == 1:
         return True
-    if loop.extents[-1] % width or given.strides[-1] not in (0, 1):
+    if loop.extents[-1] % width or each.strides[-1] not in (0, 1):
         return False
-    if given.strides[-1] == 0:
+    if each.strides[-1] == 0:
         return True
-    whole = all(stride % width == 0 for stride in (*given.strides[:-1], given.start))
-    return whole and given.offset_nbytes % min(width * given.item_nbytes, MOST_BYTES) == 0
+    whole = all(stride % width == 0 for stride in (*each.strides[:-1], each.start))
+    return whole and each.offset_nbytes % min(width * each.item_nbytes, MAX_ACCESS_NBYTES) == 0

@@ -1,7 +1,7 @@
-"""Reductions: a team of threads for each row of what is reduced together, several rows for each block.
+"""Reductions: a group of threads for each row of reduced elements, several rows for each block.
 
-Threads that are neighbours read neighbours in memory: of one row where the reduced elements lie side by side, of as
-many rows where those do.
+Neighbouring threads read neighbours in memory: of one row where reduced elements are contiguous, else of neighbouring
+rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NEIGHBOURS = 32
 
 @dataclass(frozen=True)
 class Rows:
-    """How the elements of some operands are shared out; axes of one index are gone, and neighbours that are one joined.
+    """How a reduction is divided among threads; axes are collapsed.
 
     Attributes:
-        kept: the loop over rows; the operands' starts are the tensors'.
-        reduced: the loop inside of a row; the operands' starts are 0.
-        lanes: threads that share a row, a power of two.
-        rows: rows of one block; `lanes * rows` is its number of threads.
-        across: whether neighbouring threads have neighbouring rows.
+        kept: loop over rows, with the tensors' starts.
+        reduced: loop within a row, with starts 0.
+        lanes: threads for each row, a power of two.
+        rows: rows of a block of `lanes * rows` threads.
+        across: whether neighbouring threads take neighbouring rows.
     """
 
     kept: Loop
@@ -39,7 +39,7 @@ class Rows:
 
     @classmethod
     def of(cls, extents: Sequence[int], operands: Sequence[Operand], axes: Sequence[int]) -> Rows:
-        """Reduction over `axes` of a loop over `extents`; the first operand decides what is dense."""
+        """Reduction over `axes`; the first operand decides the order."""
         inner = [axis for axis in range(len(extents)) if axis in axes]
         outer = [axis for axis in range(len(extents)) if axis not in axes]
         kept, reduced = (_part(extents, operands, chosen) for chosen in (outer, inner))
@@ -53,7 +53,7 @@ class Rows:
 
     @property
     def arguments(self) -> list[Argument]:
-        """Number of rows, elements of a row, then for both loops their extents but the outermost and all strides."""
+        """Number of rows, elements of a row, then for both loops extents except the outermost, and strides."""
         found: list[Argument] = [np.int32(self.kept.count), np.int32(self.reduced.count)]
         for loop in (self.kept, self.reduced):
             found.extend(np.int32(extent) for extent in loop.extents[1:])
@@ -63,7 +63,7 @@ class Rows:
 
     @property
     def parameters(self) -> str:
-        """The C parameters of `arguments`."""
+        """C parameters for `arguments`."""
         names = ["int n_rows", "int n_reduced"]
         for prefix, loop in (("k", self.kept), ("r", self.reduced)):
             rank = range(len(loop.extents))
@@ -73,19 +73,19 @@ class Rows:
 
     @property
     def constants(self) -> str:
-        """C++ constants LANES and ROWS, and steps in shared memory: there neighbouring threads are neighbours too."""
+        """LANES, ROWS, and steps in shared memory that keep neighbouring threads adjacent."""
         slot, lane = (1, self.rows) if self.across else (self.lanes, 1)
         sizes = {"LANES": self.lanes, "ROWS": self.rows, "SLOT_STEP": slot, "LANE_STEP": lane}
         return "constexpr int " + ", ".join(f"{name} = {value}" for name, value in sizes.items()) + ";\n"
 
     @property
     def place(self) -> str:
-        """Statements that define `lane`, `slot` (the row in the block) and `row`."""
+        """C++ that defines `lane`, `slot` (row in the block) and `row`."""
         lane, slot = ("threadIdx.y", "threadIdx.x") if self.across else ("threadIdx.x", "threadIdx.y")
         return f"const int lane = {lane}, slot = {slot};\n  const int row = blockIdx.x * ROWS + slot;"
 
     def offsets(self, prefix: str, index: str) -> str:
-        """Statements that define `{prefix}at0`, ...: where each operand has the element `index` of a loop (k or r)."""
+        """C++ that defines `{prefix}at0`, ...: offsets of element `index` of a loop (k or r) in each operand."""
         loop = self.kept if prefix == "k" else self.reduced
         rank, count = len(loop.extents), len(loop.operands)
         lines = [f"unsigned int {prefix}rest = {index};"]
@@ -97,17 +97,14 @@ class Rows:
         return " ".join(lines)
 
     def combined(self, value: str, combination: str) -> str:
-        """Statements that make `value` of all lanes one, by an expression of `a` and `b`; all threads take part."""
+        """C++ that reduces `value` over all lanes by an expression of `a` and `b`; all threads take part."""
         return _COMBINED.format(value=value, combination=combination)
 
     def source(self, template: str, x: Operand, y: Operand, **others: str) -> str:
-        """A kernel that reads `x` (operand 0, at address p0) row by row and writes `y`.
+        """A kernel that reads `x` (operand 0, at p0) row by row and writes `y`.
 
         Args:
-            template: a format with fields for what every such kernel has (`preamble`, `constants`, `x_type`, `y_type`,
-                `parameters`, `place`, `row_offsets` and `offsets`, see `offsets`; `value`, the element of x) and for
-                `others`.
-            others: the kernel's own fields.
+            template: a format with the fields below (`value` is the element of x) and `others`.
         """
         return template.format(
             preamble=preamble([x.dtype, y.dtype]),
@@ -123,13 +120,12 @@ class Rows:
         )
 
     def call(self, source: str, entry: str, pointers: Sequence[Argument]) -> CudaCall:
-        """The launch of a source that begins with the pointers and goes on with `parameters`."""
+        """The launch of a source whose parameters are the pointers and `parameters`."""
         block = (self.rows, self.lanes, 1) if self.across else (self.lanes, self.rows, 1)
         return CudaCall(source, entry, (-(-self.kept.count // self.rows), 1, 1), block, (*pointers, *self.arguments))
 
 
 def _part(extents: Sequence[int], operands: Sequence[Operand], axes: Sequence[int]) -> Loop:
-    """The loop over some axes; ordered by the first operand."""
     chosen = [replace(each, strides=tuple(each.strides[axis] for axis in axes)) for each in operands]
     loop = collapse([extents[axis] for axis in axes], chosen[::-1])
     return Loop(loop.extents, loop.operands[::-1])

@@ -1,11 +1,10 @@
-"""The CUDA C++ of `separable`: what follows its constants.
+"""CUDA C++ of `Separable`, after its constants.
 
-Shared memory holds two slabs: while some warps multiply one, others fill the next, so one barrier for each is enough.
-Rows are padded by 16 bytes, so that the eight threads that read or write at once do so in different banks.
+Shared memory holds two slabs: some warps multiply one while others fill the next, so each needs one barrier. Rows are
+padded by 16 bytes to avoid bank conflicts between the eight threads of an access.
 
-Neighbouring threads read and write neighbours in memory: channels, or pixels of a row where images are PLANAR. These
-are turned (see `sweep`), so that what a thread makes together are neighbours of a column. It takes V channels there
-too, so that it fills shared memory by 16 bytes at a time.
+Neighbouring threads access neighbours in memory: channels, or pixels of a row in PLANAR images. These are transposed
+(see `windows`), so that a thread computes neighbours of a column, of V channels, to fill shared memory by 16 bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ struct Product {
   }
 };
 """
-"""Products of float32, summed in float32; halves are widened on their way into shared memory."""
+"""float32 products and sums; halves are widened in shared memory."""
 
 MMA_OF_HALVES = """
 __device__ __forceinline__ __half rounded(float x) { return __float2half_rn(x); }
@@ -77,7 +76,7 @@ __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const
 }
 #endif
 """
-"""Tensor cores of compute capability 7.5 and on. A host has to bring an `mma` of its own."""
+"""Tensor cores of compute capability 7.5 and newer. On a host, tests define `mma`."""
 
 MMA_OF_TF32 = """
 #ifdef __CUDACC__
@@ -99,7 +98,7 @@ __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const
 
 __device__ __forceinline__ float rounded(float x) { return round_to_tf32(x); }
 """
-"""Tensor cores of compute capability 8.0 and on. A host has to bring `mma` and `round_to_tf32`."""
+"""Tensor cores of compute capability 8.0 and newer. On a host, tests define `mma` and `round_to_tf32`."""
 
 MULTIPLY_BY_TENSOR_CORES = """
 typedef T S;
@@ -150,7 +149,7 @@ struct Product {
   }
 };
 """
-"""Products of halves, or of floats rounded to tf32, summed in float32."""
+"""Products of halves or tf32, summed in float32."""
 
 BODY = """
 constexpr int A_SIZE = BM * PITCH, B_SIZE = B_ROWS * B_PITCH, STAGE = A_SIZE + B_SIZE;
@@ -282,4 +281,4 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
   }
 }
 """
-"""The kernel; `Product` sums what the slabs give, `rounded` makes what is multiplied, of type `S`."""
+"""The kernel; `Product` accumulates slabs, `rounded` converts factors to type `S`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from iosched.runtime.cuda.kernel import H100, Gpu
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.target import H100, Gpu
 from iosched.scheduler.precision import PrecisionName
 
 V100, A100 = Gpu(capability=70, processors=80), Gpu(capability=80, processors=108)

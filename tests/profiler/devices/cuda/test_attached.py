@@ -18,7 +18,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.cuda.device import CudaDevice
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.kernel import Gpu
 
 pytestmark = needs_compiler
 

@@ -20,11 +20,10 @@ from iosched.profiler.devices.cuda import device as about_module
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.device import CudaDevice, about
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import CudaCall
+from iosched.runtime.cuda.kernel import CudaCall, Gpu
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
 from iosched.scheduler.precision import PRECISIONS
 
@@ -110,7 +109,7 @@ def test_a_kernel_that_does_not_compile_is_named(tried) -> None:
 def test_a_compiler_that_is_missing(tried) -> None:
     class Driver(HostDriver):
         def load(self, call: CudaCall) -> CudaCall:
-            raise DeviceError("CUDA's headers are not installed")
+            raise DeviceError("CUDA headers are not installed")
 
     found = tried(Driver())
     assert "compiler: all kernels" in failed(found)

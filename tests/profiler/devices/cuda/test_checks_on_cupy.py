@@ -17,10 +17,9 @@ from iosched.jobs.selftest import SelfTest, selftest
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.cuda import checks as checks_module
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
-from iosched.runtime.cuda.kernel import CudaCall
+from iosched.runtime.cuda.kernel import CudaCall, Gpu
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
 
 V100 = Gpu(capability=70, processors=80)

@@ -29,8 +29,8 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.kernel import Gpu
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.cuda.trials import Trials
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
@@ -128,14 +128,16 @@ def test_the_faster_layout_is_found_once_and_run_without_timing(
 ) -> None:
     """On a V100 NHWC is preferred for float32; here NCHW is faster, since nothing is converted."""
     trials: list[int] = []
-    in_turn = Trials.in_turn_us
-    monkeypatch.setattr(Trials, "in_turn_us", lambda self, found: (trials.append(len(found)), in_turn(self, found))[1])
+    in_turn = Trials.interleaved_us
+    monkeypatch.setattr(
+        Trials, "interleaved_us", lambda self, found: (trials.append(len(found)), in_turn(self, found))[1]
+    )
     gpu = HostGpu(0, "Host 1000", {"cudnn": "90"}, HostDriver(gpu=Gpu(capability=70, processors=80)))
     monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     assert (first.document.runtime["layout"], second.document) == ("nchw", first.document)
-    assert [note for note in first.notes if "Images lie in NCHW" in note]
+    assert [note for note in first.notes if "Images use the NCHW layout" in note]
     assert second.notes == first.notes
     executor = run_module.open_executor(fire(), first.document, device="cuda")
     inputs = random_inputs(fire().graph.inputs)

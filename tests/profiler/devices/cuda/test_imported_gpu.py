@@ -32,12 +32,10 @@ from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ChoiceRow, Row, StageRow
 from iosched.profiler.store.transfer import export_lines, import_lines
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.fusion import fusion_key
-from iosched.runtime.cuda.lower.layout_choice import layout_key
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.lower.timed_choices import fusion_key, layout_key
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Stage, Strategy

@@ -151,7 +151,7 @@ def test_plans_taken_later_are_those_that_run(monkeypatch: pytest.MonkeyPatch) -
     executor.take_cudnn_plans([{key: "eng8"}])
     assert executor.time_many(2, 4) == (80.0, 80.0)
     assert len(asked) == 2
-    assert executor._elsewhere == {}
+    assert executor._recaptured == {}
 
 
 def cost_of(database: ProfileDatabase) -> CudaStageCost:

@@ -13,11 +13,10 @@ from scripted import fire
 
 from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, copied_in, is_generic
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
-from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.kernel import H100, CudnnKernel, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
-from iosched.runtime.cuda.target import H100
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import PrecisionName

@@ -21,8 +21,7 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.fastest import FastestCudnnPlans, cudnn_plan_key
-from iosched.runtime.cuda.cudnn.running import Handles
+from iosched.runtime.cuda.cudnn.fastest import CudnnHandles, FastestCudnnPlans, cudnn_plan_key
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -64,7 +63,7 @@ class Memory:
     @contextmanager
     def trying(self, key: str, name: str) -> Iterator[None]:
         self.tried.append(name)
-        self.lost.add((key, name))  # as long as nobody says that it lives
+        self.lost.add((key, name))  # until it is known to be alive
         try:
             yield
         except DeviceLostError:
@@ -260,11 +259,11 @@ def test_plans_that_are_not_there_give_way(monkeypatch: pytest.MonkeyPatch) -> N
     driver, _ = installed(monkeypatch, LATENCY_US)
     known = FastestCudnnPlans(driver, Memory(times=False, choices={KEY: "eng4"}))
     assert known(KERNEL, READS, WRITES, {KEY: "eng99"}).name == "eng4"
-    assert "1 plans of cuDNN" in known.notes[0]
+    assert "cuDNN plans replaced because cuDNN cannot build them: 1 " in known.notes[0]
     assert "'eng99'" in known.notes[0]
     lost = FastestCudnnPlans(driver, Memory(times=False, choices={KEY: "eng98"}))
     assert [lost(KERNEL, READS, WRITES, names).name for names in ({}, {KEY: "eng97"}, {})] == ["eng1"] * 3
-    assert "2 plans of cuDNN" in lost.notes[0]
+    assert "cuDNN plans replaced because cuDNN cannot build them: 2 " in lost.notes[0]
     assert driver.runs == []
 
 
@@ -333,20 +332,20 @@ def test_a_plan_whose_workspace_does_not_fit_is_no_candidate(monkeypatch: pytest
 def test_a_plan_with_a_large_workspace_is_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream has such a workspace, and keeps it."""
     driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
-    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 300)
+    monkeypatch.setattr(fastest, "MAX_WORKSPACE_NBYTES", 300)
     choice = FastestCudnnPlans(driver, Memory())
     assert choice(KERNEL, READS, WRITES).name == "eng3"
-    assert "2 plans of cuDNN were left out" in choice.notes[0]
+    assert "cuDNN plans skipped because they need more than 0 MiB of workspace: 2 " in choice.notes[0]
     assert "'eng4' for Conv(" in choice.notes[0]
 
 
 def test_the_least_of_the_large_workspaces_is_taken_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
-    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 3000)
+    monkeypatch.setattr(fastest, "MAX_WORKSPACE_NBYTES", 3000)
     monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 9000 - 1000 * index)
     choice = FastestCudnnPlans(driver, Memory())
     assert (choice(KERNEL, READS, WRITES).name, choice.notes) == ("eng5", ())
-    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 6500)
+    monkeypatch.setattr(fastest, "MAX_WORKSPACE_NBYTES", 6500)
     choice = FastestCudnnPlans(driver, Memory(times=False))
     assert choice(KERNEL, READS, WRITES).name == "eng3", "cuDNN's first guess of those that are small enough"
 
@@ -366,7 +365,7 @@ def test_tensors_that_are_still_being_filled_are_not_freed(monkeypatch: pytest.M
 
 def test_no_engine_that_runs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {}, ["eng0"])
-    with pytest.raises(DeviceError, match="no engine that runs"):
+    with pytest.raises(DeviceError, match="no cuDNN engine runs"):
         chosen(driver, Memory())
     assert driver.mistakes == [], "tensors were freed that were still being filled"
     driver, _ = installed(monkeypatch, {})
@@ -401,7 +400,7 @@ def test_a_plan_that_breaks_the_gpu_is_tried_once_and_never_again(monkeypatch: p
     assert choice(KERNEL, READS, WRITES).name == "eng6"
     assert memory.tried.count("eng2_k2=1") == 2, "built once, and run"
     assert 1 not in graphs[-1].built, "it is not even built"
-    assert "1 plans of cuDNN were not tried" in choice.notes[0]
+    assert "cuDNN plans skipped because they crashed the GPU or the process before: 1 " in choice.notes[0]
     assert "'eng2_k2=1' for Conv(" in choice.notes[0]
 
 
@@ -410,7 +409,7 @@ def test_a_first_guess_is_none_that_broke_the_gpu(monkeypatch: pytest.MonkeyPatc
     memory = Memory(times=False, lost={(KEY, "eng1")})
     assert chosen(driver, memory) == "eng2_k2=1"
     memory.lost = {(KEY, name) for name in LATENCY_US}
-    with pytest.raises(DeviceError, match="none but what stopped the GPU or the process before, eng1, eng2_k2=1"):
+    with pytest.raises(DeviceError, match=r"all plans crashed the GPU or the process before .eng1, eng2_k2=1"):
         chosen(driver, memory)
 
 
@@ -462,7 +461,7 @@ def test_cudnn_that_refuses_to_run_is_an_error_of_the_execution(monkeypatch: pyt
 
 def test_streams_have_one_handle_each(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
-    handles, lanes = Handles(), Lanes(driver)
+    handles, lanes = CudnnHandles(), Lanes(driver)
     for _ in range(3):
         FastestCudnnPlans(driver, Memory(), lanes, handles)(KERNEL, READS, WRITES)
     assert len(driver.streams) == 1

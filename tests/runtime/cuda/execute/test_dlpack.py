@@ -1,4 +1,4 @@
-"""Inputs are read and outputs given where they lie on the GPU."""
+"""Inputs and outputs stay in place on the GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from session_models import sliced
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
-from iosched.runtime.cuda.execute.executor import ADDRESSES_KEPT
+from iosched.runtime.cuda.execute.executor import MAX_RECAPTURES
 from iosched.runtime.cuda.gpu.exchange import host_array
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
@@ -40,7 +40,7 @@ def two_inputs() -> Model:
 
 
 def read_by_a_session() -> Model:
-    """Its input is what onnxruntime reads, as it lies."""
+    """onnxruntime reads its input in place."""
     nodes = [helper.make_node("Det", ["x"], ["d"]), helper.make_node("Exp", ["d"], ["y"])]
     return loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y"]))
 
@@ -82,10 +82,10 @@ def arrays(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
 def test_inputs_are_read_where_they_lie_and_nothing_is_copied(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(model)
     given = arrays(model)
-    if not desk.compiled.executor.homes:  # operators on the host are given copies
+    if not desk.compiled.executor.session_devices:  # operators on the host get copies
         monkeypatch.setattr(desk.driver, "upload", lambda *_: pytest.fail("copies an input"))
     wrapped = {name: OnDevice(array) for name, array in given.items()}
-    for seed in range(3):  # the same arrays, filled anew
+    for seed in range(3):  # the same arrays, refilled
         for name, array in random_inputs(model.graph.inputs, seed).items():
             given[name][...] = array
         assert desk.error(desk.run(wrapped), given) < 1e-5
@@ -105,15 +105,15 @@ def test_a_set_of_arrays_is_captured_once_while_it_is_among_the_last_few(monkeyp
     model = two_inputs()
     desk = Desk(model)
     captured = captures(desk, monkeypatch)
-    sets = [arrays(model, seed) for seed in range(ADDRESSES_KEPT + 1)]
-    for given in (*sets[:ADDRESSES_KEPT], *sets[:ADDRESSES_KEPT]):
+    sets = [arrays(model, seed) for seed in range(MAX_RECAPTURES + 1)]
+    for given in (*sets[:MAX_RECAPTURES], *sets[:MAX_RECAPTURES]):
         assert desk.error(desk.run({name: OnDevice(array) for name, array in given.items()}), given) < 1e-5
-    assert len(captured) == ADDRESSES_KEPT
+    assert len(captured) == MAX_RECAPTURES
     desk.run({name: OnDevice(array) for name, array in sets[-1].items()})
     desk.run({name: OnDevice(array) for name, array in sets[0].items()})
-    assert len(captured) == ADDRESSES_KEPT + 2
+    assert len(captured) == MAX_RECAPTURES + 2
     assert desk.error(desk.compiled.run(sets[1]), sets[1]) < 1e-5  # on its own buffers, as ever
-    assert len(captured) == ADDRESSES_KEPT + 2
+    assert len(captured) == MAX_RECAPTURES + 2
 
 
 def test_arrays_of_the_host_are_copied_and_may_be_mixed_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,10 +215,10 @@ class Refusing(OnDevice):
         (OnDevice(np.zeros(8, np.float64)), r"input 'v' is float64 of shape 8; expected float32 of shape 8"),
         (OnDevice(np.zeros((1, 8), np.float32)), r"input 'v' is float32 of shape 1x8; expected float32 of shape 8"),
         (OnDevice(np.zeros(16, np.float32)[::2]), r"input 'v' is not contiguous"),
-        (OnDevice(np.zeros(8, np.float32), (2, 3)), r"input 'v' is on GPU 3, the model on GPU 0"),
-        (OnDevice(np.zeros(8, np.float32), (8, 0)), r"input 'v': it lies on a device of DLPack's kind 8"),
-        (Refusing(np.zeros(8, np.float32)), r"input 'v' cannot be taken where it lies: it requires grad"),
-        (Refusing(np.zeros(8, np.float32), (1, 0)), r"input 'v': it cannot be taken where it lies: it requires grad"),
+        (OnDevice(np.zeros(8, np.float32), (2, 3)), r"input 'v' is on GPU 3, but the model is on GPU 0"),
+        (OnDevice(np.zeros(8, np.float32), (8, 0)), r"input 'v' is on a device of DLPack type 8"),
+        (Refusing(np.zeros(8, np.float32)), r"cannot read input 'v' in place: it requires grad"),
+        (Refusing(np.zeros(8, np.float32), (1, 0)), r"cannot read input 'v' in place: it requires grad"),
         (np.zeros((2, 4), np.float32), r"input 'v' is float32 of shape 2x4; expected"),
     ],
 )
@@ -253,8 +253,8 @@ def test_inputs_are_named_as_the_models() -> None:
 
 def test_pinned_memory_of_another_library_is_the_hosts() -> None:
     array = np.arange(3, dtype=np.float32)
-    assert host_array(OnDevice(array)) is None
-    found = host_array(OnDevice(array, (1, 0)))
+    assert host_array("v", OnDevice(array)) is None
+    found = host_array("v", OnDevice(array, (1, 0)))
     assert found is not None
     assert found.ctypes.data == array.ctypes.data
     assert ctypes.c_float.from_address(found.ctypes.data + 8).value == 2
@@ -264,5 +264,5 @@ def test_without_an_exchange_arrays_of_the_host_are_all_that_is_taken() -> None:
     model = two_inputs()
     driver = HostDriver()
     backend = CudaBackend(model, driver, chooser(driver), Precision("fp32"))
-    with pytest.raises(UsageError, match="use run"):
+    with pytest.raises(UsageError, match="in host memory to `run`"):
         backend.compile(greedy(backend.graph)).run_on_device(arrays(model))

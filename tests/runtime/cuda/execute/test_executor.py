@@ -173,7 +173,7 @@ def test_memory_is_freed_after_what_was_given_to_streams_where_there_is_not_enou
 
 
 class FailsAt(HostDriver):
-    """Launch number `number` fails, after it was given to the stream."""
+    """Launch number `number` fails after it was enqueued."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -38,14 +38,13 @@ from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn import fastest
+from iosched.runtime.cuda.cudnn.fastest import CudnnHandles
 from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
-from iosched.runtime.cuda.cudnn.running import Handles
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
-from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
+from iosched.runtime.cuda.kernel import CudaCall, Gpu, Pointer, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.fusion import fusion_key
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.lower.timed_choices import fusion_key
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Stage, Strategy
@@ -353,7 +352,7 @@ def test_a_plan_that_breaks_the_gpu_is_left_out_by_the_next_process(tmp_path: Pa
     assert done.stderr.startswith("Error: the GPU stopped working")
     done = optimized_with("cudnnBackendExecute", 0, 0, tmp_path)
     assert done.returncode == 0
-    assert re.search(r"1 plans? of cuDNN were not tried.*The\s+first: 'eng", done.stderr + done.stdout, re.DOTALL)
+    assert re.search(r"cuDNN\s+plans\s+skipped.*before:\s+1\s+\(first:\s+'eng", done.stderr + done.stdout, re.DOTALL)
 
 
 @needs_cudnn
@@ -368,7 +367,7 @@ def test_a_gpu_that_is_lost_ends_the_command_with_a_few_words(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("status", "driver", "words"),
-    [(35, 0, "no NVIDIA driver"), (35, 12040, "update NVIDIA's driver"), (100, 13000, "finds no GPU")],
+    [(35, 0, "no NVIDIA driver"), (35, 12040, "update the NVIDIA driver"), (100, 13000, "finds no GPU")],
 )
 def test_without_a_gpu(desk: DeskCuda, status: int, driver: int, words: str) -> None:
     desk.fail("getDeviceCount", status)
@@ -383,7 +382,7 @@ def test_kernels_are_chosen_for_the_gpu_that_is_there(desk: DeskCuda) -> None:
 
 
 def test_a_gpu_that_is_not_there(desk: DeskCuda) -> None:
-    with pytest.raises(DeviceError, match="no GPU 1; this machine has 1"):
+    with pytest.raises(DeviceError, match="no GPU 1: this machine has 1"):
         CupyDriver(1)
 
 
@@ -473,7 +472,7 @@ def test_a_plan_cannot_be_loaded_inside_a_capture(desk: DeskCuda, cudnn: list[An
         kept = StoredCudnnPlans(database, "desk")
         check(attach().backend(model, "fp32", kept), model, 1e-5)
         ((name, content),) = database._connection.execute("SELECT name, content FROM cudnn_plan LIMIT 1")
-        driver, handles = CupyDriver(), Handles()
+        driver, handles = CupyDriver(), CudnnHandles()
         stream = driver.new_stream()
         assert load_cudnn_plan(name, content, Precision("fp32"), handles.of(stream)).name == name
         driver.begin_capture(stream)

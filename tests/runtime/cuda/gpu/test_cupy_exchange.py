@@ -24,7 +24,7 @@ from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
-from iosched.runtime.cuda.onnxruntime.sessions import Home
+from iosched.runtime.cuda.onnxruntime.sessions import SessionDevice
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 
@@ -150,7 +150,7 @@ def test_an_array_that_cupy_cannot_take_is_named(desk: DeskCuda) -> None:
         def __dlpack_device__(self) -> tuple[int, int]:
             return (2, 0)
 
-    with pytest.raises(UsageError, match="input 'v' cannot be taken where it lies: it requires grad"):
+    with pytest.raises(UsageError, match="cannot read input 'v' in place: it requires grad"):
         found.run_on_device({**inputs, "v": Refusing()})
 
 
@@ -168,7 +168,7 @@ def test_an_unaligned_array_is_copied_on_the_gpu(desk: DeskCuda) -> None:
 def test_onnxruntime_reads_and_writes_memory_of_cupy(desk: DeskCuda) -> None:
     model = sliced()
     found = compiled(model)
-    assert set(found.executor.homes.values()) == {Home.PARTLY}
+    assert set(found.executor.session_devices.values()) == {SessionDevice.PARTLY}
     for seed in range(2):
         found.executor.poison()
         inputs = random_inputs(model.graph.inputs, seed)

@@ -7,7 +7,7 @@ import standin_driver
 from host_cuda import needs_compiler
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
-from iosched.runtime.cuda.gpu.failures import meaning, no_gpu
+from iosched.runtime.cuda.gpu.failures import no_gpu_error, translated
 
 
 class CUDARuntimeError(RuntimeError):
@@ -26,7 +26,7 @@ class CompileException(Exception):  # noqa: N818 - CuPy's name
     """NVRTC's log."""
 
 
-_CUDA12 = "in an environment of its own, run in a clone of iosched: pip install '.[cuda12]'"
+_CUDA12 = "in a separate environment, run in a clone of iosched: pip install '.[cuda12]'"
 LOG = """\
 kern.cu(3): error: identifier "undefined" is undefined
 
@@ -52,7 +52,7 @@ kern.cu(3): error: identifier "undefined" is undefined
     ],
 )  # fmt: skip
 def test_every_failure_has_its_meaning(error: Exception, kind: type[IoschedError], words: str) -> None:
-    found = meaning(error)
+    found = translated(error)
     assert type(found) is kind
     assert words in str(found)
     assert "at some line" not in str(found)
@@ -62,14 +62,18 @@ def test_every_failure_has_its_meaning(error: Exception, kind: type[IoschedError
     ("status", "driver", "words"),
     [
         (35, 0, "no NVIDIA driver"),
-        (35, 12040, "the driver is for CUDA 12.4, and CuPy for CUDA 13.0: update NVIDIA's driver to 580 or newer"),
+        (
+            35,
+            12040,
+            "the driver supports CUDA 12.4, but CuPy needs CUDA 13.0: update the NVIDIA driver to 580 or newer",
+        ),
         (100, 13000, "CUDA_VISIBLE_DEVICES"),
         (802, 13000, "system not yet initialized"),
     ],
 )
 def test_why_there_is_no_gpu(status: int, driver: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     standin_driver.none(monkeypatch)
-    assert words in str(no_gpu(CUDARuntimeError(status, "system not yet initialized"), driver, 13000))
+    assert words in str(no_gpu_error(CUDARuntimeError(status, "system not yet initialized"), driver, 13000))
 
 
 @needs_compiler
@@ -86,18 +90,18 @@ def test_why_there_is_no_gpu(status: int, driver: int, words: str, monkeypatch: 
             "Tesla V100:70",
             12040,
             13000,
-            f"CuPy for CUDA 13.0: {_CUDA12}",
+            f"CuPy needs CUDA 13.0: {_CUDA12}",
         ),
-        ("Tesla V100:70", 11040, 13000, "CuPy for CUDA 13.0: update NVIDIA's driver to 525 or newer, up to 580"),
-        ("NVIDIA L4:89", 11040, 12090, "CuPy for CUDA 12.9: update NVIDIA's driver to 525 or newer"),
-        ("NVIDIA L4:89", 13000, 14000, "CuPy for CUDA 14.0: update NVIDIA's driver"),
+        ("Tesla V100:70", 11040, 13000, "CuPy needs CUDA 13.0: update the NVIDIA driver to 525 or newer, up to 580"),
+        ("NVIDIA L4:89", 11040, 12090, "CuPy needs CUDA 12.9: update the NVIDIA driver to 525 or newer"),
+        ("NVIDIA L4:89", 13000, 14000, "CuPy needs CUDA 14.0: update the NVIDIA driver"),
     ],
 )
 def test_a_driver_that_is_too_old_for_cupy(
     gpu: str, driver: int, runtime: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin_driver.install(monkeypatch, gpu, cuda=driver)
-    text = str(no_gpu(CUDARuntimeError(35, "insufficient driver"), driver, runtime))
+    text = str(no_gpu_error(CUDARuntimeError(35, "insufficient driver"), driver, runtime))
     assert text.endswith(way)
 
 
@@ -105,8 +109,6 @@ def test_a_driver_that_is_too_old_for_cupy(
 def test_what_is_missing_is_named_with_the_extra_for_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("libnvrtc.so.12: cannot be loaded")
     standin_driver.none(monkeypatch)
-    assert str(meaning(error)).endswith(
-        "(no NVIDIA driver was found), run in a clone of iosched: pip install '.[cuda]'"
-    )
+    assert str(translated(error)).endswith("(no NVIDIA driver found), run in a clone of iosched: pip install '.[cuda]'")
     standin_driver.install(monkeypatch, "Tesla V100-SXM2-16GB:70")
-    assert str(meaning(error)).endswith("pip install '.[cuda12]'")
+    assert str(translated(error)).endswith("pip install '.[cuda12]'")

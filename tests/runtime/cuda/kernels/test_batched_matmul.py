@@ -15,7 +15,7 @@ from onnx import helper
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import Kernel, Precision
+from iosched.runtime.cuda.kernel import Gpu, Kernel, Precision
 from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
@@ -23,7 +23,6 @@ from iosched.runtime.cuda.kernels.product import MatMul, lower_product
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import RELU, Activation
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 

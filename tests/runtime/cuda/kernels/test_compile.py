@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from host_cuda import blank
 
-from iosched.runtime.cuda.kernel import CudaCall, Precision, SourceKernel
+from iosched.runtime.cuda.kernel import CudaCall, Gpu, Precision, SourceKernel
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
@@ -32,10 +32,9 @@ from iosched.runtime.cuda.kernels.slicing import Pad, Slice
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import ACTIVATIONS, RELU, Activation
-from iosched.runtime.cuda.source.window import Window
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.source.windows import Window
 
-# The oldest, the newest, and those between that sources tell apart: what suits these suits the others.
+# The oldest, the newest, and all that sources distinguish.
 ARCHITECTURES = (70, 75, 90, 120)
 IMAGES = (2, 16, 32, 33)
 OF_IMAGES = (Depthwise, Lrn, Pool, Separable)

@@ -14,8 +14,7 @@ from onnx import helper
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, Precision
 from iosched.runtime.cuda.kernels.add import AddN
-from iosched.runtime.cuda.kernels.conv import Conv, conv_weight, lower_conv
-from iosched.runtime.cuda.kernels.convolution import Convolution
+from iosched.runtime.cuda.kernels.conv import Conv, Convolution, conv_weight, lower_conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
@@ -118,7 +117,7 @@ def test_computed_weights_and_negative_pads_are_left_to_onnxruntime() -> None:
     assert not built(pads=(-1, 0, 0, 0)).calls
 
 
-# What lies around a convolution of x (2, 8, 5, 5) with r of the shape of y (2, 8, 5, 5).
+# Nodes around a convolution of x (2, 8, 5, 5) with r of the shape of y (2, 8, 5, 5).
 
 
 def built(

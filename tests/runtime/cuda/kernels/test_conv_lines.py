@@ -18,14 +18,13 @@ from onnx import helper
 
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
-from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.builder import Cut, KernelCall
 from iosched.runtime.cuda.cudnn.plans import build_cudnn_plans
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.moves import Cut
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.lower.plan import Lowering, lower
@@ -92,7 +91,7 @@ def test_four_dimensions_are_left_to_onnxruntime() -> None:
     assert not lowered(node, {"x": normal(1, 2, *(3,) * 4)}, {"w": normal(3, 2, *(2,) * 4)}).calls
 
 
-# The graph that cuDNN is given.
+# The cuDNN graph.
 
 
 def case(precision: Precision, axes: int, *, residual: bool = False, groups: int = 1) -> tuple[Conv, tuple[View, ...]]:
@@ -115,7 +114,7 @@ def in_wider(view: View) -> View:
 
 
 def described(monkeypatch: pytest.MonkeyPatch, kernel: Conv, views: tuple[View, ...]) -> tuple[list[Any], Any]:
-    """(dim, stride) of every view's tensor, and what the convolution is told."""
+    """(dim, stride) of every view's tensor, and the convolution's parameters."""
     (graph,) = offered(monkeypatch, kernel, views)
     tensors = {tensor.attributes["uid"]: tensor for tensor in graph.tensors if "uid" in tensor.attributes}
     (product,) = (tensor for tensor in graph.tensors if tensor.operation == "conv_fprop")

@@ -14,7 +14,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.kernels.convolution import Convolution, fused_convolution, merged_convolution, output_shape
+from iosched.runtime.cuda.kernels.conv import Convolution, fused_convolution, merged_convolution, output_shape
 
 RANDOM = np.random.default_rng(0)
 

@@ -13,10 +13,9 @@ from onnx import helper
 
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source import sliding_windows as sweep
+from iosched.runtime.cuda.source import windows
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
-from iosched.runtime.cuda.source.sliding_windows import Sweep
-from iosched.runtime.cuda.source.window import Image, Window
+from iosched.runtime.cuda.source.windows import Image, Window, WindowLoop
 from iosched.runtime.reference import Reference
 
 
@@ -100,7 +99,7 @@ def test_many_pixels_make_large_tiles(layout: Layout) -> None:
 
     def tile(batch: int) -> int:
         image = Image.of(blank((batch, 64, 24, 24), layout=layout).view)
-        return Sweep.of(window, image, image).tile
+        return WindowLoop.of(window, image, image).tile
 
     assert [tile(batch) for batch in ((1, 2, 4) if layout is Layout.NCHW else (4, 8, 16))] == [1, 2, 4]
 
@@ -110,8 +109,8 @@ def test_many_pixels_make_large_tiles(layout: Layout) -> None:
 @pytest.mark.parametrize("tile", [2, 4])
 def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which the last of a row is not whole."""
-    monkeypatch.setattr(sweep, "ENOUGH_THREADS", 1)
-    monkeypatch.setattr(sweep, "_TILES", (tile, 1))
+    monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(windows, "_TILES", (tile, 1))
     kernel = Depthwise((3, 3), (2, 1), (1, 0, 2, 1), (1, 1))
     check_source(kernel, put(normal(2, 8, 14, 8), layout=layout), "float32")
 

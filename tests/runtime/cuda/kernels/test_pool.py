@@ -14,8 +14,8 @@ from onnx import helper
 
 from iosched.runtime.cuda.kernels.pool import Pool
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source import sliding_windows as sweep
-from iosched.runtime.cuda.source.window import Window
+from iosched.runtime.cuda.source import windows
+from iosched.runtime.cuda.source.windows import Window
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
@@ -139,8 +139,8 @@ def test_source_of_slices_of_planar_images(
 @pytest.mark.parametrize("tile", [2, 4])
 def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which the last of a row is not whole."""
-    monkeypatch.setattr(sweep, "ENOUGH_THREADS", 1)
-    monkeypatch.setattr(sweep, "_TILES", (tile, 1))
+    monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(windows, "_TILES", (tile, 1))
     kernel = Pool(Window((2, 3), (1, 1), (0, 1, 1, 1), (1, 1)), average=True)
     check(kernel, [put(normal(2, 6, 7, 7), layout=layout)], [blank((2, 6, 7, 7), layout=layout)])
 

@@ -1,4 +1,4 @@
-"""What a GPU moves for a kernel: as few sectors where images are planar as where channels lie side by side."""
+"""Memory sectors that a kernel moves: planar images take as few as channels-last ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source import sliding_windows as sweep
-from iosched.runtime.cuda.source import window
-from iosched.runtime.cuda.source.window import Window
+from iosched.runtime.cuda.source import windows
+from iosched.runtime.cuda.source.windows import Window
 
 pytestmark = [needs_compiler, pytest.mark.skipif(gpu_kernels.ON_GPU, reason="accesses are recorded on the host")]
 
@@ -125,8 +124,7 @@ def test_planar_images_take_about_as_many_sectors(
     made: Callable[..., Moved], most: float, most_distinct: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of 17 floats begin anywhere in a sector; of those that a stride of 2 leaves out, others read the rest."""
-    for module in (sweep, window):
-        monkeypatch.setattr(module, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
     channels_last, planar = (made(layout=layout) for layout in Layout)
     assert planar.sectors <= most * channels_last.sectors
     assert planar.distinct_sectors <= most_distinct * channels_last.distinct_sectors

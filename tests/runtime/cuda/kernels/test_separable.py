@@ -11,13 +11,12 @@ from lowering import proto_of
 from node_kernels import normal
 from onnx import helper
 
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import RELU, Activation
-from iosched.runtime.cuda.source.window import Image
-from iosched.runtime.cuda.target import H100, Gpu
+from iosched.runtime.cuda.source.windows import Image
 from iosched.runtime.reference import Reference
 
 TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}

@@ -288,5 +288,5 @@ def test_models_of_unknown_sizes_are_not_supported() -> None:
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = load_model(made.SerializeToString(), name="g")
     assert not is_supported(model)
-    with pytest.raises(ValueError, match="unknown or no size"):
+    with pytest.raises(ValueError, match="unknown or zero size"):
         Network(model, FP32)

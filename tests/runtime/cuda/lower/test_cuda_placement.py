@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.graph import TensorSpec
-from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, is_row_major
-from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
@@ -31,7 +30,7 @@ class Twice:
 
 @dataclass(frozen=True)
 class TwiceByCudnn(Twice):
-    """The same by cuDNN, which can be given aligned addresses alone."""
+    """The same with cuDNN, which needs aligned addresses."""
 
     precision: Precision = Precision("fp32")
 
@@ -252,5 +251,5 @@ def test_pixels_of_one_channel_or_single_pixels_are_row_major_too() -> None:
 
 
 def test_rows_that_the_axes_do_not_make_up_are_refused() -> None:
-    with pytest.raises(ValueError, match="no part of 7 rows"):
+    with pytest.raises(ValueError, match="does not divide into 7 rows"):
         Layout.NHWC.strides_of((2, 3, 4, 5), 4, 7, 64)

@@ -19,15 +19,14 @@ from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.kernels.convolution import Convolution
+from iosched.runtime.cuda.kernel import Gpu, Precision
+from iosched.runtime.cuda.kernels.conv import Convolution
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.fusion import fused_by_choice, fusion_key
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, fusion_key
 from iosched.runtime.cuda.source.activation import RELU
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
 

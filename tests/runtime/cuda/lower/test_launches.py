@@ -57,5 +57,5 @@ def test_nothing_is_copied_in_nchw(name: str) -> None:
     found = network(name)
     lowering = lower(found, sequential(found.model.graph))
     assert not [kernel for kernel in lowering.kernels if isinstance(kernel, Copy)]
-    assert not found.callers_inputs
-    assert not found.callers_outputs
+    assert not found.caller_inputs
+    assert not found.caller_outputs

@@ -1,4 +1,4 @@
-"""Images lie in the layout in which the whole model ran faster; where that may be noise, in the preferred one."""
+"""Images use the layout in which the whole model ran faster, or the preferred one if that may be noise."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from scripted import fire
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.layout_choice import LatenciesInTurn, LayoutChoice, layout_by_choice, layout_key
 from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.timed_choices import InterleavedLatencies, LayoutChoice, layout_by_choice, layout_key
 from iosched.runtime.cuda.samples import sample
-from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 
@@ -33,7 +32,7 @@ def never(networks: Sequence[Network]) -> Sequence[Sequence[float]]:
     raise AssertionError("times what it knows, or may not time")
 
 
-def takes(nhwc_us: Sequence[float], nchw_us: Sequence[float]) -> LatenciesInTurn:
+def takes(nhwc_us: Sequence[float], nchw_us: Sequence[float]) -> InterleavedLatencies:
     """A clock that says so much for each layout, round by round."""
     rounds = {Layout.NHWC: nhwc_us, Layout.NCHW: nchw_us}
     return lambda networks: [rounds[network.layout] for network in networks]
@@ -100,7 +99,7 @@ def test_a_backend_runs_the_model_in_both_layouts_once(monkeypatch: pytest.Monke
     assert backend.layout is Layout.NCHW
     assert list(kept.known.values()) == ["nchw 60.00us, nhwc 80.00us"]
     (note,) = backend.notes
-    assert "Images lie in NCHW, in which the model takes 60 us" in note
+    assert "Images use the NCHW layout: one operator at a time, the model takes 60 µs" in note
     assert driver.mistakes == []
     inputs = random_inputs(model.graph.inputs)
     found = backend.compile(greedy(model.graph)).run(inputs)

@@ -1,4 +1,4 @@
-"""Operators that no kernel does run in onnxruntime, on tensors where they lie or on copies on the host."""
+"""Operators without a kernel run in onnxruntime, in place or on host copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.onnxruntime import provider as module
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
-from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, Sessions, Tensor, described
+from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, Sessions, Tensor, described
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy
@@ -151,7 +151,9 @@ def test_sessions_and_graphs_take_turns(in_place: bool) -> None:
         assert outputs(model, executor, seed) < 1e-5
         assert outputs(model, executor, seed + 10) < 1e-5
         assert not executor.is_captured
-        assert executor.homes == dict.fromkeys(("n", "top"), Home.PARTLY if in_place else Home.CPU)
+        assert executor.session_devices == dict.fromkeys(
+            ("n", "top"), SessionDevice.PARTLY if in_place else SessionDevice.CPU
+        )
 
 
 @needs_compiler
@@ -171,7 +173,7 @@ def test_the_time_that_passes_in_onnxruntime_is_told() -> None:
     assert (within_us, total_us) == (2 * 10.0, 10.0)  # the driver's events are always 10 us apart
 
 
-# The CUDA provider itself, as far as a machine without a GPU tells.
+# The CUDA provider, as far as it can be tested without a GPU.
 
 
 class Stream:
@@ -269,7 +271,7 @@ def test_on_the_device_it_is_bound_once_and_nobody_waits(monkeypatch: pytest.Mon
     run = run_of(monkeypatch, log, make)
     run(Stream())
     run(Stream())
-    assert run.home == Home.PROVIDER
+    assert run.runs_on == SessionDevice.PROVIDER
     (((name, options),),) = asked
     assert name == "CUDAExecutionProvider"
     assert (options["user_compute_stream"], options["device_id"], options["use_tf32"]) == ("4711", "1", "0")
@@ -301,7 +303,7 @@ def test_an_operator_of_which_the_provider_does_a_part_says_so(monkeypatch: pyte
 
     run = run_of(monkeypatch, log, make)
     run(Stream())
-    assert run.home == Home.PARTLY
+    assert run.runs_on == SessionDevice.PARTLY
     assert log[0] == ("output", "t1", "cuda", 1, 1, [2, 3, 4, 5], 0x200)
     assert log[1] == "waits"
 
@@ -313,12 +315,12 @@ def test_without_the_provider_or_its_libraries_it_runs_on_the_cpu(
     def make(providers: Sequence[Any]) -> FakeSession:
         return FakeSession([], ["CPUExecutionProvider"], "Cpu")
 
-    assert run_of(monkeypatch, [], make, available).home == Home.NO_PROVIDER
+    assert run_of(monkeypatch, [], make, available).runs_on == SessionDevice.NO_PROVIDER
 
 
 def test_a_kernel_that_fails_at_first_goes_to_the_cpu_and_one_that_fails_later_is_an_error() -> None:
     class Run:
-        home = Home.PROVIDER
+        runs_on = SessionDevice.PROVIDER
 
         def __init__(self, failures: Sequence[bool]) -> None:
             self.failures = list(failures)
@@ -328,17 +330,17 @@ def test_a_kernel_that_fails_at_first_goes_to_the_cpu_and_one_that_fails_later_i
                 raise ExecutionError("no kernel image")
 
     class OnCpu:
-        home, runs = Home.CPU, 0
+        runs_on, runs = SessionDevice.CPU, 0
 
         def __call__(self, stream: Any) -> None:
             self.runs += 1
 
     instead = OnCpu()
-    run = module._Tried(Run([True]), instead)
+    run = module._WithFallback(Run([True]), instead)
     run(None)
     run(None)
-    assert (run.home, instead.runs) == (Home.CPU, 2)
-    later = module._Tried(Run([False, True]), instead)
+    assert (run.runs_on, instead.runs) == (SessionDevice.CPU, 2)
+    later = module._WithFallback(Run([False, True]), instead)
     later(None)
     with pytest.raises(ExecutionError, match="kernel image"):
         later(None)
@@ -363,8 +365,8 @@ def test_libraries_are_looked_for_in_silence(monkeypatch: pytest.MonkeyPatch, ca
 
 def test_operators_are_named_with_where_they_run() -> None:
     kinds = {**dict.fromkeys("abcde", ("Det",)), "top": ("TopK", "Cast"), "m": ("Mod",)}
-    homes = {**dict.fromkeys(kinds, Home.PROVIDER), "top": Home.CPU}
-    assert described(kinds, homes) == (
+    devices = {**dict.fromkeys(kinds, SessionDevice.PROVIDER), "top": SessionDevice.CPU}
+    assert described(kinds, devices) == (
         "Det 'a', 'b', 'c' and 2 more, Mod 'm' in onnxruntime's CUDA provider;"
         " TopK+Cast 'top' in onnxruntime on the CPU"
     )

@@ -21,7 +21,7 @@ from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
-from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes
+from iosched.runtime.cuda.execute.buffers import FlushedWeights, flush_nbytes, flushed_weights
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import Space, View
@@ -155,7 +155,7 @@ def test_all_that_a_stage_touches_is_in_a_cache_that_is_larger_than_the_model() 
 
 @pytest.mark.parametrize("l2_nbytes", [L2, 1 << 20])
 def test_stages_add_up_to_what_the_model_reads_in_a_row(l2_nbytes: int) -> None:
-    """But for what comes in and goes out, and the arena, which every run begins with anew."""
+    """Except for inputs, outputs and the arena, which each run overwrites."""
     found = backend(l2_nbytes)
     whole = found.compile(sequential(found.graph))
     of_weights = weights_nbytes(whole.executor)
@@ -183,11 +183,11 @@ def test_runs_on_copies_compute_the_same(copies: int) -> None:
     assert computed() == before
 
 
-def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, ColdWeights]:
+def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, FlushedWeights]:
     found = backend(L2)
     executor = compiled(found, alone("y2"))
     addresses = executor._buffers.addresses
-    cold = cold_weights(executor._plan, addresses, nbytes, count, found.driver, executor.origin)
+    cold = flushed_weights(executor._plan, addresses, nbytes, count, found.driver, executor.origin)
     assert cold is not None
     return executor, cold
 
@@ -195,20 +195,20 @@ def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, ColdWeights
 def test_every_run_reads_weights_elsewhere_that_are_equal() -> None:
     executor, cold = copied(3)
     sizes = {buffer.name: buffer.nbytes for buffer in executor._plan.buffers if buffer.space is Space.WEIGHT}
-    assert len(cold.places) == 3
-    places = [executor._buffers.addresses, *cold.places]
+    assert len(cold.addresses) == 3
+    places = [executor._buffers.addresses, *cold.addresses]
     for name, nbytes in sizes.items():
         contents = {ctypes.string_at(place[name], nbytes) for place in places}
         assert len(contents) == 1
     spans = sorted((place[name], place[name] + nbytes) for place in places for name, nbytes in sizes.items())
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    assert all(place[name] % 256 == 0 for place in cold.places for name in sizes)
+    assert all(place[name] % 256 == 0 for place in cold.addresses for name in sizes)
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(16_000, 1), (17_000, 2), (150_000, 10), (10_000_000, 24)])
 def test_there_are_no_more_copies_than_matter(nbytes: int, count: int) -> None:
     _, cold = copied(24, nbytes)
-    assert len(cold.places) == count
+    assert len(cold.addresses) == count
 
 
 def test_without_weights_nothing_is_cold() -> None:
@@ -224,7 +224,7 @@ def test_without_weights_nothing_is_cold() -> None:
 
 @given(st.integers(0, 1 << 30), st.integers(0, 1 << 27))
 def test_what_comes_between_two_reads_of_a_weight(model_nbytes: int, l2_nbytes: int) -> None:
-    found = displacing_nbytes(model_nbytes, l2_nbytes)
+    found = flush_nbytes(model_nbytes, l2_nbytes)
     assert (found == 0) == (model_nbytes <= l2_nbytes or l2_nbytes == 0)
     assert found <= min(model_nbytes, 2 * l2_nbytes)
     assert found == 0 or found >= l2_nbytes

@@ -14,7 +14,7 @@ from iosched.runtime.plan import View
 
 
 class OneMemory:
-    """An executor as it is on a GPU, where inputs lie in one place: a run reads what was uploaded last."""
+    """Like an executor on a GPU: a run reads the inputs that were uploaded last."""
 
     inputs = (View("x", "float32", (1,), nbytes=4),)
 

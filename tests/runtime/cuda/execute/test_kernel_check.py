@@ -28,7 +28,7 @@ pytestmark = needs_compiler
 
 
 def checks(model: Model, kind: str, stand_in: Kernel | None = None) -> list[Check]:
-    """Of the tasks of one kind, each alone; with another kernel in their place where one is given."""
+    """Checks each task of one kind, optionally with another kernel."""
     driver = HostDriver()
     backend = CudaBackend(model, driver, chooser(driver), Precision("fp32"))
     lowering = backend.lower(sequential(backend.graph))
@@ -37,7 +37,7 @@ def checks(model: Model, kind: str, stand_in: Kernel | None = None) -> list[Chec
         kernels = [stand_in if number in numbers else kernel for number, kernel in enumerate(lowering.kernels)]
         lowering = replace(lowering, kernels=tuple(kernels))
     tasks = [task for task in lowering.plan.tasks if task.kernel in numbers]
-    found = [backend.compare_alone(lowering, task, rtol=1e-4) for task in tasks]
+    found = [backend.check_kernel(lowering, task, rtol=1e-4) for task in tasks]
     assert driver.mistakes == []
     assert driver.pending == []
     return found
@@ -91,7 +91,7 @@ def test_what_is_not_written_is_seen() -> None:
 
 
 def test_what_is_written_beside_the_result_is_seen() -> None:
-    """The result is one half of the channels of a tensor, so that its floats do not lie in a row."""
+    """The result is half of the channels of a tensor, so it is not contiguous."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Sum", ["v", "v"], ["b"]),
@@ -101,7 +101,7 @@ def test_what_is_written_beside_the_result_is_seen() -> None:
     (check,) = checks(loaded(proto_of(nodes, {"x": shape, "v": shape}, ["y"])), "Unary", Ones(32))
     assert check.max_rel == 0
     assert not check.passed
-    assert "bytes beside it were written" in check.reasons[0]
+    assert "wrote bytes outside it" in check.reasons[0]
 
 
 def test_what_onnxruntime_runs_is_no_kernel() -> None:

@@ -1,4 +1,4 @@
-"""Runs one kernel of a plan alone on a GPU, and compares what it writes with its meaning in numpy."""
+"""Checks one kernel of a plan on a GPU against its numpy reference."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from iosched.runtime.compare import Check, compare
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlanChooser
 from iosched.runtime.cuda.execute.launches import Prepared, cudnn_launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes, settled
+from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import Space, Task, View
 
-_POISON = 0xFF  # as a float of any size not a number
+_POISON = 0xFF  # NaN as a float of any size
 
 Bytes = Mapping[str, np.ndarray]
-"""The bytes of buffers by name."""
+"""Bytes of buffers by name."""
 
 
-def compare_alone(
+def check_kernel(
     lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, *, rtol: float
 ) -> Check:
-    """Runs a task of a plan on random numbers, its weights aside, and compares what it writes with `interpret`.
+    """Runs a task on random inputs with its own weights, and compares its outputs with `interpret`.
 
-    The bytes of a buffer that the task does not write must stay as they were.
+    Bytes that the task does not write must not change.
 
     Args:
-        choose: chooses the plan, where cuDNN runs the task.
-        rtol: how far floats may be off, as a part of the largest; see `compare`.
+        rtol: tolerance of floats relative to the largest; see `compare`.
 
     Raises:
-        DeviceError: the device has not enough memory, or cuDNN no engine.
-        ExecutionError: the kernel does not compile or fails, or onnxruntime is to run the task.
+        DeviceError: the GPU is out of memory, or cuDNN has no engine.
+        ExecutionError: the kernel does not compile or fails, or the task runs in onnxruntime.
     """
     kernel = lowering.kernels[task.kernel]
     before = _filled(lowering, task)
@@ -54,12 +53,11 @@ def compare_alone(
     for view in task.writes:
         _seen(found, view)[...] = _seen(before, view)
     strays = tuple(name for name, content in found.items() if not np.array_equal(content, before[name]))
-    reasons = tuple(f"output {name!r}: bytes beside it were written too" for name in strays)
+    reasons = tuple(f"output {name!r}: the kernel wrote bytes outside it" for name in strays)
     return replace(check, passed=check.passed and not strays, reasons=(*check.reasons, *reasons))
 
 
 def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
-    """The buffers of a task before it runs: weights, random numbers in what it reads beside them, and else NaN."""
     touched = {view.buffer for view in (*task.reads, *task.writes)}
     buffers = {buffer.name: buffer for buffer in lowering.plan.buffers if buffer.name in touched}
     constant = {name for name, buffer in buffers.items() if buffer.space is Space.WEIGHT}
@@ -69,9 +67,9 @@ def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
         else np.full(buffer.nbytes, _POISON, np.uint8)
         for name, buffer in buffers.items()
     }
-    given = {str(place): view for place, view in enumerate(task.reads) if view.buffer not in constant}
-    drawn = random_inputs([TensorSpec(name, view.dtype, view.shape) for name, view in given.items()])
-    for name, view in given.items():
+    computed = {str(place): view for place, view in enumerate(task.reads) if view.buffer not in constant}
+    drawn = random_inputs([TensorSpec(name, view.dtype, view.shape) for name, view in computed.items()])
+    for name, view in computed.items():
         _seen(found, view)[...] = drawn[name]
     return found
 
@@ -79,11 +77,10 @@ def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
 def _run(
     lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, before: Bytes
 ) -> dict[str, np.ndarray]:
-    """The bytes of the buffers that the task writes, after it ran on the device."""
     stream = lanes.origin
     found = {view.buffer: np.empty_like(before[view.buffer]) for view in task.writes}
-    memory: list[Memory] = []  # outlives what fails below
-    with settled(driver, (stream,)):
+    memory: list[Memory] = []  # must outlive failures below
+    with synchronized_on_error(driver, (stream,)):
         base: dict[str, int] = {}
         for name, content in before.items():
             memory.append(driver.allocate(content.nbytes))
@@ -98,12 +95,11 @@ def _run(
 def _prepared(
     lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, memory: list[Memory]
 ) -> Prepared:
-    """What the task gives a stream; a workspace is added to `memory`."""
     kernel = lowering.kernels[task.kernel]
     if isinstance(kernel, SourceKernel):
         return source_launch(kernel, task, driver)
     if not isinstance(kernel, CudnnKernel):
-        raise ExecutionError(f"{task.name!r} runs in onnxruntime, and in no kernel")
+        raise ExecutionError(f"{task.name!r} runs in onnxruntime and has no kernel to check")
     plan = choose(kernel, task.reads, task.writes)
     if plan.workspace_nbytes:
         memory.append(driver.allocate(plan.workspace_nbytes))
@@ -111,5 +107,4 @@ def _prepared(
 
 
 def _seen(memory: Bytes, view: View) -> np.ndarray:
-    """The tensor that a view is of a buffer."""
     return np.ndarray(view.shape or (), view.dtype, memory[view.buffer].data, view.offset, view.strides)

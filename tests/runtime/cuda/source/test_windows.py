@@ -6,7 +6,7 @@ import pytest
 from host_cuda import blank
 
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.source.window import Image, Window
+from iosched.runtime.cuda.source.windows import Image, Window
 
 
 @pytest.mark.parametrize("before", [0, 3])
@@ -24,8 +24,8 @@ def test_a_single_pixel_is_channels_and_a_single_channel_is_pixels() -> None:
 
 def test_turning_exchanges_rows_and_columns() -> None:
     window = Window((1, 2), (3, 4), (5, 6, 7, 8), (9, 10))
-    assert window.turned == Window((2, 1), (4, 3), (6, 5, 8, 7), (10, 9))
+    assert window.transposed == Window((2, 1), (4, 3), (6, 5, 8, 7), (10, 9))
     image = Image.of(blank((2, 3, 4, 5)).view)
-    assert image.turned.shape == (2, 3, 5, 4)
-    assert image.turned.operand.strides == (60, 1, 3, 15)
-    assert (window.turned.turned, image.turned.turned) == (window, image)
+    assert image.transposed.shape == (2, 3, 5, 4)
+    assert image.transposed.operand.strides == (60, 1, 3, 15)
+    assert (window.transposed.transposed, image.transposed.transposed) == (window, image)

@@ -1,0 +1,163 @@
+"""Lowerings that are chosen by timing: one kernel or two for separable convolutions, and the layout of feature maps.
+
+One kernel saves a launch and memory traffic, but recomputes the depthwise part for each tile of output channels, where
+cuDNN multiplies faster. The best layout depends on shapes, precision, GPU and cuDNN. Without a known choice or
+permission to time, there are two kernels and the preferred layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from iosched.runtime.cuda.cudnn.chooser import Candidate, Choices, candidates_from_text, candidates_to_text
+from iosched.runtime.cuda.kernels.separable import Separable
+from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.lower.fused import SEPARABLE
+from iosched.runtime.cuda.lower.network import Network
+
+VARIANTS = 3
+GAIN = 0.97
+"""A choice that is not the default must be faster by this factor: less may be noise."""
+
+_TWO = "two kernels"
+_ONE = "one kernel, variant "
+
+
+OperatorLatency = Callable[[Network, str], float]
+"""Microseconds of an operator alone in a network; infinite if it fails."""
+
+
+def fusion_key(network: Network, name: str) -> str:
+    """Key of an operator's choice: a hash of its two kernels and the layout of their tensors."""
+    return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
+
+
+def fused_everywhere(network: Network) -> Network:
+    """The network with one kernel wherever possible."""
+    operators = network.model.graph.operators
+    return network.with_fused({each.name: 0 for each in operators if each.type == SEPARABLE})
+
+
+def fused_by_choice(
+    network: Network,
+    choices: Choices,
+    latency_us: OperatorLatency,
+    prepare: Callable[[Network], None] = lambda network: None,
+) -> tuple[Network, Mapping[str, str]]:
+    """The network with one kernel where that is faster, and these choices by key. Each distinct operator is timed once.
+
+    Args:
+        network: with two kernels everywhere.
+        prepare: called with each network before its operators are timed.
+    """
+    operators = (each.name for each in network.model.graph.operators if each.type == SEPARABLE)
+    keys = {name: fusion_key(network, name) for name in operators}
+    known = {key: choices.choice(key) for key in keys.values()}
+    if choices.times:
+        first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
+        known |= _timed_fusion(network, first, choices, latency_us, prepare)
+    fused = {name: variant for name, key in keys.items() if (variant := _variant(known[key])) is not None}
+    found = network.with_fused(fused) if fused else network
+    return found, {keys[name]: str(known[keys[name]]) for name in fused}
+
+
+def _timed_fusion(
+    network: Network,
+    names: Mapping[str, str],
+    choices: Choices,
+    latency_us: OperatorLatency,
+    prepare: Callable[[Network], None],
+) -> dict[str, str]:
+    prepare(network)
+    best = {key: (_TWO, GAIN * latency_us(network, name)) for key, name in names.items()}
+    for variant in range(VARIANTS if names else 0):
+        other = network.with_fused(dict.fromkeys(names.values(), variant))
+        prepare(other)
+        for key, name in names.items():
+            one = any(isinstance(call.kernel, Separable) for call in other.calls[name])
+            latency = latency_us(other, name) if one else math.inf
+            if latency < best[key][1]:
+                best[key] = (f"{_ONE}{variant}", latency)
+    return {key: choices.choose(key, text) for key, (text, _) in best.items()}
+
+
+def _variant(text: str | None) -> int | None:
+    number = (text or "").removeprefix(_ONE)
+    return int(number) if number != text and number.isdecimal() else None
+
+
+InterleavedLatencies = Callable[[Sequence[Network]], Sequence[Sequence[float]]]
+"""Microseconds of each network by round; infinite if one fails."""
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """A layout, and the latencies that it was chosen by.
+
+    Attributes:
+        latency_us: of the sequential model by layout; empty if not timed.
+    """
+
+    layout: Layout
+    latency_us: Mapping[Layout, float] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The gain over the other layout, if it is beyond noise."""
+        taken = self.latency_us.get(self.layout, math.nan)
+        other = next((each for each in self.latency_us if each is not self.layout), self.layout)
+        if not taken < GAIN * self.latency_us.get(other, math.nan) < math.inf:
+            return ()
+        return (
+            f"Images use the {self.layout.name} layout: one operator at a time, the model takes {taken:.0f} µs, and"
+            f" {self.latency_us[other]:.0f} µs in {other.name}.",
+        )
+
+
+def layout_by_choice(network: Network, choices: Choices, latencies_us: InterleavedLatencies) -> LayoutChoice:
+    """The layout in which the model is faster.
+
+    Args:
+        network: in the preferred layout.
+        latencies_us: times the model in both layouts, interleaved.
+    """
+    if not network.has_images:
+        return LayoutChoice(network.layout)
+    key = layout_key(network)
+    known = _layout_from_text(choices.choice(key) or "")
+    if known is None and choices.times:
+        timed = _timed_layout(network, latencies_us)
+        known = None if timed is None else _layout_from_text(choices.choose(key, _layout_to_text(timed)))
+    return known or LayoutChoice(network.layout)
+
+
+def layout_key(network: Network) -> str:
+    """Key of the model's choice: a hash of its kernels and the layout of their tensors."""
+    kernels = [network.layout_of(operator.name) for operator in network.model.graph.operators]
+    return "layout " + hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]
+
+
+def _timed_layout(network: Network, latencies_us: InterleavedLatencies) -> LayoutChoice | None:
+    networks = [network, *(network.in_layout(each) for each in Layout if each is not network.layout)]
+    rounds = latencies_us(networks)
+    latency_us = {each.layout: median(found) for each, found in zip(networks, rounds, strict=True)}
+    if math.isinf(min(latency_us.values())):
+        return None
+    lead_us = median(GAIN * preferred - other for preferred, other in zip(*rounds, strict=True))
+    return LayoutChoice(networks[1 if lead_us > 0 else 0].layout, latency_us)
+
+
+def _layout_to_text(choice: LayoutChoice) -> str:
+    ranked = sorted(choice.latency_us, key=lambda layout: layout is not choice.layout)
+    return candidates_to_text([Candidate(layout.value, choice.latency_us[layout]) for layout in ranked])
+
+
+def _layout_from_text(text: str) -> LayoutChoice | None:
+    found = {each.name: each.latency_us for each in candidates_from_text(text)}
+    latency_us = {each: latency for each in Layout if (latency := found.get(each.value)) is not None}
+    chosen = next((each for each in Layout if each == next(iter(found), None)), None)
+    return None if chosen is None else LayoutChoice(chosen, latency_us)
