@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.complete import complete_model
-from iosched.cli.help import Command
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.intervals import COMPARED
-from iosched.cli.json_objects import json_object
-from iosched.cli.named_models import files_of, parse_named, read_models
-from iosched.cli.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.named_models import files_of, parse_named, read_models
+from iosched.cli.common.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
+from iosched.cli.common.options import (
     Binding,
     Searched,
     binding_options,
@@ -30,7 +27,7 @@ from iosched.cli.options import (
     searched_options,
     verbosity_options,
 )
-from iosched.cli.output import (
+from iosched.cli.common.output import (
     INPUTS_SEED,
     Destination,
     check_destinations,
@@ -41,10 +38,11 @@ from iosched.cli.output import (
     quiet,
     refuse_terminal,
 )
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_alike, read_schedule_and_model
-from iosched.cli.tables import print_items, print_pairs
-from iosched.cli.text import count_text, latency_text
+from iosched.cli.common.progress import AskOnce, progress_bar
+from iosched.cli.common.source import input_file, read_alike, read_schedule_and_model
+from iosched.cli.common.tables import print_items, print_pairs
+from iosched.cli.common.text import COMPARED, count_text, latency_text
+from iosched.cli.help import Command
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
 

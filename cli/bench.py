@@ -10,10 +10,9 @@ from warnings import catch_warnings
 
 import click
 
-from iosched.cli.complete import complete_file
-from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import (
     Binding,
     device_options,
     input_shape_option,
@@ -23,7 +22,7 @@ from iosched.cli.options import (
     profile_db_option,
     verbosity_options,
 )
-from iosched.cli.output import (
+from iosched.cli.common.output import (
     INPUTS_SEED,
     Destination,
     check_destinations,
@@ -33,11 +32,12 @@ from iosched.cli.output import (
     notes_after,
     write,
 )
-from iosched.cli.pictures.bars import draw_bars
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
-from iosched.cli.tables import print_items, print_pairs
-from iosched.cli.text import latency_text
+from iosched.cli.common.progress import progress_bar
+from iosched.cli.common.source import input_file, read_model, refuse_both_on_stdin, schedule_for
+from iosched.cli.common.tables import print_items, print_pairs
+from iosched.cli.common.text import latency_text
+from iosched.cli.help import Command
+from iosched.cli.pictures.charts import draw_bars
 from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.profiler.measuring.interleave import speedup_text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from iosched.cli.complete import VARIABLE, use_in_shells
+from iosched.cli.common.complete import VARIABLE, use_in_shells
+from iosched.cli.common.options import verbosity_options
 from iosched.cli.help import Command
-from iosched.cli.options import verbosity_options
 
 _SHELLS = ("bash", "zsh", "fish")
 

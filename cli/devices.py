@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import refuse_cluster
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import cluster_option, json_option, verbosity_options
+from iosched.cli.common.output import debugging, emit_json, note, quiet, say
+from iosched.cli.common.tables import print_pairs
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import cluster_option, json_option, verbosity_options
-from iosched.cli.output import debugging, emit_json, note, quiet
-from iosched.cli.tables import print_pairs
-from iosched.cli.terminal import say
-from iosched.jobs.selftest import selftest
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,6 +91,8 @@ def print_selftest(device: str, *, as_json: bool) -> None:
         MismatchError: all that failed are checks whose numbers were wrong.
         ExecutionError: another check failed.
     """
+    from iosched.jobs.selftest import selftest
+
     found = selftest(device, _Lines())
     if as_json:
         emit_json(_as_json(found))

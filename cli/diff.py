@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, verbosity_options
+from iosched.cli.common.output import emit_result, note, say, verbose
+from iosched.cli.common.source import STDIN, read_schedule_or_result
+from iosched.cli.common.tables import print_columns
+from iosched.cli.common.text import count_text, latency_text
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, verbosity_options
-from iosched.cli.output import emit_result, note, verbose
-from iosched.cli.source import STDIN, read_schedule_or_result
-from iosched.cli.tables import print_columns
-from iosched.cli.terminal import say
-from iosched.cli.text import count_text, latency_text
 from iosched.models.errors import IoschedError, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import CONFIDENCE

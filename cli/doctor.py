@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.complete import complete_model
+from iosched.cli.common.complete import complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
+from iosched.cli.common.output import emit_result, say
+from iosched.cli.common.site_settings import KEYS, candidates, read_site_file, user_file
+from iosched.cli.common.tables import print_pairs
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
-from iosched.cli.output import emit_result
-from iosched.cli.site_files import KEYS, candidates, read_site_file, user_file
-from iosched.cli.tables import print_pairs
-from iosched.cli.terminal import say
 from iosched.jobs.doctor.diagnosis import Asked, SettingsFile
 from iosched.models.errors import UsageError
 
@@ -51,7 +50,7 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
       iosched doctor --json > report.json
       iosched doctor model.onnx
     """
-    from iosched.cli.source import read_model
+    from iosched.cli.common.source import read_model
     from iosched.jobs.doctor.diagnosis import diagnose
 
     asked = survey()

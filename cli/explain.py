@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_choice import which_schedule_option
-from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.common.batch_choice import which_schedule_option
+from iosched.cli.common.complete import complete_file, complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.common.output import emit_json, say
+from iosched.cli.common.source import read_schedule_and_model, remark_not_shipped
+from iosched.cli.common.tables import print_columns, print_pairs
+from iosched.cli.common.text import (
+    AS_FAR,
+    EQUAL,
+    cost_remark,
+    equal_text,
+    idle_text,
+    latency_text,
+    stage_object,
+    throughput_object,
+    throughput_text,
+)
 from iosched.cli.help import Command
-from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import emit_json
-from iosched.cli.source import read_schedule_and_model, remark_not_shipped
-from iosched.cli.stages import idle_text, stage_object, throughput_object, throughput_text
-from iosched.cli.tables import print_columns, print_pairs
-from iosched.cli.terminal import say
-from iosched.cli.text import cost_remark, latency_text
 from iosched.models.errors import UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 

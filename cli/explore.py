@@ -14,11 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
-from iosched.cli.complete import complete_file, complete_model
-from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
-from iosched.cli.help import Command
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_file, complete_model
+from iosched.cli.common.options import (
     Binding,
     binding_options,
     budget_option,
@@ -29,11 +26,22 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_json, emit_result, note, quiet, write
+from iosched.cli.common.output import (
+    INPUTS_SEED,
+    Destination,
+    check_destinations,
+    emit_json,
+    emit_result,
+    note,
+    quiet,
+    say,
+    write,
+)
+from iosched.cli.common.progress import AskOnce, progress_bar
+from iosched.cli.common.source import input_file, read_model
+from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
+from iosched.cli.help import Command
 from iosched.cli.pictures.front import draw_front
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model
-from iosched.cli.terminal import say
 from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE, DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import ExecutionError, UsageError

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.cli.json_objects import json_object
-from iosched.cli.tables import print_columns, print_pairs
-from iosched.cli.text import count_text, latency_text
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.tables import print_columns, print_pairs
+from iosched.cli.common.text import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import (
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import (
     Binding,
     binding_options,
     json_option,
@@ -18,9 +17,10 @@ from iosched.cli.options import (
     pruning_options,
     verbosity_options,
 )
-from iosched.cli.output import emit_json
-from iosched.cli.source import embedded_schedules, read_model
-from iosched.cli.tables import print_columns
+from iosched.cli.common.output import emit_json
+from iosched.cli.common.source import embedded_schedules, read_model
+from iosched.cli.common.tables import print_columns
+from iosched.cli.help import Command
 
 if TYPE_CHECKING:
     from iosched.models.model import Model

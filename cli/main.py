@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from iosched.cli.complete import VARIABLE, use_in_shells
-from iosched.cli.errors import guarded, warnings_as_notes
-from iosched.cli.log_file import WORDS, logged
-from iosched.cli.options import verbosity_options
+from iosched.cli.common.complete import VARIABLE, use_in_shells
+from iosched.cli.common.errors import guarded, warnings_as_notes
+from iosched.cli.common.log_file import WORDS, logged
+from iosched.cli.common.options import verbosity_options
 
 
 def version_text() -> str:

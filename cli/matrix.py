@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
-from iosched.cli.help import Command
-from iosched.cli.intervals import ENDS, EQUAL, RATIO, equal_text, latency_ends_text
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import (
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import (
     Binding,
     Searched,
     batch_sizes_option,
@@ -31,13 +29,22 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, write
-from iosched.cli.pictures.heat_map import draw_heat_map
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model
-from iosched.cli.tables import print_items
-from iosched.cli.terminal import say
-from iosched.cli.text import latency_text, percent_more, share_text
+from iosched.cli.common.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, say, write
+from iosched.cli.common.progress import progress_bar
+from iosched.cli.common.source import input_file, read_model
+from iosched.cli.common.tables import print_items
+from iosched.cli.common.text import (
+    ENDS,
+    EQUAL,
+    RATIO,
+    equal_text,
+    latency_ends_text,
+    latency_text,
+    percent_more,
+    share_text,
+)
+from iosched.cli.help import Command
+from iosched.cli.pictures.charts import draw_heat_map
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:

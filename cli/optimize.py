@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_choice import for_model
 from iosched.cli.cluster import check_known, cluster_object, refuse_cluster
-from iosched.cli.complete import complete_file
-from iosched.cli.dry_run import print_estimate
-from iosched.cli.help import Command
-from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
-from iosched.cli.optimize_report import as_object, table_rows
-from iosched.cli.optimized_files import OptimizedFiles, files_of
-from iosched.cli.options import (
+from iosched.cli.common.batch_choice import for_model
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.optimized_files import OptimizedFiles, files_of
+from iosched.cli.common.options import (
     Binding,
     Searched,
     batch_sizes_option,
@@ -35,8 +31,11 @@ from iosched.cli.options import (
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
-from iosched.cli.source import input_file, read_model, read_schedules, read_units, stem
+from iosched.cli.common.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
+from iosched.cli.common.source import input_file, read_model, read_schedules, read_units, stem
+from iosched.cli.help import Command
+from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
+from iosched.cli.optimize_report import as_object, print_estimate, table_rows
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES

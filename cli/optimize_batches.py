@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
-from iosched.cli.dry_run import print_estimate
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.optimize_report import as_object, table_rows
-from iosched.cli.optimized_files import OptimizedFiles
-from iosched.cli.options import Binding
-from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before
-from iosched.cli.progress import TerminalObserver, progress_bar
-from iosched.cli.source import read_open_model
+from iosched.cli.common.optimized_files import OptimizedFiles
+from iosched.cli.common.options import Binding
+from iosched.cli.common.output import INPUTS_SEED, emit_result, note, note_before
+from iosched.cli.common.progress import AskOnce, TerminalObserver, progress_bar
+from iosched.cli.common.source import read_open_model
+from iosched.cli.optimize_report import as_object, print_estimate, table_rows
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:

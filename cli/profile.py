@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from iosched.cli.complete import complete_file
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.common.output import Destination, check_destinations, destination, emit_json, note, write
+from iosched.cli.common.tables import print_columns
 from iosched.cli.help import Group
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
-from iosched.cli.tables import print_columns
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:

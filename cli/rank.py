@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_pool
-from iosched.cli.complete import complete_model
-from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.named_models import name_of
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.named_models import name_of
+from iosched.cli.common.options import (
     Binding,
     Searched,
     binding_options,
@@ -27,11 +26,12 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import STDIN, read_model
-from iosched.cli.tables import Columns, print_items
-from iosched.cli.text import count_text, latency_text, share_text
+from iosched.cli.common.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
+from iosched.cli.common.progress import progress_bar
+from iosched.cli.common.source import STDIN, read_model
+from iosched.cli.common.tables import Columns, print_items
+from iosched.cli.common.text import count_text, latency_text, share_text
+from iosched.cli.help import Command
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
 

@@ -10,10 +10,9 @@ from warnings import catch_warnings
 
 import click
 
-from iosched.cli.complete import complete_file
-from iosched.cli.help import Command
-from iosched.cli.json_objects import CHECK, json_object
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.json_objects import CHECK, json_object
+from iosched.cli.common.options import (
     INPUT_FILE,
     Binding,
     binding_options,
@@ -25,7 +24,7 @@ from iosched.cli.options import (
     parse_input_file,
     verbosity_options,
 )
-from iosched.cli.output import (
+from iosched.cli.common.output import (
     INPUTS_SEED,
     Destination,
     check_destinations,
@@ -34,9 +33,10 @@ from iosched.cli.output import (
     refuse_terminal,
     write_and_note,
 )
-from iosched.cli.source import input_file, read_alike, read_model, schedule_for
-from iosched.cli.tables import print_pairs
-from iosched.cli.text import latency_text, shape_text
+from iosched.cli.common.source import input_file, read_alike, read_model, schedule_for
+from iosched.cli.common.tables import print_pairs
+from iosched.cli.common.text import latency_text, shape_text
+from iosched.cli.help import Command
 from iosched.models.errors import ExecutionError, MismatchError, OtherDeviceWarning, UsageError
 
 if TYPE_CHECKING:
@@ -188,13 +188,13 @@ def _taken(model: Model, text: str, schedule: str | None, device: str) -> Taken 
 
 
 def _shapes(files: tuple[tuple[str, Path], ...]) -> dict[str, tuple[int, ...]]:
-    from iosched.cli.arrays import array_shape
+    from iosched.cli.run_arrays import array_shape
 
     return {name: array_shape(path) for name, path in files}
 
 
 def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.ndarray]:
-    from iosched.cli.arrays import read_inputs
+    from iosched.cli.run_arrays import read_inputs
     from iosched.runtime.inputs import random_inputs
 
     specs = model.graph.inputs
@@ -276,7 +276,7 @@ def _emit(
     found: RunResult, taken: Taken | None, output: Destination | None, as_json: bool, *, is_data_elsewhere: bool
 ) -> None:
     if output is not None:
-        from iosched.cli.arrays import npz
+        from iosched.cli.run_arrays import npz
 
         write_and_note(output, npz(found.outputs))
     if as_json:

@@ -14,19 +14,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_choice import which_schedule_option
-from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.common.batch_choice import which_schedule_option
+from iosched.cli.common.complete import complete_file, complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, output_option, profile_db_option, verbosity_options
+from iosched.cli.common.output import (
+    STDOUT,
+    Destination,
+    check_destinations,
+    emit_json,
+    fitted_line,
+    note,
+    width_of,
+    write_and_note,
+)
+from iosched.cli.common.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
+from iosched.cli.common.text import count_text, stage_object, throughput_object
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
-from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
-from iosched.cli.pictures.drawing import Drawn
-from iosched.cli.pictures.formats import FORMATS
+from iosched.cli.pictures.formats import FORMATS, Drawn
 from iosched.cli.pictures.theme import Look
-from iosched.cli.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
-from iosched.cli.stages import stage_object, throughput_object
-from iosched.cli.terminal import fitted_line, width_of
-from iosched.cli.text import count_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from iosched.cli.complete import complete_network
+from iosched.cli.common.complete import complete_network
+from iosched.cli.common.options import json_option, output_option, verbosity_options
+from iosched.cli.common.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 from iosched.cli.help import Group
-from iosched.cli.options import json_option, output_option, verbosity_options
-from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 
 
 @click.group(name="zoo", cls=Group, short_help="List the bundled networks, or export one as ONNX.")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from iosched.cli.errors import printable
-from iosched.cli.pictures.families import FAMILIES
-from iosched.cli.pictures.theme import look_of
-from iosched.cli.stages import throughput_text, work_text
-from iosched.cli.text import count_text, shape_text
+from iosched.cli.common.errors import printable
+from iosched.cli.common.text import count_text, shape_text, throughput_text, work_text
+from iosched.cli.pictures.theme import FAMILIES, look_of
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Stage
 from iosched.scheduler.strategies import STAGES
 
 if TYPE_CHECKING:
-    from iosched.cli.pictures.drawing import Drawn
+    from iosched.cli.pictures.formats import Drawn
     from iosched.jobs.known_stages import KnownStage, KnownStages
     from iosched.profiler.devices.throughput import Throughput
     from iosched.scheduler.document import ScheduleDocument

@@ -12,10 +12,9 @@ from itertools import cycle
 from statistics import median
 from textwrap import wrap
 
-from iosched.cli.pictures.families import FAMILIES, Paint
+from iosched.cli.common.text import count_text
 from iosched.cli.pictures.svg import GREY, escaped, picture, text
-from iosched.cli.pictures.theme import Look, latency_label, look_of, shown
-from iosched.cli.text import count_text
+from iosched.cli.pictures.theme import FAMILIES, Look, Paint, latency_label, look_of, shown
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 from iosched.scheduler.strategies import STAGES

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from iosched.cli.common.text import count_text
 from iosched.cli.pictures.theme import Look, latency_label, look_of, shown
-from iosched.cli.text import count_text
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 from iosched.scheduler.strategies import STAGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape  # not of xml.sax, which loads http
 
-from iosched.cli.errors import printable
+from iosched.cli.common.errors import printable
 
 INK = "#1d242d"
 GREY = "#5a6472"

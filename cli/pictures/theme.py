@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from iosched.cli.pictures.families import FAMILIES, family_of
-from iosched.cli.text import latency_text, shape_text
+from iosched.cli.common.text import latency_text, shape_text
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import OperatorForm, Structure
 from iosched.scheduler.schedule import Stage
@@ -105,3 +104,80 @@ def look_of(name: str, looks: Mapping[str, Look]) -> Look:
 def latency_label(latency_us: float | None) -> str:
     """A latency as pictures show it: there is room for two decimals of a millisecond."""
     return latency_text(latency_us, unknown="latency not known", digits=2)
+
+
+_INK, _WHITE = "#0b0f14", "#ffffff"
+
+
+@dataclass(frozen=True)
+class Paint:
+    """Colours of a box: of its inside, of the words on it, and of its edge, which is that of the inside if empty."""
+
+    fill: str
+    ink: str
+    edge: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators that do the same kind of work.
+
+    Attributes:
+        name: for people.
+        light, dark: its colours on a white ground, and on a dark one.
+        types: the ONNX and fused types that belong to it.
+    """
+
+    name: str
+    light: Paint
+    dark: Paint
+    types: frozenset[str] = frozenset()
+
+
+_CONVOLUTION = """Conv ReluConv ReluSepConv SepConv ConvTranspose ConvInteger QLinearConv DeformConv CausalConvWithState
+    FusedConv NhwcConv"""
+_PRODUCT = """Gemm MatMul MatMulInteger QLinearMatMul QGemm FusedMatMul FusedGemm MatMulNBits Einsum Attention
+    MultiHeadAttention GroupQueryAttention LinearAttention LSTM GRU RNN DFT STFT Det"""
+_POOLING = """MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool
+    QLinearGlobalAveragePool MaxRoiPool RoiAlign MaxUnpool ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ArgMax ArgMin CumSum CumProd TopK NonMaxSuppression"""
+_ARITHMETIC = """Add Sum Sub Mul Div Mod Max Min Mean Pow Abs Neg Sign Ceil Floor Round Reciprocal Sqrt Exp Log Sin Cos
+    Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual Where
+    BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor IsInf IsNaN QLinearAdd QLinearMul RotaryEmbedding"""
+_ACTIVATION = """Relu LeakyRelu PRelu ThresholdedRelu Elu Celu Selu Gelu FastGelu BiasGelu QuickGelu Mish Swish SwiGLU
+    HardSwish HardSigmoid Sigmoid Softplus Softsign Tanh Erf Clip Shrink Softmax LogSoftmax Hardmax QLinearSigmoid
+    QLinearSoftmax"""
+_NORMALIZATION = """BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization
+    LpNormalization MeanVarianceNormalization LRN SkipLayerNormalization SimplifiedLayerNormalization Dropout"""
+_MOVEMENT = """Concat Split Slice Gather GatherElements GatherND ScatterElements ScatterND Reshape Flatten Transpose
+    Squeeze Unsqueeze Expand Tile Pad Identity Cast CastLike BitCast Resize Upsample DepthToSpace SpaceToDepth
+    GridSample Shape Size ConstantOfShape OneHot Range Trilu Compress NonZero Unique ReverseSequence Col2Im
+    CenterCropPad TensorScatter QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConcat"""
+
+FAMILIES: Mapping[str, Family] = {
+    "conv": Family("convolution", Paint("#2486e5", _INK), Paint("#6283f3", _INK), frozenset(_CONVOLUTION.split())),
+    "product": Family(
+        "product, attention, recurrence",
+        Paint("#63218d", _WHITE),
+        Paint("#a64199", _WHITE),
+        frozenset(_PRODUCT.split()),
+    ),
+    "pool": Family(
+        "pooling, reduction", Paint("#105821", _WHITE), Paint("#556f34", _WHITE), frozenset(_POOLING.split())
+    ),
+    "sum": Family("arithmetic", Paint("#c58508", _INK), Paint("#ef7d1a", _INK), frozenset(_ARITHMETIC.split())),
+    "act": Family("activation", Paint("#7f6e2a", _WHITE), Paint("#ebc812", _INK), frozenset(_ACTIVATION.split())),
+    "norm": Family(
+        "normalization", Paint("#006d84", _WHITE), Paint("#57e4d6", _INK), frozenset(_NORMALIZATION.split())
+    ),
+    "move": Family("data movement", Paint("#8b8c9b", _INK), Paint("#9e9fa2", _INK), frozenset(_MOVEMENT.split())),
+    "other": Family("other, or not known", Paint("#d8dbe1", _INK, "#6a7280"), Paint("#2b323c", _WHITE, "#7b8492")),
+}
+"""By a short name, in the order of a legend; the last one takes all types that no other has."""
+
+_FAMILY_OF = {kind: key for key, family in FAMILIES.items() for kind in family.types}
+
+
+def family_of(kind: str) -> str:
+    """The short name of the family of an operator type; of a type outside ONNX's own domain, that of its namesake."""
+    return _FAMILY_OF.get(kind.rpartition("::")[2], "other")

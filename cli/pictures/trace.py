@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iosched.cli.common.text import cost_remark, count_text
 from iosched.cli.pictures.theme import Look, look_of
-from iosched.cli.text import cost_remark, count_text
 from iosched.runtime.traced import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.cli import source
+from iosched.cli.common import source
 
 
 def ended(number: int, *words: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 from thread_cluster import ThreadTransport, cpu_places
 
-from iosched.cli.text import source_text
+from iosched.cli.common.text import source_text
 from iosched.jobs.estimate import estimate
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosched.cli.pictures.drawing import Drawn
-from iosched.cli.pictures.formats import draw_html
+from iosched.cli.pictures.formats import Drawn, draw_html
 from iosched.cli.pictures.page_data import page_data
 from iosched.cli.pictures.theme import Look
 from iosched.jobs.known_stages import KnownStages

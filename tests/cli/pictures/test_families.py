@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from iosched.cli.pictures.families import FAMILIES, Paint, family_of
+from iosched.cli.pictures.theme import FAMILIES, Paint, family_of
 
 GROUNDS = {"light": "#ffffff", "dark": "#141920"}
 THEMES = {theme: {key: getattr(family, theme) for key, family in FAMILIES.items()} for theme in GROUNDS}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.cli.site_files import ANYWHERE, KEYS, nearest, setting, user_file
+from iosched.cli.common.site_settings import ANYWHERE, KEYS, nearest, setting, user_file
 from iosched.models.errors import UsageError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from iosched.cli.options import Binding, batch_size_option
-from iosched.cli.output import note
+from iosched.cli.common.options import Binding, batch_size_option
+from iosched.cli.common.output import note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import io
 import pytest
 from terminals import Terminal
 
+from iosched.cli.common.output import fitted, say, width_of
 from iosched.cli.show import wrapped
-from iosched.cli.terminal import fitted, say, width_of
 
 PICTURE = """\
 net on a device with a long name

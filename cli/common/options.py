@@ -17,10 +17,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from iosched.cli.complete import complete_device, complete_file, complete_model, complete_planned
-from iosched.cli.log_file import open_log
-from iosched.cli.output import destination
-from iosched.cli.site_option import SiteOption
+from iosched.cli.common.complete import complete_device, complete_file, complete_model, complete_planned
+from iosched.cli.common.log_file import open_log
+from iosched.cli.common.output import destination
+from iosched.cli.common.site_settings import SiteOption
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning

@@ -10,10 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.cli.batch_choice import Shapes, bound, chosen, chosen_size, for_model, parse_schedules, schedules_inside
-from iosched.cli.options import Binding
-from iosched.cli.output import detail, note
-from iosched.cli.text import source_text
+from iosched.cli.common.batch_choice import (
+    Shapes,
+    bound,
+    chosen,
+    chosen_size,
+    for_model,
+    parse_schedules,
+    schedules_inside,
+)
+from iosched.cli.common.options import Binding
+from iosched.cli.common.output import detail, note
+from iosched.cli.common.text import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.scheduler.precision import DEFAULT_PRECISION

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosched.cli.text import percent_more
+from iosched.cli.common.text import percent_more
 
 
 def test_a_difference_by_rounding_has_no_sign_of_its_own() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from terminals import WIDTHS, Terminal, assert_nothing_is_lost, on_terminal
 
+from iosched.cli.common.tables import print_columns, print_pairs
 from iosched.cli.show import has_colours
-from iosched.cli.tables import print_columns, print_pairs
 
 HEADERS = ("network", "before", "after", "ratio with its interval")
 ROWS = (

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from iosched.cli.errors import printable
-from iosched.cli.terminal import width_of
+from iosched.cli.common.errors import printable
+from iosched.cli.common.output import width_of
 from iosched.models.log import logger
 
 if TYPE_CHECKING:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
-from iosched.cli.errors import printable
-from iosched.cli.output import quiet
+import click
+
+from iosched.cli.common.errors import printable
+from iosched.cli.common.output import quiet
 from iosched.jobs.progress import Observer
 from iosched.models.log import logger
 
@@ -146,3 +150,55 @@ def progress_bar(budget_s: float | None = None) -> Iterator[TerminalObserver]:
     columns = bar_columns(console.width)
     with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
         yield _Bar(bar, bar.add_task("starting", total=None, ends=end_of(budget_s)))
+
+
+class AskOnce:
+    """Holds the first Ctrl-C back until the stage being measured is done, then asks; a second one stops at once.
+
+    Where nobody can be asked, since standard input or stderr is no terminal, Ctrl-C is left as it is.
+
+    Args:
+        bar: is taken off the terminal while the question is asked.
+        what: what is there to be written.
+    """
+
+    def __init__(self, bar: TerminalObserver, what: str = "the best schedule") -> None:
+        self._bar = bar
+        self._what = what
+        self._asked = False
+        self.can_come = sys.stdin.isatty() and sys.stderr.isatty() and not quiet()
+        self.came = False
+        self.accepted = False
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A context in which the first Ctrl-C is held back."""
+        if not self.can_come:
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._hold)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self.came or self._asked:
+            raise KeyboardInterrupt
+        self.came = True
+
+    def ask(self) -> None:
+        """Asks whether to write the best found so far; any Ctrl-C from then on stops at once.
+
+        Raises:
+            KeyboardInterrupt: the answer is no, or Ctrl-C was pressed again.
+        """
+        self._asked, self.came = True, False
+        with self._bar.paused():
+            # Not click's own question: it writes to stdout, which is for data.
+            click.echo(f"\nWrite {self._what} found so far? [y/N]: ", err=True, nl=False)
+            answer = sys.stdin.readline().strip().lower()
+        if answer not in ("y", "yes"):
+            raise KeyboardInterrupt
+        self.accepted = True

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from small_models import branches
 
+from iosched.cli.common.options import cluster_option, devices_option, planning_device_options, profile_db_option
 from iosched.cli.main import cli
-from iosched.cli.options import cluster_option, devices_option, planning_device_options, profile_db_option
 from iosched.cli.reference import commands
 from iosched.profiler.devices import resolve
 from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE
@@ -87,7 +87,7 @@ def test_options_are_set_by_these_variables_and_outputs_by_none() -> None:
 
 
 def test_the_guide_names_the_commands_that_read_a_variable() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "site-settings.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "site-settings.md").read_text()
     for variable in VARIABLES - {"IOSCHED_PROFILE_DB"}:
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{variable}`"))
         reads = {

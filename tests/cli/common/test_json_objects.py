@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.cli.json_objects import json_object, plain
+from iosched.cli.common.json_objects import json_object, plain
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from iosched.cli.complete import VARIABLE
+from iosched.cli.common.complete import VARIABLE
+from iosched.cli.common.options import gathered, parse_input_file, parse_input_shape, shapes_of
 from iosched.cli.main import cli
-from iosched.cli.options import gathered, parse_input_file, parse_input_shape, shapes_of
 from iosched.models.errors import UsageError
 
 

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 from small_models import branches
 
-from iosched.cli import log_file
-from iosched.cli.log_file import without_secrets
+from iosched.cli.common import log_file
+from iosched.cli.common.log_file import without_secrets
 from iosched.cli.main import cli
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) \[\d+\] [\w.]+: .*")
@@ -80,7 +80,7 @@ def test_calls_are_appended(invoke, workdir: Path) -> None:
 def test_lines_of_several_processes_stay_whole(tmp_path: Path) -> None:
     code = (
         "import logging, pathlib, sys\n"
-        "from iosched.cli.log_file import _Appending\n"
+        "from iosched.cli.common.log_file import _Appending\n"
         "handler = _Appending(pathlib.Path(sys.argv[1]))\n"
         "for number in range(100):\n"
         "    text = '\\n'.join([sys.argv[2] * 5000] * 3)\n"

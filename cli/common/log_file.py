@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from iosched.cli.errors import FAILED, printable
+from iosched.cli.common.errors import FAILED, printable
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import ROOT, logger
 

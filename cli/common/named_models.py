@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.cli.options import Binding
-from iosched.cli.output import note
-from iosched.cli.source import STDIN, ZOO, input_file, read_model
+from iosched.cli.common.options import Binding
+from iosched.cli.common.output import note
+from iosched.cli.common.source import STDIN, ZOO, input_file, read_model
 from iosched.models.errors import InvalidModelError, UsageError
 
 if TYPE_CHECKING:

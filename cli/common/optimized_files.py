@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.output import Destination, note, notes_after, quiet, write
-from iosched.cli.tables import print_pairs
+from iosched.cli.common.output import Destination, note, notes_after, quiet, write
+from iosched.cli.common.tables import print_pairs
 
 if TYPE_CHECKING:
     import numpy as np

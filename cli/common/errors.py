@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from iosched.cli.site_option import settings_behind
+from iosched.cli.common.site_settings import settings_behind
 from iosched.models.errors import (
     DeviceError,
     InvalidModelError,

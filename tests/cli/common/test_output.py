@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iosched.cli import output
-from iosched.cli.output import Destination, check_destinations, emit_json, write
+from iosched.cli.common import output
+from iosched.cli.common.output import Destination, check_destinations, emit_json, write
 from iosched.models.errors import ExecutionError, UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from iosched.cli.pictures.heat_map import draw_heat_map
+from iosched.cli.pictures.charts import draw_heat_map
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -25,12 +25,12 @@ from scripted import LATENCIES_US, script_models, script_stages
 from small_models import branches
 
 from iosched.cli import optimize_batches
+from iosched.cli.common.progress import _Bar, bar_columns, description_for, end_of
 from iosched.cli.main import cli
-from iosched.cli.progress import _Bar, bar_columns, description_for, end_of
 
 _WORK = """
 import click
-from iosched.cli.progress import progress_bar
+from iosched.cli.common.progress import progress_bar
 with click.Context(click.Command("x")), progress_bar() as observer:
     for done in range(4):
         observer.progress(done, 3, f"block {done} [red]\\x1b")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iosched.cli.text import shape_text
+from iosched.cli.common.text import shape_text
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
 
