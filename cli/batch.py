@@ -68,12 +68,12 @@ _ESTIMATED = f"models=names operators alike shared {_MEMORY}"
 _MODEL_COLUMNS: list[tuple[str, Callable[[MemberResult], str]]] = [
     ("model", lambda member: member.name),
     ("nodes", lambda member: f"{member.n_nodes:,}"),
-    ("alone, by its own schedule", lambda member: latency_text(member.latency_us, unknown="")),
+    ("alone, with its own schedule", lambda member: latency_text(member.latency_us, unknown="")),
 ]
 _ESTIMATE_COLUMNS: list[tuple[str, Callable[[ClusterEstimate], str]]] = [
     ("models", lambda each: ", ".join(each.names)),
     ("operators", lambda each: f"{each.operators:,}"),
-    ("alike at most", lambda each: f"{each.alike:,}"),
+    ("equal at most", lambda each: f"{each.alike:,}"),
     ("shared nodes", lambda each: f"{each.shared:,}"),
     ("memory alone", lambda each: _mb(each.memory.alone_nbytes)),
     ("together", lambda each: _mb(each.memory.together_nbytes)),
@@ -84,7 +84,7 @@ def _numbered(output: Destination, place: int, count: int) -> Destination:
     if count == 1:
         return output
     if output.path is None:
-        raise UsageError(f"there are {count} files to write, and {output.option} - takes one: name a file")
+        raise UsageError(f"{output.option} - takes one file, but there are {count}: name a file")
     path = output.path
     suffix = SCHEDULE_SUFFIX if path.name.endswith(SCHEDULE_SUFFIX) else path.suffix
     return Destination(output.option, path.with_name(f"{path.name.removesuffix(suffix)}.{place + 1}{suffix}"))
@@ -266,7 +266,7 @@ def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: boo
         clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
         emit_json(json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters))
         return
-    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"on {found.device_name}: what 'batch' would put together")
+    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"models that 'batch' would combine on {found.device_name}")
 
 
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
@@ -276,16 +276,16 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
     from iosched.models.composition.members import members_of
 
     if len(models) > 1:
-        raise UsageError("--replace takes one MODEL: the file that 'iosched batch' wrote")
+        raise UsageError("--replace takes one MODEL: a file written by 'iosched batch'")
     if others := given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
-        raise UsageError(f"{others[0]} is for a search, and --replace makes none: leave one of them out")
+        raise UsageError(f"--replace searches nothing: leave {others[0]} out")
     named = parse_named(replacements)
     sources = [input_file(models[0]), *(input_file(each.source) for each in named)]
     check_destinations(files.outputs, inputs=sources, as_json=as_json)
     refuse_terminal(files.model)
     document, whole = read_schedule_and_model(models[0], None)
     if whole is None:
-        raise UsageError(f"{models[0]} is a schedule: give the file that 'iosched batch' wrote")
+        raise UsageError(f"{models[0]} is a schedule: give the model written by 'iosched batch'")
     members = {member.name: member for member in members_of(whole.proto)}
     new = {}
     for each in named:
@@ -297,7 +297,7 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
     if as_json:
         emit_json({"output": str(files.model), "replaced": list(new), "unshared": unshared})
     lines = [
-        f"{name}: {len(weights)} weights that it had together with other models are its own now."
+        f"{name}: {len(weights)} weights are no longer shared with other models."
         for name, weights in unshared.items()
         if weights
     ]
@@ -361,13 +361,13 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
         print_items(cluster.members, _MODEL_COLUMNS, to_stderr=to_stderr)
         pairs = [
             ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
-            ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
-            ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
+            ("batched", f"{count_text(cluster.batched, 'operator')} batched with operators of other models"),
+            ("shared", f"{count_text(cluster.shared, 'node')} already computed by another model"),
             ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
             ("memory", _memory_text(cluster)),
             ("time spent", f"{result.seconds:.1f} s"),
         ]
-        print_pairs("in all", pairs, to_stderr=to_stderr)
+        print_pairs("total", pairs, to_stderr=to_stderr)
 
 
 def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
@@ -376,9 +376,9 @@ def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
         ("", lambda row: f"{row.name}{' *' if row.name == cluster.shipped else ''}"),
         ("all models", lambda row: latency_text(row.latency_us)),
         ("expected in" if cluster.document.cost == "analytic" else "95 % interval", _interval_text),
-        ("after a rest", lambda row: latency_text(row.rested_us, unknown="")),
+        ("after idle", lambda row: latency_text(row.rested_us, unknown="")),
         ("per model", lambda row: latency_text(row.latency_us / count)),
-        ("models a second", lambda row: f"{row.per_second(count) or 0:,.0f}"),
+        ("models/s", lambda row: f"{row.per_second(count) or 0:,.0f}"),
         ("by", lambda row: row.how),
     ]
     print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
@@ -391,8 +391,8 @@ def _interval_text(row: Row) -> str:
 
 def _memory_text(cluster: ClusterResult) -> str:
     if cluster.plan_nbytes is None:
-        return f"about {_mb(cluster.estimated_nbytes)} with tensors, an estimate"
-    return f"{_mb(cluster.plan_nbytes)} with tensors, by the plan"
+        return f"about {_mb(cluster.estimated_nbytes)} with tensors (estimated)"
+    return f"{_mb(cluster.plan_nbytes)} with tensors (planned)"
 
 
 def _mb(nbytes: int) -> str:

@@ -156,7 +156,7 @@ def command(
         loaded = read_model(model, Binding(batch_size, input_shapes))
         taken = schedule_for(loaded, model, schedule, device)
         if taken is None and "iosched" in (*names, baseline):
-            raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
+            raise UsageError(f"{model} has no schedule to measure as 'iosched': make one with 'iosched optimize'")
         note_before([device], threads)
         with progress_bar() as observer, catch_warnings(action="ignore", category=OtherDeviceWarning):
             result = bench(
@@ -177,7 +177,7 @@ def command(
 
 def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[int, ...]) -> None:
     if "-" in (model, schedule) and len(batch_sizes) > 1:
-        raise UsageError("'-' can be read once only: with several batch sizes, save it to a file")
+        raise UsageError("'-' can be read only once: for several batch sizes, save it to a file")
     refuse_both_on_stdin(schedule, model)
 
 
@@ -192,7 +192,7 @@ def _note_start(model: Model, rounds: int, names: Sequence[str]) -> None:
 
 def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: bool) -> None:
     for name, reason in result.missing:
-        note(f"{name} is left out: {reason}")
+        note(f"{name} is skipped: {reason}")
     for line in notes_after(result.notes):
         note(line)
     if as_json:
@@ -226,10 +226,10 @@ def _print(model: Model, result: BenchResult) -> None:
         ("min", lambda row: latency_text(row.min_us)),
     ]
     if result.rows[0].latency.rested_us:
-        columns.append(("after a rest", lambda row: latency_text(row.rested_us)))
+        columns.append(("after idle", lambda row: latency_text(row.rested_us)))
     if any(row.in_flight > 1 for row in result.rows):
         columns.append(("images/s", lambda row: f"{row.images_per_s or 0:,.1f}"))
-    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.over_sequential)))
+    columns.append(("speedup (95 % interval)", lambda row: _ratio(row.over_sequential)))
     if result.baseline is not None:
         columns.append((f"over {result.baseline} (95 % interval)", lambda row: _ratio(row.over_baseline)))
     print_items(result.rows, columns, title=_title(model, result))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def command(tries: bool, device: str | None, cluster: str | None, as_json: bool) -> None:
     """List the devices of this machine, what is missing to use them, and the GPUs that can be simulated."""
     if tries or device is not None:
-        refuse_cluster(cluster, "--selftest tries a device of this machine")
+        refuse_cluster(cluster, "--selftest tests a device of this machine")
     elif cluster is not None:
         from iosched.cli.devices_cluster import print_cluster
 
@@ -45,7 +45,7 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
         print_selftest(device or "cuda", as_json=as_json)
         return
     if device is not None:
-        raise UsageError("--device says what --selftest tries: give --selftest too")
+        raise UsageError("--device names what --selftest tests: add --selftest")
     from iosched.profiler.devices.gpus import known_gpus
     from iosched.profiler.devices.resolve import facts_here
 
@@ -57,7 +57,7 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
     for facts in found:
         print_pairs(facts.kind, facts.rows, to_stderr=False)
     rows = [(gpu.key, gpu.name) for gpu in plannable]
-    print_pairs("can be planned for without being here: optimize --device NAME", rows, to_stderr=False)
+    print_pairs("GPUs that can be simulated: optimize --device NAME", rows, to_stderr=False)
 
 
 _CHECK = "part name outcome detail seconds"

@@ -39,8 +39,8 @@ _MOST_NAMES = 3
 _WORDS = {
     "stage": "in another stage",
     "group": "in another group",
-    "strategy": "run in another way",
-    "merged": "merged with others",
+    "strategy": "run differently",
+    "merged": "merged differently",
     "order": "in another order",
     "lanes": "on other lanes",
 }
@@ -137,20 +137,20 @@ def command(
         failure = _schedules(first, second, anyway, as_json)
     elif not isinstance(first, tuple) and not isinstance(second, tuple):
         if batch_sizes:
-            raise UsageError("--batch-size is for schedules; results of 'iosched bench --json' say theirs")
+            raise UsageError("--batch-size is for schedules; results of 'iosched bench --json' contain theirs")
         if rows and max_regression is None:
-            raise UsageError("--row says what --max-regression is about: give that, too")
+            raise UsageError("--row names what --max-regression checks: add --max-regression")
         failure = _results(first, second, (max_regression, rows), (relative_to, seed, anyway), as_json)
     else:
         schedule, result = (before, after) if isinstance(first, tuple) else (after, before)
-        raise UsageError(f"{schedule} is a schedule and {result} a result of 'bench': give two of one kind")
+        raise UsageError(f"{schedule} is a schedule and {result} a result of 'bench': give two of the same kind")
     if failure is not None:
         raise failure
 
 
 def _sizes(batch_sizes: tuple[int, ...]) -> tuple[int | None, int | None]:
     if len(batch_sizes) > 2:
-        raise UsageError("--batch-size is given more than twice: once for both, or once for A and once for B")
+        raise UsageError("--batch-size is given more than twice: give it once for both, or once for A and once for B")
     return (batch_sizes[0], batch_sizes[-1]) if batch_sizes else (None, None)
 
 

@@ -82,8 +82,8 @@ def _print(found: Diagnosis) -> None:
         if section.rows:
             print_pairs(name, section.rows, to_stderr=False)
     for _, each in found.findings:
-        level = "broken" if each.is_broken else "remark"
-        say(f"{level}: {each.where}: {each.what}. Way out: {each.way}.")
+        level = "problem" if each.is_broken else "note"
+        say(f"{level}: {each.where}: {each.what}. Fix: {each.way}.")
     if not found.broken:
         say("No problems found.")
 

@@ -44,14 +44,14 @@ teams side_by_side placements alternatives
 """
 _MOST_NAMES = 3
 _WHY: Mapping[Verdict, str] = {
-    "too_wide": "not weighed: its stage holds too many operators side by side",
-    "only_place": "it has no other place: its block holds nothing that it could run with",
-    "unknown": "not known: its stages were not measured here; allow more with --measurements",
-    "best": "every other place takes longer; the next best is {place}",
-    "as_good": "no other place is faster; {place} it takes about as long",
-    "worse": "by its stages alone it looks faster {place}; the two were not measured in turn",
-    "within_tolerance": "{place} it is as good: the difference is below what was searched for ({tolerance:.1%})",
-    "undecided": "no other place is known to be faster; too little was measured of it {place}",
+    "too_wide": "not analyzed: its stage runs too many operators in parallel",
+    "only_place": "it has no alternative: nothing in its block can run with it",
+    "unknown": "unknown: its stages were not measured; allow more with --measurements",
+    "best": "every alternative takes longer; the next best is {place}",
+    "as_good": "no alternative is faster; {place}, it takes about as long",
+    "worse": "its stages look faster {place}, but the two were not compared by interleaved runs",
+    "within_tolerance": "{place}, it is equally good: the difference is below the gap of the search ({tolerance:.1%})",
+    "undecided": "no alternative is known to be faster; too little was measured {place}",
 }
 
 
@@ -110,7 +110,7 @@ def command(
 
     document, loaded = read_schedule_and_model(schedule, model, batch_size=batch_size)
     if loaded is None:
-        raise UsageError(f"{schedule} does not hold the model: give it with --model")
+        raise UsageError(f"{schedule} contains no model: give it with --model")
     remark_not_shipped(document)
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
@@ -170,22 +170,22 @@ def _print(found: Explained) -> None:
             [each.name, latency_text(each.latency_us), idle_text(each.idle), _company(found, each.stage)]
             for each in found.considered
         ]
-        print_columns(["in another schedule", "the whole takes", "idle", "there it is"], rows)
+        print_columns(["other schedule", "latency", "idle", "how the operator runs"], rows)
 
 
 def _print_placements(found: Explained) -> None:
     explanation = found.explanation
     if not explanation.elsewhere:
         return
-    rows = [["as it is", latency_text(explanation.present_us), idle_text(found.idle.get(explanation.present)), ""]]
+    rows = [["current", latency_text(explanation.present_us), idle_text(found.idle.get(explanation.present)), ""]]
     for placement in explanation.possible:
         latency, difference = _price(placement, found)
         rows.append([_place(placement, explanation), latency, _idle(placement, found), difference])
-    print_columns(["in another place", "the block takes at best", "idle", "difference"], rows)
+    print_columns(["alternative", "block's best latency", "idle", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
-        say(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
+        say(f"Not possible under -r and -s: with operators of stage {_names(barred)}.")
     if found.equal:
-        say(equal_text("it does now"))
+        say(equal_text("the current place"))
     for line in _best_elsewhere(found):
         say(line)
 
@@ -203,31 +203,31 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
         ("strategy", _company(found, present)),
-        *([("side by side", f"models side by side: {_names(found.side_by_side)}")] if found.side_by_side else []),
+        *([("in parallel", f"models in parallel: {_names(found.side_by_side)}")] if found.side_by_side else []),
         ("its stage", throughput_text(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
     if found.teams is not None:
         rows.append(("teams", f"{found.teams.text}; latencies are those of one team"))
     if len(found.together) > 1:
-        rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one"))
+        rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one operator"))
     return rows
 
 
 def _why(found: Explained) -> str:
     explanation = found.explanation
     if found.side_by_side and explanation.rival is None:
-        return "whole models run beside each other here, which counts neither for -r nor -s; each keeps to itself"
+        return "whole models run in parallel, without limits by -r and -s"
     place = "" if explanation.rival is None else _place(explanation.rival, explanation)
     if explanation.rival in (found.equal or ()):
-        return f"{place} it takes as long, {AS_FAR}"
+        return f"{place}, it takes equally long {AS_FAR}"
     if (better := found.better) is not None:
         ratio = speedup_text(found.in_turn[better])
-        return f"it would be faster {_place(better, explanation)}: {ratio}, the block with either measured in turn"
+        return f"it is faster {_place(better, explanation)}: {ratio} in interleaved runs of the block"
     if found.in_turn and explanation.verdict(found.tolerance) == "worse":
         likely = max(found.in_turn, key=lambda other: found.in_turn[other].value)
         ratio = speedup_text(found.in_turn[likely])
-        return f"{_place(likely, explanation)} it looks faster, and no difference was found in turn: {ratio}"
+        return f"it looks faster {_place(likely, explanation)}, but interleaved runs show no difference: {ratio}"
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
@@ -239,9 +239,9 @@ def _best_elsewhere(found: Explained) -> list[str]:
     place = _place(best, found.explanation)
     if best.kind == "by_stages":
         own = next(stage for stage in best.stages if found.explanation.operator in stage.operators)
-        return [f"Its stage in the best schedule known {place}:", _stage_line(found, own)]
+        return [f"Its stage in the best known schedule {place}:", _stage_line(found, own)]
     now = {(stage.strategy, stage.groups) for stage in found.explanation.stages}
-    lines = [f"The best schedule known with it {place}, where it differs:"]
+    lines = [f"Stages that differ in the best known schedule with it {place}:"]
     for number, stage in enumerate(best.stages, found.explanation.first_stage + 1):
         if (stage.strategy, stage.groups) not in now:
             lines.append(_stage_line(found, stage, f"stage {number}  "))
@@ -257,7 +257,7 @@ def _place(placement: Elsewhere, explanation: Places) -> str:
     if placement.kind == "alone":
         return "alone"
     if placement.kind == "fewer":
-        return "with fewer of its stage"
+        return "with fewer operators in its stage"
     if placement.kind == "by_stages":
         return "without the session"
     assert placement.stage is not None
@@ -275,7 +275,7 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     sign = "-" if us < now else "+"
     part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
     mark = f" {EQUAL}" if placement in (found.equal or ()) else ""
-    turn = f", in turn {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
+    turn = f", interleaved {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 

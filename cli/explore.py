@@ -242,7 +242,9 @@ def command(
     found_space = find_space(space)
     model = None if base is None else read_model(base, binding)
     if model is None and binding != Binding():
-        raise UsageError("--batch-size and --input-shape are for BASE, and the space brings its own: leave them out")
+        raise UsageError(
+            "--batch-size and --input-shape are for BASE, but the space has its own base model: leave them out"
+        )
     settings = replace(settings, storage=storage or where / _STUDY)
     with _made(where):
         result, used = _explored(model, found_space, settings, cluster)

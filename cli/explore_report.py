@@ -92,9 +92,9 @@ def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool
     title = f"{found.card.name} in {found.card.space}: {', '.join(map(str, found.card.objectives))}"
     if rows:
         headers = ["trial", *names, "file"]
-        print_columns(headers, rows, title=f"{title} (* is on the front)", to_stderr=to_stderr)
+        print_columns(headers, rows, title=f"{title} (* is on the Pareto front)", to_stderr=to_stderr)
         print_pairs("choices", [(str(each.number), _choices(each)) for _, each in shown], to_stderr=to_stderr)
-    print_pairs("in all" if rows else title, _pairs(found), to_stderr=to_stderr)
+    print_pairs("total" if rows else title, _pairs(found), to_stderr=to_stderr)
 
 
 def _cell(each: Individual, name: str) -> str:
@@ -124,14 +124,14 @@ def _choices(each: Individual) -> str:
 def _pairs(found: Found) -> list[tuple[str, str]]:
     constraints, stopped, running = found.card.constraints, found.count("stopped"), found.count("running")
     feasible = sum(each.point is not None and each.point.violation <= 0 for each in found.individuals)
-    different = count_text(found.count("complete") - found.reused, "different variant")
+    different = count_text(found.count("complete") - found.reused, "distinct variant")
     said = {
         "trials": f"{len(found.finished)}, of which {found.count('failed')} failed",
-        "ended early": f"{stopped}, since going on was not worth it" if stopped else "",
-        "evaluated": f"{different}; {found.reused} were seen before",
+        "ended early": f"{stopped}, as not promising" if stopped else "",
+        "evaluated": f"{different}; {found.reused} repeats",
         "constraints": f"{', '.join(map(str, constraints))}: met by {feasible}" if constraints else "",
-        "running": f"{running}, in another process or to be evaluated again" if running else "",
-        "took": f"{found.seconds:.0f} s in all trials",
+        "running": f"{running}, in another process or to be repeated" if running else "",
+        "time": f"{found.seconds:.0f} s in all trials",
         "study": str(found.storage),
     }
     return [(what, text) for what, text in said.items() if text]
@@ -143,14 +143,14 @@ def left_remarks(left: Sequence[Path]) -> Sequence[str]:
         return []
     named = ", ".join(path.name for path in left[:_MOST_LEFT])
     more = f" and {len(left) - _MOST_LEFT} more" if len(left) > _MOST_LEFT else ""
-    return [f"Left in {left[0].parent} by earlier calls, and not among the best now: {named}{more}"]
+    return [f"Written to {left[0].parent} by earlier calls, no longer among the best: {named}{more}"]
 
 
 def remarks_of(found: Found) -> Sequence[str]:
     """Why trials failed, the commonest reasons first."""
     reasons = Counter(each.feedback.reason for each in found.individuals if each.state == "failed")
     lines = [
-        f"{count} failed: {reason}" if count > 1 else f"Trial failed: {reason}"
+        f"{count} trials failed: {reason}" if count > 1 else f"Trial failed: {reason}"
         for reason, count in reasons.most_common(_MOST_REASONS)
     ]
     more = len(reasons) - len(lines)

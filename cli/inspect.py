@@ -139,7 +139,7 @@ def _print(found: _Inspected) -> None:
 def _line(record: Record) -> str:
     made = [_many(len(record.choices), "choice"), _many(len(record.seeded), "seeded weight")]
     if record.sliced:
-        made.append(f"{_many(len(record.sliced), 'weight')} cut out of the base's")
+        made.append(f"{_many(len(record.sliced), 'weight')} sliced from the base")
     return f"a variant of {record.name!r}: {', '.join(made)}"
 
 

@@ -129,9 +129,9 @@ def command(
     is the latency of a target's own schedule. Other latencies are followed by the difference to it; = marks a
     difference within the uncertainty of the model.
 
-    GPUs are simulated by the analytic model, and 'cpu' is measured. Stage measurements from such a GPU are used once
-    'iosched profile import' has added them. With --cluster, --device names devices of the cluster, and its workers
-    compute cells in parallel.
+    'cpu' and attached GPUs are measured; other GPUs are simulated by the analytic model. Stage measurements from such a
+    GPU are used once 'iosched profile import' has added them. With --cluster, --device names devices of the cluster,
+    and its workers compute cells in parallel.
 
     \b
     Examples:
@@ -186,7 +186,7 @@ def _matrix(
         note(line)
     on_cpu = any(map(is_measured_on_cpu, settings.devices))
     if len(batch_sizes) > 1 and on_cpu:
-        note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
+        note("cpu is measured at each batch size. This takes minutes, and longer for large batches.")
     with progress_bar() as observer:
         return matrix(batches, settings, observer), None
 
@@ -239,7 +239,7 @@ def _cost_text(result: MatrixResult) -> str:
     if not any(_has_measured(result)):
         return f"latency, {_COST_TEXT[result.cost]}"
     cpu = "; on the CPU measured" if result.cost == "mixed" else ""
-    return f"latency, on GPUs {_COMPUTED}, but for stages that were measured elsewhere{cpu}"
+    return f"latency, on GPUs {_COMPUTED}, except stages measured on another machine{cpu}"
 
 
 def _has_measured(result: MatrixResult) -> list[bool]:
@@ -264,7 +264,7 @@ def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
         ("sequential", lambda executed: _sequential(result.targets[executed])),
     ]
     if any(map(any, result.intervals)):
-        columns.append((f"* lies in ({result.level:.0%})", partial(_within, result)))
+        columns.append((f"* interval ({result.level:.0%})", partial(_within, result)))
     if any(_has_measured(result)):
         columns.append(("* measured", partial(_share, result)))
     print_items(range(len(names)), columns, title=f"{_title(model, result)}: {_cost_text(result)}")
@@ -308,8 +308,8 @@ def _remark(result: MatrixResult) -> None:
     for name, target in zip(names, result.targets, strict=True):
         if target.taken_from is not None:
             note(
-                f"The search for {name} ended unproven, and the schedule for {names[target.taken_from]} is faster"
-                " there: it stands for both."
+                f"The search for {name} ended unproven; the schedule for {names[target.taken_from]} is faster"
+                " there and is used for both."
             )
         elif not target.optimal:
             note(f"The schedule for {name} is the best found, {proof_text(target.proven)}.")

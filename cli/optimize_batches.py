@@ -119,7 +119,7 @@ def optimizing(
 
 def _missing(found: BatchesResult) -> list[str]:
     sizes = ", ".join(map(str, found.left))
-    return [f"Interrupted before batch sizes {sizes}: there is no schedule for them."] if found.left else []
+    return [f"Interrupted before batch sizes {sizes}: they have no schedule."] if found.left else []
 
 
 def batches_object(model: str, found: BatchesResult, files: OptimizedFiles) -> dict[str, object]:

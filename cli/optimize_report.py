@@ -76,7 +76,7 @@ def _rate_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         return []
     text = ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items())
     teams = result.document.teams
-    return [("images a second", text), ("cores", "one team" if teams is None else teams.text)]
+    return [("images/s", text), ("cores", "one team" if teams is None else teams.text)]
 
 
 def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
@@ -123,14 +123,14 @@ def _check_row(check: Check | None) -> list[tuple[str, str]]:
     if check is None:
         return []
     verdict = "passed" if check.passed else "FAILED"
-    off = f"off by {check.max_rel:.2g} of their scale from" if isfinite(check.max_rel) else "cannot be compared with"
+    off = f"differ by {check.max_rel:.2g} of their scale from" if isfinite(check.max_rel) else "cannot be compared with"
     return [("check", f"{verdict}: outputs {off} onnxruntime's")]
 
 
 def _kernels_text(result: OptimizeResult) -> str:
     if result.kernels_before is None:
         return "not counted"
-    after = "not told by OpenVINO" if result.kernels_after is None else str(result.kernels_after)
+    after = "unknown for OpenVINO" if result.kernels_after is None else str(result.kernels_after)
     return f"{result.kernels_before} before, {after} after"
 
 
@@ -162,10 +162,10 @@ def _cost_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     launch = result.document.launch
     if launch is None:
         return []
-    source = source_text(result.measured_share, " on such a GPU elsewhere", launch=launch)
+    source = source_text(result.measured_share, " on such a GPU in another machine", launch=launch)
     rows = [("cost", f"analytic: {source}")]
     if result.intervals is not None:
-        rows.append(("in brackets", f"where {result.intervals.level:.0%} of measurements are expected to lie"))
+        rows.append(("in brackets", f"interval expected to hold {result.intervals.level:.0%} of measurements"))
     return rows
 
 
@@ -191,7 +191,7 @@ def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
     if plain_us is None or shipped_us is None:
         return []
     ours = "" if result.shipped == plain else f", shipped {_latency(shipped_us)}"
-    return [("after a rest", f"{_BASELINES[plain]} {_latency(plain_us)}{ours}")]
+    return [("after idle", f"{_BASELINES[plain]} {_latency(plain_us)}{ours}")]
 
 
 def _gain_text(result: OptimizeResult) -> str:
@@ -217,7 +217,7 @@ def _found_text(result: OptimizeResult) -> str:
         return f"predicted {_latency(result.predicted_us)}{_ends_text(result, 'iosched')}"
     if result.measured_us is None and not result.predicted_us:
         return _latency(None)
-    speed = speed_text(result.device_kind) if result.slowness is None else "at the machine's present speed"
+    speed = speed_text(result.device_kind) if result.slowness is None else "at the machine's current speed"
     words = filter(None, ("predicted", _latency(result.predicted_us), speed))
     return f"{_latency(result.measured_us)} ({' '.join(words)})"
 
@@ -265,8 +265,8 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
         return
     rows = [[str(block.index), *(f"{getattr(block, key):,}" for key in _COUNTS)] for block in found.blocks]
     headers = ["block", "n", "d", "states", "stages", "signatures", "known", "to measure at most"]
-    print_columns(headers, rows, title=f"{model.name} on {found.device_name}: the search that 'optimize' would make")
-    print_pairs("in all", _estimate_rows(found), to_stderr=False)
+    print_columns(headers, rows, title=f"{model.name} on {found.device_name}: size of the search by 'optimize'")
+    print_pairs("total", _estimate_rows(found), to_stderr=False)
 
 
 def estimate_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, object]:
@@ -278,17 +278,19 @@ def _estimate_rows(found: Estimate) -> list[tuple[str, str]]:
     known = found.known
     rows = [
         ("operators", f"{sum(block.operators for block in found.blocks):,} in {len(found.blocks)} blocks"),
-        ("signatures", f"{sum(block.signatures for block in found.blocks):,}: stages that differ in what they cost"),
+        ("signatures", f"{sum(block.signatures for block in found.blocks):,} stages of different cost"),
     ]
     if found.cost == "analytic":
-        measured = [("already known", f"{known:,} of them were measured on such a GPU elsewhere")] if known else []
+        measured = (
+            [("already known", f"{known:,} of them were measured on such a GPU in another machine")] if known else []
+        )
         source = "the rest is computed" if known else "computed from the GPU's specification"
         return [*rows, *measured, ("to measure", f"nothing: the cost is analytic, {source}")]
     return [
         *rows,
         ("already known", f"{known:,} in the profile database, by all strategies{_disturbed(found)}"),
-        ("to measure", f"{found.measurements:,} at most{_repeats(found)}; bounds often save more"),
-        ("time", f"{_time(found.seconds)} at most: {_stage_time(found)}, and comparing whole models"),
+        ("to measure", f"at most {found.measurements:,}{_repeats(found)}; bounds usually save more"),
+        ("time", f"at most {_time(found.seconds)}: {_stage_time(found)}, and the comparison of whole models"),
     ]
 
 
@@ -301,7 +303,7 @@ def _repeats(found: Estimate) -> str:
 
 
 def _stage_time(found: Estimate) -> str:
-    return f"{found.measurement_s:.2g} s a stage{' as measured here' if found.stage_s else ''}"
+    return f"{found.measurement_s:.2g} s for each stage{' (measured on this machine)' if found.stage_s else ''}"
 
 
 def _time(seconds: float) -> str:

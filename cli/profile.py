@@ -79,7 +79,7 @@ def device_text(key: str) -> str:
 def _design_text(fields: dict[str, Any]) -> str:
     """Which of the devices of one name it is, in parentheses, as far as the key says it."""
     if "design" not in fields:
-        return " (which one is not known: no longer used)" if fields["kind"] == "cpu" else ""
+        return " (unknown design: no longer used)" if fields["kind"] == "cpu" else ""
     numbers = [f"{key} {fields['design'][key]}" for key in ("family", "model", "stepping") if fields["design"].get(key)]
     return f" ({', '.join(numbers)})" if numbers else ""
 
@@ -95,15 +95,15 @@ def clear(profile_db: Path | None, device: str | None, yes: bool) -> None:
         if not yes:
             _confirm(database)
         removed = database.clear(device)
-    note(f"Forgot {removed:,} measurements.")
+    note(f"Deleted {removed:,} measurements.")
 
 
 def _confirm(database: ProfileDatabase) -> None:
     if not sys.stdin.isatty():
-        raise UsageError("nobody to ask whether to forget all measurements: say --yes")
+        raise UsageError("deleting all measurements needs confirmation on a terminal: add --yes")
     count = database.stats().measurements
-    if not click.confirm(f"Forget up to {count:,} measurements in {database.path}?", err=True):
-        raise UsageError("nothing was forgotten")
+    if not click.confirm(f"Delete up to {count:,} measurements in {database.path}?", err=True):
+        raise UsageError("nothing was deleted")
 
 
 @command.command()
@@ -151,9 +151,9 @@ def _lines(file: str) -> Iterator[str]:
         with _text(file) as text:
             yield from iter(lambda: text.readline(LONGEST_LINE + 1), "")
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}: give a file that 'iosched profile export' wrote") from None
+        raise UsageError(f"{file}: {error.strerror}: give a file written by 'iosched profile export'") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: no text: give a file that 'iosched profile export' wrote") from None
+        raise UsageError(f"{file}: not UTF-8: give a file written by 'iosched profile export'") from None
 
 
 @contextmanager

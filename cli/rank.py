@@ -203,12 +203,12 @@ def print_table(result: RankResult) -> None:
         ("model", lambda row: row.model),
         ("device", lambda row: row.device),
         ("latency", _of_cost(lambda cost: latency_text(cost.latency_us))),
-        ("lies in", _of_cost(_interval)),
-        ("one after another", _of_cost(lambda cost: latency_text(cost.sequential_us))),
+        ("interval", _of_cost(_interval)),
+        ("sequential", _of_cost(lambda cost: latency_text(cost.sequential_us))),
         ("parameters", lambda row: _scaled(row.params)),
         ("FLOPs", lambda row: _scaled(row.flops)),
         ("share of peak", _of_cost(lambda cost: "" if cost.share_of_peak is None else f"{cost.share_of_peak:.1%}")),
-        ("from", _source),
+        ("source", _source),
         ("in database", _of_cost(lambda cost: "" if cost.hit_rate is None else share_text(cost.hit_rate))),
     ]
     print_items(result.rows, columns, title=_title(result))
@@ -223,7 +223,7 @@ def print_table(result: RankResult) -> None:
 
 
 def _title(result: RankResult) -> str:
-    rate = "" if result.hit_rate is None else f", {share_text(result.hit_rate)} of the stages known before"
+    rate = "" if result.hit_rate is None else f", {share_text(result.hit_rate)} of stages from the database"
     return f"{count_text(len({row.model for row in result.rows}), 'model')}{rate}"
 
 
@@ -234,7 +234,7 @@ def _of_cost(cell: Callable[[ModelCost], str]) -> Callable[[RankRow], str]:
 
 def _interval(cost: ModelCost) -> str:
     if cost.low_us is None or cost.high_us is None or cost.level is None:
-        return "not known"
+        return "unknown"
     return f"{latency_text(cost.low_us)} to {latency_text(cost.high_us)} ({cost.level:.0%})"
 
 

@@ -144,9 +144,7 @@ def command(
     document = None if taken is None else taken.document
     scheduled_by = "--trace" if trace is not None else "--check-schedule" if check_schedule else None
     if scheduled_by is not None and document is None:
-        raise UsageError(
-            f"{scheduled_by} is of a run by a schedule, and there is none: make one with 'iosched optimize'"
-        )
+        raise UsageError(f"{scheduled_by} needs a schedule, but there is none: make one with 'iosched optimize'")
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
     reference = _reference(loaded, against) if (check or check_schedule or against) and not members else None
@@ -183,7 +181,7 @@ def _taken(model: Model, text: str, schedule: str | None, device: str) -> Taken 
     taken = schedule_for(model, text, schedule, device)
     if taken is None:
         how = unscheduled_text(device)
-        note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")
+        note(f"{model.name} has no schedule: running it {how}. Make one with 'iosched optimize'.")
     return taken
 
 
@@ -201,7 +199,7 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.n
     arrays = read_inputs(files, specs)
     missing = [spec for spec in specs if spec.name not in arrays]
     if missing:
-        note(f"Seeded random values for {', '.join(spec.name for spec in missing)}.")
+        note(f"Using seeded random values for {', '.join(spec.name for spec in missing)}.")
     return {**random_inputs(missing), **arrays}
 
 
@@ -216,15 +214,13 @@ def _telling_words(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterato
         if not drawn:
             raise
         way = " ".join(f"--input {name}=FILE.npy" for name in drawn)
-        raise ExecutionError(
-            f"{error}\nMade-up texts may be none that the model knows: give real ones with {way}."
-        ) from error
+        raise ExecutionError(f"{error}\nThe model may not accept random strings: give real ones with {way}.") from error
 
 
 def _reference(model: Model, against: tuple[str, ...]) -> Model:
     """The model to compare with, bound to the same shapes."""
     if len(against) > 1:
-        raise UsageError("--against is given twice: this model has no models in it that could be compared one by one")
+        raise UsageError("--against is given twice, but MODEL is not a file of 'batch': give it once")
     return read_alike(against[0], model.bindings) if against else model
 
 
@@ -254,7 +250,7 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
 def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
     if not document.is_shipped:
         library = "plain onnxruntime" if document.is_plain else "OpenVINO"
-        note(f"Run by its schedule. Without {option} {library} runs it, which was shipped as the fastest.")
+        note(f"Run by its schedule. Without {option}, {library} runs it, which ships as the fastest.")
 
 
 def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
@@ -264,9 +260,9 @@ def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
     document, runs = trace.document, trace.runs
     facts = {
         "model": model.name,
-        "measured": f"{found.description}: begin and end of each call of a kernel, on the lane that made it; what lies "
-        "between two calls is waiting and hand-over",
-        "run": f"{runs.number + 1} of {len(runs.times_us)}, the one in the middle by latency: {runs.latency_us:.3f} us",
+        "measured": f"{found.description}: start and end of each kernel call, on its lane; gaps between calls are "
+        "waiting and hand-off",
+        "run": f"{runs.number + 1} of {len(runs.times_us)}, the median by latency: {runs.latency_us:.3f} us",
         **predicted_facts(document),
     }
     return draw_trace(document.schedule, facts=facts, looks=looks_of(model.graph), runs=runs)
@@ -305,7 +301,11 @@ def _shape(value: object) -> list[int] | None:
 
 def _print(found: RunResult) -> None:
     timing, runs = found.timing, len(found.timing.samples_us)
-    spread = f" (median of {runs}; {latency_text(timing.p10_us)} to {latency_text(timing.p90_us)})" if runs > 1 else ""
+    spread = (
+        f" (median of {runs}; p10 to p90: {latency_text(timing.p10_us)} to {latency_text(timing.p90_us)})"
+        if runs > 1
+        else ""
+    )
     rows = [("latency", f"{latency_text(timing.median_us)}{spread}")]
     for name, value in found.outputs.items():
         shape = _shape(value)

@@ -57,7 +57,7 @@ def array_shape(path: Path) -> tuple[int, ...]:
 def _mapped(path: Path) -> np.ndarray:
     with path.open("rb") as file:
         if file.read(6) != b"\x93NUMPY":
-            raise UsageError(f"{path} is no .npy file: write it with numpy.save")
+            raise UsageError(f"{path} is not a .npy file: write it with numpy.save")
     return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
@@ -69,7 +69,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: {error.strerror or 'cannot be read'}: give a .npy file") from None
     except (ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
         reason = str(error).partition("\n")[0]
-        raise UsageError(f"{path} is no readable .npy file ({reason}): write it with numpy.save") from None
+        raise UsageError(f"{path} is not a readable .npy file ({reason}): write it with numpy.save") from None
 
 
 def _checked(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:

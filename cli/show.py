@@ -115,7 +115,7 @@ def command(
     remark_not_shipped(document)
     document, fits = (document, False) if loaded is None else _fitted(document, loaded)
     if alternative is not None and picture == "netron" and output is not None:
-        raise UsageError("--format netron is for an optimized model, whose schedule it is: leave --alternative out")
+        raise UsageError("--format netron draws the schedule of an optimized model: leave --alternative out")
     shipped = document
     if alternative is not None:
         document = _instead(document, alternative)
@@ -139,7 +139,7 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
     try:
         return fitted(document, model), True
     except InvalidScheduleError as error:
-        note(f"What stages compute is left out: {error}")
+        note(f"The throughput of stages is not shown: {error}")
         return document, False
 
 
@@ -251,7 +251,7 @@ def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
 
 
 def _considered(name: str) -> str:
-    return f"This is {name!r}, which 'optimize' considered beside the schedule that it shipped."
+    return f"This is {name!r}, an alternative that 'optimize' considered and did not ship."
 
 
 def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:

@@ -79,7 +79,7 @@ def bound(unbound: UnboundModel, binding: Binding, shapes: Shapes = dict) -> Mod
     size = binding.batch_size or schedules.batch_of(shapes())
     if size is None:
         size = schedules.batch_sizes[0]
-        note(f"{unbound.name} has schedules for {_sizes_text(schedules)}: taken at {size}.")
+        note(f"{unbound.name} has schedules for {_sizes_text(schedules)}: using batch size {size}.")
     return unbound.bound(input_shapes=schedules.shapes_at(size))
 
 
@@ -92,10 +92,10 @@ def chosen_size(schedules: BatchSchedules, batch_size: int | None, place: str) -
     if batch_size is None:
         size = schedules.batch_sizes[0]
         if len(schedules.batch_sizes) > 1:
-            note(f"{place} has schedules for {_sizes_text(schedules)}: this is that for {size} (--batch-size N).")
+            note(f"{place} has schedules for {_sizes_text(schedules)}: using the one for {size} (--batch-size N).")
         return size
     if batch_size not in schedules.by_size:
-        raise UsageError(f"{place} has no schedule for batch size {batch_size}, but for {_sizes_text(schedules)}")
+        raise UsageError(f"{place} has no schedule for batch size {batch_size}, only for {_sizes_text(schedules)}")
     return batch_size
 
 
@@ -110,7 +110,7 @@ def chosen(found: ScheduleDocument | BatchSchedules, batch_size: int | None, pla
     if not isinstance(found, ScheduleDocument):
         return found.by_size[chosen_size(found, batch_size, place)]
     if batch_size not in (None, found.batch_size):
-        raise UsageError(f"{place} has the schedule for batch size {found.batch_size} only, not {batch_size}")
+        raise UsageError(f"{place} has a schedule for batch size {found.batch_size} only, not for {batch_size}")
     return found
 
 
@@ -128,7 +128,7 @@ def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> Taken:
     taken = for_batch(found, model)
     if not taken.is_exact:
         here, size = found.batch_of(model.bindings) or model.batch_size, taken.batch_size
-        note(f"No schedule is for batch size {here}: that for the nearest, {size}, is taken and lowered anew.")
+        note(f"There is no schedule for batch size {here}: using the one for {size}, the nearest.")
     return taken
 
 

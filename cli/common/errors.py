@@ -109,10 +109,10 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         _log.warning("interrupted")
-        click.echo("\nInterrupted; what was measured is kept.", err=True)
+        click.echo("\nInterrupted; measurements are kept.", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        _log.warning("the reader of the pipe went away")
+        _log.warning("broken pipe: the reader exited")
         _forget_stdout()
         raise click.exceptions.Exit(BROKEN_PIPE) from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, never a traceback

@@ -118,7 +118,7 @@ def open_log(ctx: click.Context, param: click.Parameter, text: str | None) -> No
     try:
         handler = _Appending(Path(text))
     except OSError as error:
-        raise UsageError(f"--log-file {text}: {error.strerror}: name a file that you may write") from None
+        raise UsageError(f"--log-file {text}: {error.strerror}: name a writable file") from None
     root = logging.getLogger(ROOT)
     ctx.meta[_OPEN] = _OpenLog(Path(text), handler, time.monotonic(), root.level, warnings.showwarning)
     root.addHandler(handler)
@@ -166,7 +166,7 @@ def without_secrets(text: str) -> str:
 def _check(text: str) -> None:
     """Refuses a file that is there and no log: a model would be spoilt by what is appended to it."""
     if text == "-":
-        raise UsageError("--log-file -: a log does not go to stdout, which carries data: name a file, or /dev/stderr")
+        raise UsageError("--log-file -: stdout carries data: name a file, or /dev/stderr")
     path = Path(text)
     try:
         if not path.is_file() or path.stat().st_size == 0:
@@ -174,9 +174,9 @@ def _check(text: str) -> None:
         with path.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise UsageError(f"--log-file {text}: {error.strerror}: name a file that you may read and write") from None
+        raise UsageError(f"--log-file {text}: {error.strerror}: name a readable and writable file") from None
     if not _IS_LOG.match(head):
-        raise UsageError(f"--log-file {text}: this file is there, and is no log of iosched: name another")
+        raise UsageError(f"--log-file {text}: this file exists and is not a log of iosched: name another file")
 
 
 def _begin(words: tuple[str, ...]) -> None:
@@ -195,7 +195,9 @@ def _end(ctx: click.Context, code: int) -> str | None:
     _log.info("exit code %d after %.1f s", code, time.monotonic() - log.began_s)
     _close(ctx)
     trouble = log.handler.trouble
-    return None if trouble is None else f"--log-file {log.path}: cannot write: {trouble.strerror}; the log is not whole"
+    return (
+        None if trouble is None else f"--log-file {log.path}: cannot write: {trouble.strerror}; the log is incomplete"
+    )
 
 
 def _close(ctx: click.Context) -> None:

@@ -40,7 +40,7 @@ def parse_named(texts: Sequence[str]) -> tuple[Named, ...]:
     for each in found:
         if each.name in first:
             raise UsageError(
-                f"{first[each.name]} and {each.source} would both be called {each.name!r}.\n"
+                f"{first[each.name]} and {each.source} would both be named {each.name!r}.\n"
                 f"Give one of them another name: OTHER={each.source}"
             )
         first[each.name] = each.source
@@ -51,7 +51,7 @@ def _named(text: str) -> Named:
     name, equals, source = text.partition("=")
     if equals and name and source and "/" not in name and not Path(text).is_file():
         if any("\ud800" <= character <= "\udfff" for character in name):  # what is no UTF-8 on the command line
-            raise UsageError(f"{name!r} is no name for a model: it is not UTF-8")
+            raise UsageError(f"model name {name!r} is not UTF-8: choose another")
         return Named(name, source)
     if text == STDIN:
         raise UsageError("a model from standard input needs a name: NAME=-")
@@ -87,11 +87,11 @@ def read_models(named: Sequence[Named], binding: Binding, *, skips_broken: bool)
         except InvalidModelError as error:
             if not skips_broken:
                 raise InvalidModelError(f"model {each.name!r}: {error}") from error
-            note(f"Left out {each.name!r}: {error}")
+            note(f"Skipped {each.name!r}: {error}")
             continue
         unused -= shapes.keys()
     if not found:
-        raise UsageError("no model is left to put together")
+        raise UsageError("no valid model is left")
     if unused:
         raise UsageError(f"--input-shape {min(unused)}: no model has an input or a dynamic dimension of that name")
     return found
@@ -137,4 +137,6 @@ def _check_shapes(named: Sequence[Named], binding: Binding) -> None:
     if any(each.source == STDIN for each in named):
         bare = [name for name in binding.input_shapes if _owner(name, named) is None]
         if bare:
-            raise UsageError(f"--input-shape {bare[0]}: name its model, since one is standard input: a/{bare[0]}")
+            raise UsageError(
+                f"--input-shape {bare[0]}: name its model, because one model is standard input: a/{bare[0]}"
+            )

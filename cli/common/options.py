@@ -51,7 +51,7 @@ def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not (equals and name and all(size.isdecimal() and size.isascii() for size in sizes)):
         raise click.BadParameter(f"{text!r} is not of the form {INPUT_SHAPE}.")
     if any(len(size) > 18 or int(size) == 0 for size in sizes):
-        raise click.BadParameter(f"{text!r}: every size must be at least 1, and one that memory can hold.")
+        raise click.BadParameter(f"{text!r}: sizes must be at least 1 and fit into memory.")
     return name, tuple(map(int, sizes))
 
 
@@ -181,7 +181,7 @@ def _batch_sizes_of(ctx: click.Context, param: click.Parameter, values: tuple[st
     words = words_of(ctx, param, values)
     for word in words:
         if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
-            raise click.BadParameter(f"{word[:20]!r} is no batch size: give whole numbers from 1 on, as in 1,4,16.")
+            raise click.BadParameter(f"{word[:20]!r} is not a batch size: give positive integers, as in 1,4,16.")
     return tuple(dict.fromkeys(map(int, words)))
 
 
@@ -300,7 +300,7 @@ def refuse_pruning_beside(strategy: str) -> None:
     if own is not None and (options := given("no_pruning", "r", "s")):
         limits = {"r": own.r, "s": own.s}.items()
         said = " and ".join(f"no limit on {name}" if most is None else f"{name}={most}" for name, most in limits)
-        raise UsageError(f"--strategy {strategy} is {said}: leave {options[0]} out, or use --strategy both")
+        raise UsageError(f"--strategy {strategy} implies {said}: leave {options[0]} out, or use --strategy both")
 
 
 def given(*names: str) -> list[str]:

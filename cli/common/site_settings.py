@@ -103,7 +103,7 @@ KEYS: Mapping[str, type] = {"device": str, "threads": int, "profile-db": str, "c
 ANYWHERE = ("device", "threads")
 """Keys that a file in a working folder may have; the others stand in the user's own file alone."""
 
-_KINDS = {str: "a text in quotes", int: "a whole number"}
+_KINDS = {str: "a quoted string", int: "an integer"}
 _MAX_NBYTES = 2**20
 
 
@@ -206,7 +206,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     table = tools.get("iosched") if isinstance(tools, dict) else None
     if table is None or isinstance(table, dict):
         return table
-    raise UsageError(f"{path}: tool.iosched is no table: write [tool.iosched], and the settings below it")
+    raise UsageError(f"{path}: tool.iosched is not a table: write [tool.iosched] with the settings below it")
 
 
 def _is_file(path: Path) -> bool:
@@ -221,12 +221,12 @@ def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     import tomllib
 
     if len(data) > _MAX_NBYTES:
-        raise UsageError(f"{path} is larger than {_MAX_NBYTES:,} bytes, which no file of settings is: move it away")
+        raise UsageError(f"{path} is larger than {_MAX_NBYTES:,} bytes, too large for a settings file: move it away")
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise UsageError(f"{path} is no TOML: {why}: mend it, or move it away") from None
+        raise UsageError(f"{path} is not valid TOML: {why}: fix it, or move it away") from None
 
 
 def _checked(path: Path, table: Mapping[str, Any], allowed: tuple[str, ...]) -> SiteFile:
@@ -234,15 +234,15 @@ def _checked(path: Path, table: Mapping[str, Any], allowed: tuple[str, ...]) -> 
         kind = KEYS.get(key)
         if kind is None:
             close = get_close_matches(key, allowed, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"leave it out; there are {', '.join(allowed)}"
-            raise UsageError(f"{path}: there is no setting {key!r}: {hint}")
+            hint = f"did you mean {close[0]}?" if close else f"remove it; the settings are {', '.join(allowed)}"
+            raise UsageError(f"{path}: unknown setting {key!r}: {hint}")
         if key not in allowed:
             raise UsageError(
-                f"{path}: {key} is not taken from a file in a working folder, which anybody may have made\n"
-                f"Set it in {user_file()}, by IOSCHED_{key.upper().replace('-', '_')}, or by --{key}"
+                f"{path}: {key} is not read from a file in a working folder, because anyone could have put it there\n"
+                f"Set it in {user_file()}, with IOSCHED_{key.upper().replace('-', '_')}, or with --{key}"
             )
         if type(value) is not kind or value == "":
-            raise UsageError(f"{path}: {key} has to be {_KINDS[kind]}, not {value!r:.60}")
+            raise UsageError(f"{path}: {key} must be {_KINDS[kind]}, not {value!r:.60}")
     return SiteFile(path, {key: _resolved(path, key, value) for key, value in table.items()})
 
 
@@ -252,4 +252,4 @@ def _resolved(path: Path, key: str, value: str | int) -> str | int:
     try:
         return str(path.parent / Path(str(value)).expanduser())
     except RuntimeError:
-        raise UsageError(f"{path}: {key}: there is no home folder for {value!r}: write the path out") from None
+        raise UsageError(f"{path}: {key}: {value!r} has no home folder: write the full path") from None

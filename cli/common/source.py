@@ -243,7 +243,7 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
 
 def _how(document: ScheduleDocument) -> str:
     share = document.measured_share
-    return "nothing was measured, there or here" if share is None else source_text(share, " there")
+    return "its latencies are computed, not measured" if share is None else source_text(share, " there")
 
 
 def remark_not_shipped(document: ScheduleDocument) -> None:
@@ -255,12 +255,12 @@ def remark_not_shipped(document: ScheduleDocument) -> None:
 def not_shipped_text(document: ScheduleDocument) -> str | None:
     """The same in words; None where 'iosched run' uses this schedule."""
     if document.is_on_openvino and document.precision != DEFAULT_PRECISION:
-        precision = document.precision
-        return f"Not what 'iosched run' uses: in {precision} OpenVINO runs the model. This schedule is for fp32."
+        why = f"in {document.precision}, OpenVINO runs the model, and this schedule is for fp32"
+        return f"'iosched run' does not use this schedule: {why}."
     if document.is_on_openvino:
-        return "Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest."
+        return "'iosched run' does not use this schedule where OpenVINO is installed: OpenVINO ships as the fastest."
     if document.is_plain:
-        return "Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster."
+        return "'iosched run' uses plain onnxruntime, not this schedule: no schedule is measurably faster."
     return None
 
 
@@ -286,16 +286,16 @@ def input_file(text: str) -> Path | None:
 
 def _stdin_bytes() -> bytes:
     if sys.stdin.isatty():
-        raise UsageError("'-' reads a file piped in, but standard input is a terminal: pipe a file in or name it")
+        raise UsageError("'-' reads standard input, but that is a terminal: pipe a file in, or name it")
     parts, nbytes = [], 0
     while part := sys.stdin.buffer.read(_PART_NBYTES):
         parts.append(part)
         nbytes += len(part)
         if nbytes > MAX_PROTO_NBYTES:
-            raise UsageError("standard input does not end after 2 GB, which no model of one file has: name a file")
+            raise UsageError("standard input exceeds 2 GB, the limit of a model in one file: name a file")
     data = b"".join(parts)
     if not data:
-        raise UsageError("standard input is empty: the command before the pipe has written nothing")
+        raise UsageError("standard input is empty: the command before the pipe wrote nothing")
     return data
 
 
@@ -343,4 +343,4 @@ def _neither(place: str) -> Iterator[None]:
     try:
         yield
     except InvalidModelError as error:
-        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with one inside: {error}") from None
+        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with a schedule: {error}") from None

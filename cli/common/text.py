@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.schedule import Stage
 
 
-def latency_text(latency_us: float | None, *, unknown: str = "not known", digits: int = 3) -> str:
+def latency_text(latency_us: float | None, *, unknown: str = "unknown", digits: int = 3) -> str:
     """A latency in the unit that keeps it readable.
 
     Args:
@@ -49,7 +49,7 @@ def source_text(measured_share: float | None, where: str = "", *, launch: str = 
     if measured_share is None:
         return f"latencies are computed from the GPU's specification{launch_words(launch)}, not measured"
     if measured_share == 0:
-        return f"latencies are computed, and scaled by what was measured{where}"
+        return f"latencies are computed, and scaled by measurements{where}"
     if measured_share == 1:
         return f"all of the latency was measured{where}, stage by stage"
     return f"{share_text(measured_share)} of the latency was measured{where}, the rest is computed"
@@ -86,7 +86,7 @@ ENDS = "low high"
 RATIO = "value low high equal=is_equal"
 COMPARED = "of median=value low high"
 """The keys in JSON of an interval, of a computed ratio and of a measured one, see `json_object`."""
-AS_FAR = "as far as the model can tell"
+AS_FAR = "within the model's uncertainty"
 EQUAL = "="
 """The mark of a latency in a table that equals another one as far as is known."""
 
@@ -100,7 +100,7 @@ def latency_ends_text(found: Interval) -> str:
 
 def equal_text(to: str) -> str:
     """What is said below a table that has the mark."""
-    return f"{EQUAL} takes as long as {to}, {AS_FAR}"
+    return f"{EQUAL} is equal to {to} {AS_FAR}"
 
 
 _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))

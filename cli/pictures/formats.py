@@ -68,7 +68,7 @@ def _considered(document: ScheduleDocument) -> str:
     if not document.alternatives:
         return ""
     others = ", ".join(f"{each.name} {latency_label(each.latency_us)}" for each in document.alternatives)
-    return f"\nconsidered as well: {others}\n"
+    return f"\nalternatives: {others}\n"
 
 
 def _svg(drawn: Drawn, unicode: bool) -> str:
@@ -84,7 +84,7 @@ def _netron(drawn: Drawn, unicode: bool) -> str:
 
     del unicode  # JSON is ASCII here
     if drawn.nodes is None:
-        raise UsageError("--format netron is for the nodes of a model: give the optimized model, or --model as well")
+        raise UsageError("--format netron needs the model: give the optimized model, or --model")
     return draw_netron(drawn.document.schedule, drawn.nodes())
 
 

@@ -19,7 +19,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 36, 104, 74
 _BEST, _OTHER, _BROKEN = "#c2410c", "#7d94b0", "#c9ced6"
 _TICKS = 8
 _MOST_NAMED = 12
-_JOINED, _SO_FAR = "joined: none is better", "the line is the best so far"
+_JOINED, _SO_FAR = "line: Pareto front", "line: best so far"
 
 
 @dataclass(frozen=True)

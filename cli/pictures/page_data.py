@@ -23,19 +23,19 @@ Numbers = Mapping[str, int]
 """Operators by name: their places in the list of all that are drawn."""
 
 _WHOLES = {
-    "measured": "the schedule found, run as a whole",
-    "predicted": "the schedule found, by its stages",
+    "measured": "schedule, measured as a whole",
+    "predicted": "schedule, sum of its stages",
     "sequential": "one operator after another",
-    "greedy": "all that is ready at once (greedy)",
+    "greedy": "all ready operators at once (greedy)",
     "reference": "plain onnxruntime",
     "openvino": "OpenVINO",
     "serial": "one model after another",
-    "packed": "the models side by side",
-    "batched": "what is alike as one operator",
+    "packed": "the models in parallel",
+    "batched": "equal operators batched",
     "mixed": "one schedule for all models",
 }
-_NO_PEAK = "share of the peak: not known, since the peak of this device is not"
-_NO_MODEL = "not known without the model: give the optimized model, or --model"
+_NO_PEAK = "share of peak: the peak of this device is unknown"
+_NO_MODEL = "unknown without the model: give the optimized model, or --model"
 
 
 def page_data(drawn: Drawn, known: KnownStages) -> dict[str, object]:
@@ -146,12 +146,12 @@ def _notes(drawn: Drawn, known: KnownStages) -> Iterator[str]:
     without = sum(stage.latency_us is None for stage in drawn.document.schedule.stages)
     if without and known.stages:
         yield (
-            f"Of {count_text(without, 'stage')} the schedule file has no latency; what is drawn of them was measured, "
-            "as far as it is known, when this machine searched."
+            f"The schedule file has no latency for {count_text(without, 'stage')}; known ones come from this machine's "
+            "profile database."
         )
     teams = drawn.document.teams
     if teams is not None:
-        yield f"Teams of cores run the schedule: {teams.text}. All latencies are those of one team."
+        yield f"Teams of cores run the schedule: {teams.text}. Latencies are those of one team."
 
 
 def _facts(drawn: Drawn) -> Iterator[tuple[str, str]]:
@@ -185,7 +185,7 @@ def _unknown(drawn: Drawn, known: KnownStages) -> dict[str, str]:
     """Why something is not known of stages, by what it is; what is known of some of them has no entry."""
     found = {}
     if drawn.throughputs is None:
-        found["peak"] = f"share of the peak: {_NO_MODEL}"
+        found["peak"] = f"share of peak: {_NO_MODEL}"
     elif drawn.throughputs.peak_tflops is None:
         found["peak"] = _NO_PEAK
     why = known.why or (None if drawn.throughputs is not None else _NO_MODEL)

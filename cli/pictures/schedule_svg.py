@@ -33,7 +33,7 @@ _CHAR = 6.4  # advance of a character of the labels
 _TITLE_LINE = 24
 _TITLE_LETTERS = 96  # of the headline that fit into the width
 
-_HOW_TO_READ = "time runs to the right; what stands one above the other in a column runs at the same time"
+_HOW_TO_READ = "time runs to the right; operators above each other in a column run at the same time"
 
 
 @dataclass(frozen=True)

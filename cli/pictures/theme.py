@@ -103,7 +103,7 @@ def look_of(name: str, looks: Mapping[str, Look]) -> Look:
 
 def latency_label(latency_us: float | None) -> str:
     """A latency as pictures show it: there is room for two decimals of a millisecond."""
-    return latency_text(latency_us, unknown="latency not known", digits=2)
+    return latency_text(latency_us, unknown="latency unknown", digits=2)
 
 
 _INK, _WHITE = "#0b0f14", "#ffffff"
@@ -171,7 +171,7 @@ FAMILIES: Mapping[str, Family] = {
         "normalization", Paint("#006d84", _WHITE), Paint("#57e4d6", _INK), frozenset(_NORMALIZATION.split())
     ),
     "move": Family("data movement", Paint("#8b8c9b", _INK), Paint("#9e9fa2", _INK), frozenset(_MOVEMENT.split())),
-    "other": Family("other, or not known", Paint("#d8dbe1", _INK, "#6a7280"), Paint("#2b323c", _WHITE, "#7b8492")),
+    "other": Family("other or unknown", Paint("#d8dbe1", _INK, "#6a7280"), Paint("#2b323c", _WHITE, "#7b8492")),
 }
 """By a short name, in the order of a legend; the last one takes all types that no other has."""
 

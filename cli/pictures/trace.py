@@ -56,11 +56,11 @@ def predicted_facts(document: ScheduleDocument) -> dict[str, str]:
     """For the facts of a file: what its predicted latencies are, and how stages are drawn that have none."""
     how = cost_remark(document.launch, document.measured_share) or ", measured stage by stage when it was scheduled"
     what = f"of each stage on {document.device_name}{how}"
-    facts = {"predicted": f"{what}; groups are drawn as long as their stage, since nothing is predicted of one of them"}
+    facts = {"predicted": f"{what}; groups are drawn as long as their stage, because single groups are not predicted"}
     unknown = sum(stage.predicted_us is None for stage in document.schedule.stages)
     if unknown:
         count = count_text(unknown, "stage")
-        facts["unknown"] = f"no latency is predicted of {count}; {_UNKNOWN_US:g} us, if they are drawn, means nothing"
+        facts["unknown"] = f"{count} without a predicted latency; their length, {_UNKNOWN_US:g} us, means nothing"
     return facts
 
 
@@ -145,7 +145,7 @@ def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[
         end_us = begin_us + (_UNKNOWN_US if latency_us is None else latency_us)
         groups = range(len(place.stage.groups))
         args = {**place.args(place.stage.operators, groups), "predicted_us": latency_us}
-        name = place.name if latency_us is not None else f"{place.name} (latency not known)"
+        name = place.name if latency_us is not None else f"{place.name} (latency unknown)"
         yield _event(_PREDICTED, 0, name, "stage", begin_us, end_us, args)
         for row, part in enumerate(_parts(place.stage)):
             own = [name for group in part for name in place.stage.groups[group]]

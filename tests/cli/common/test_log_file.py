@@ -127,12 +127,13 @@ def test_a_disk_that_fills_up_later_costs_the_log_and_not_the_result(
     result = invoke("zoo", "list", "--log-file", "a.log")
     assert result.exit_code == 1
     assert "squeezenet" in result.stdout
-    assert result.stderr == "Error: --log-file a.log: cannot write: No space left on device; the log is not whole\n"
+    assert result.stderr == "Error: --log-file a.log: cannot write: No space left on device; the log is incomplete\n"
     assert len(lines_of(workdir / "a.log")) == 2
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("-", "stdout"), ("none/a.log", "No such file"), (".", "directory"), ("branches.onnx", "no log")]
+    ("text", "word"),
+    [("-", "stdout"), ("none/a.log", "No such file"), (".", "directory"), ("branches.onnx", "not a log")],
 )
 def test_a_file_that_cannot_be_a_log_is_refused_and_left_alone(
     invoke, model: Path, complains, text: str, word: str

@@ -86,7 +86,7 @@ def test_no_pruning_contradicts_a_limit(invoke, complains, model: Path, command:
 @pytest.mark.parametrize("limit", [("-r", "1"), ("-s", "8"), ("--no-pruning",)], ids=lambda limit: limit[0])
 def test_dos_has_its_own_limits(invoke, complains, model: Path, words: tuple[str, ...], limit: tuple[str, ...]) -> None:
     command, *device = words
-    complains(invoke(command, model, *device, "--strategy", "dos", *limit), 2, "--strategy dos is r=1", limit[0])
+    complains(invoke(command, model, *device, "--strategy", "dos", *limit), 2, "--strategy dos implies r=1", limit[0])
 
 
 @pytest.mark.parametrize("words", [("-r", "0"), ("--batch-size", "0"), ("--threads", "0"), ("--budget", "0")])

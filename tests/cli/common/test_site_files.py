@@ -108,7 +108,7 @@ def test_a_folder_of_somebody_else_names_no_cluster_and_no_database(
     before = sorted(Path.cwd().iterdir())
     for words in (("optimize", model), ("rank", model), ("profile", "stats")):
         if words[0] != "profile" or "profile-db" in line:
-            complains(invoke(*words), 2, name, "which anybody may have made", str(user_file()))
+            complains(invoke(*words), 2, name, "because anyone could have put it there", str(user_file()))
     assert sorted(Path.cwd().iterdir()) == before
 
 
@@ -119,16 +119,16 @@ def test_only_what_neither_writes_nor_sends_is_taken_from_folders() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("thread = 2", "there is no setting 'thread': did you mean threads?"),
-        ("output = 'x'", "there is no setting 'output': leave it out; there are device, threads"),
-        ("threads = '2'", "threads has to be a whole number, not '2'"),
-        ("threads = true", "threads has to be a whole number, not True"),
-        ("device = 3", "device has to be a text in quotes, not 3"),
-        ("device = ''", "device has to be a text in quotes"),
-        ("device = ['cpu', 'v100']", "device has to be a text in quotes"),
-        ("device = cpu", "is no TOML"),
-        ("device = '\udcff'", "is no TOML"),
-        ("a = " + "[" * 100_000, "is no TOML: nested too deeply"),
+        ("thread = 2", "unknown setting 'thread': did you mean threads?"),
+        ("output = 'x'", "unknown setting 'output': remove it; the settings are device, threads"),
+        ("threads = '2'", "threads must be an integer, not '2'"),
+        ("threads = true", "threads must be an integer, not True"),
+        ("device = 3", "device must be a quoted string, not 3"),
+        ("device = ''", "device must be a quoted string"),
+        ("device = ['cpu', 'v100']", "device must be a quoted string"),
+        ("device = cpu", "is not valid TOML"),
+        ("device = '\udcff'", "is not valid TOML"),
+        ("a = " + "[" * 100_000, "is not valid TOML: nested too deeply"),
         ("#" * (2**20 + 1), "is larger than"),
     ],
     ids=range(11),
@@ -142,7 +142,7 @@ def test_what_is_not_understood_is_refused_with_the_file_and_the_way_out(
 
 def test_a_table_that_is_none_is_refused(workdir: Path) -> None:
     (workdir / "pyproject.toml").write_text("[tool]\niosched = 3\n")
-    with pytest.raises(UsageError, match="is no table"):
+    with pytest.raises(UsageError, match="is not a table"):
         nearest()
 
 

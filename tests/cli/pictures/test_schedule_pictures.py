@@ -78,7 +78,7 @@ def test_lanes_are_named_where_groups_do_not_simply_have_one_each(
 
 
 @pytest.mark.parametrize(
-    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole not proven")]
+    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole graph not proven")]
 )
 def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
     said = proof_text(proven)
@@ -175,5 +175,5 @@ def test_names_cannot_break_the_svg() -> None:
 
 def test_a_schedule_without_latencies_is_drawn_too() -> None:
     schedule = Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",),)),)),))
-    assert "latency not known" in draw_text(schedule, title="net", looks={})
+    assert "latency unknown" in draw_text(schedule, title="net", looks={})
     assert set(_boxes(draw_svg(schedule, title="net", looks={}))) == {"a"}

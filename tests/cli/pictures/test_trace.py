@@ -127,7 +127,7 @@ def test_a_stage_of_unknown_latency_is_drawn_and_says_so() -> None:
     for runs in (None, RUNS):
         found = {name: events for (_, name), events in rows(drawn(schedule, runs), "predicted").items()}
         name, begin_us, length_us = spans(found["stages"])[3]
-        assert name == "block 2 stage 0 (latency not known)"
+        assert name == "block 2 stage 0 (latency unknown)"
         assert length_us > 0
         assert found["stages"][3]["args"]["predicted_us"] is None
         assert spans(found["stages"])[4] == ("block 2 stage 1", begin_us + length_us, 2)
