@@ -15,14 +15,14 @@ from iosched.cli.common.named_models import files_of, parse_named, read_models
 from iosched.cli.common.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
 from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
+    any_device_options,
     binding_options,
     budget_option,
     gathered,
     given,
     json_option,
     output_option,
-    planning_device_options,
     precision_option,
     searched_options,
     verbosity_options,
@@ -39,7 +39,7 @@ from iosched.cli.common.output import (
     refuse_terminal,
 )
 from iosched.cli.common.progress import AskOnce, progress_bar
-from iosched.cli.common.source import input_file, read_alike, read_schedule_and_model
+from iosched.cli.common.source import input_file, read_schedule_and_model, read_with_shapes
 from iosched.cli.common.tables import print_items, print_pairs
 from iosched.cli.common.text import COMPARED, count_text, latency_text
 from iosched.cli.help import Command
@@ -110,7 +110,7 @@ def _settings(
     budget: float | None,
     precision: str,
     skip_broken: bool,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> BatchSettings:
     """The settings that the options ask for."""
     from iosched.jobs.batching.plan import BatchSettings
@@ -171,7 +171,7 @@ def _settings(
     multiple=True,
     help="Feed input NAME once to all models that have it.\n\nEqual operators on it are computed once.",
 )
-@planning_device_options
+@any_device_options
 @binding_options
 @precision_option("Number format of the computation on a GPU.")
 @budget_option(
@@ -291,7 +291,7 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
     for each in named:
         inputs = members[each.name].inputs.items() if each.name in members else ()
         shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
-        new[each.name] = read_alike(each.source, shapes)
+        new[each.name] = read_with_shapes(each.source, shapes)
     model, document, unshared = replace_members(whole, document, new)
     files.write(annotated(model, document), model.weights, document.to_json())
     if as_json:

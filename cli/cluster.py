@@ -17,7 +17,7 @@ from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.options import given
 from iosched.cli.common.output import note, quiet
 from iosched.cli.common.progress import Phases, bar_columns, description_for, end_of
-from iosched.cli.common.site_settings import settings_elsewhere
+from iosched.cli.common.site_settings import outside_settings
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 
@@ -194,7 +194,7 @@ def refuse_cluster(cluster: str | None, why: str) -> None:
         return
     if given("cluster"):
         raise UsageError(f"{why}: leave --cluster out")
-    place = settings_elsewhere(click.get_current_context())["--cluster"].place
+    place = outside_settings(click.get_current_context())["--cluster"].place
     note(f"{why}: the cluster from {place} is passed over.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from iosched.cli.common.complete import VARIABLE, use_in_shells
+from iosched.cli.common.complete import VARIABLE, register_completions
 from iosched.cli.common.options import verbosity_options
 from iosched.cli.help import Command
 
@@ -24,7 +24,7 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    use_in_shells()
+    register_completions()
     made = get_completion_class(shell)
     assert made is not None  # click has all three
     root = click.get_current_context().find_root().command

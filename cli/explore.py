@@ -39,7 +39,7 @@ from iosched.cli.common.output import (
 )
 from iosched.cli.common.progress import AskOnce, progress_bar
 from iosched.cli.common.source import input_file, read_model
-from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
+from iosched.cli.explore_report import WrittenFiles, as_object, left_in, left_remarks, print_found, remarks_of
 from iosched.cli.help import Command
 from iosched.cli.pictures.front import draw_front
 from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE, DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
@@ -246,7 +246,7 @@ def command(
             "--batch-size and --input-shape are for BASE, but the space has its own base model: leave them out"
         )
     settings = replace(settings, storage=storage or where / _STUDY)
-    with _made(where):
+    with _output_folder(where):
         result, used = _explored(model, found_space, settings, cluster)
         written = {chosen.number: _written(chosen, where) for chosen in result.chosen}
     if plot is not None:
@@ -282,7 +282,7 @@ def _folder(base: str | None, space: str) -> Path:
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
+def _output_folder(folder: Path) -> Iterator[None]:
     """A context in which the folder is there; one that was made for it and has nothing in it goes after an error."""
     if not folder.parent.is_dir():
         raise UsageError(f"-o {folder}: there is no folder {folder.parent}: create it first")
@@ -300,19 +300,19 @@ def _made(folder: Path) -> Iterator[None]:
         raise
 
 
-def _written(chosen: Chosen, folder: Path) -> Written:
+def _written(chosen: Chosen, folder: Path) -> WrittenFiles:
     """Writes the model of a variant and its schedule."""
     from iosched.jobs.annotate import annotated
     from iosched.models.export import write_model
 
     stem, document = f"trial-{chosen.number:04}", chosen.document
-    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", document.shipped)
+    written = WrittenFiles(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", document.shipped)
     write_model(annotated(chosen.model, document), chosen.model.weights, written.model)
     write(Destination("-o", written.schedule), document.to_json().encode())
     return written
 
 
-def _report(result: ExploreResult, written: dict[int, Written], left: Sequence[Path], *, to_stderr: bool) -> None:
+def _report(result: ExploreResult, written: dict[int, WrittenFiles], left: Sequence[Path], *, to_stderr: bool) -> None:
     if quiet():
         return
     print_found(result.found, written, to_stderr=to_stderr)

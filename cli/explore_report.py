@@ -28,7 +28,7 @@ _MOST_LEFT = 5
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """Where a variant and its schedule were written, and what ships: the schedule, or a library without one."""
 
     model: Path
@@ -36,14 +36,14 @@ class Written:
     shipped: str
 
 
-def left_in(folder: Path, written: Mapping[int, Written]) -> Sequence[Path]:
+def left_in(folder: Path, written: Mapping[int, WrittenFiles]) -> Sequence[Path]:
     """The models in the folder that are called like those of trials, and that this call has not written."""
     now = {each.model for each in written.values()}
     return sorted(path for path in folder.glob("trial-[0-9]*.onnx") if path not in now)
 
 
 def as_object(
-    found: Found, written: Mapping[int, Written], result: ExploreResult | None, left: Sequence[Path] = ()
+    found: Found, written: Mapping[int, WrittenFiles], result: ExploreResult | None, left: Sequence[Path] = ()
 ) -> dict[str, object]:
     """The object that `explore --json` and `explore show --json` print; scripts rely on its keys.
 
@@ -72,13 +72,13 @@ def as_object(
     )
 
 
-def _entry(each: Individual, found: Found, written: Written | None) -> dict[str, object]:
+def _entry(each: Individual, found: Found, written: WrittenFiles | None) -> dict[str, object]:
     objectives = {objective.name: each.feedback.values[objective.name] for objective in found.card.objectives}
     files = json_object(written, "file=model schedule shipped")
     return {**json_object(each, _TRIAL, objectives=objectives), **files}
 
 
-def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool) -> None:
+def print_found(found: Found, written: Mapping[int, WrittenFiles], *, to_stderr: bool) -> None:
     """Prints the front, what was written besides, and the counts of trials."""
     names = found.card.names
     shown = [(rank, each) for rank, each in found.ranked() if rank == 0 or each.number in written]

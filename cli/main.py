@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from iosched.cli.common.complete import VARIABLE, use_in_shells
+from iosched.cli.common.complete import VARIABLE, register_completions
 from iosched.cli.common.errors import guarded, warnings_as_notes
 from iosched.cli.common.log_file import WORDS, logged
 from iosched.cli.common.options import verbosity_options
@@ -137,7 +137,7 @@ def main() -> None:
     """Entry point of the `iosched` script; a shell that asks for completions calls it too."""
     _replace_closed_streams()
     if VARIABLE in os.environ:
-        use_in_shells()
+        register_completions()
     cli(prog_name="iosched")
 
 

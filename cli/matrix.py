@@ -12,7 +12,7 @@ from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
     batch_sizes_option,
     cluster_option,
     devices_option,
@@ -73,7 +73,7 @@ def _settings(
     precision: PrecisionName,
     strategy: SearchStrategy,
     pruning: Pruning,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> MatrixSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.matrix import MatrixSettings

@@ -13,7 +13,8 @@ from iosched.cli.common.complete import complete_file
 from iosched.cli.common.optimized_files import OptimizedFiles, files_of
 from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
+    any_device_options,
     batch_sizes_option,
     binding_options,
     budget_option,
@@ -23,7 +24,6 @@ from iosched.cli.common.options import (
     json_option,
     model_argument,
     output_option,
-    planning_device_options,
     precision_option,
     pruning_options,
     refuse_pruning_beside,
@@ -100,7 +100,7 @@ def _settings(
     layout: LayoutName,
     objective: Objective,
     strict: bool,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.settings import OptimizeSettings
@@ -145,7 +145,7 @@ def _settings(
     "model on stdout carries the schedule, and no file is written.",
 )
 @schedule_from_option
-@planning_device_options
+@any_device_options
 @binding_options
 @batch_sizes_option(
     "--batch-sizes",

@@ -14,7 +14,7 @@ from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.named_models import name_of
 from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
     binding_options,
     budget_option,
     cluster_option,
@@ -54,7 +54,7 @@ def _settings(
     measure: Measure,
     precision: PrecisionName,
     budget: float | None,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> RankSettings:
     """The settings that the options ask for; raises where a device is unknown, before models are read."""
     from iosched.jobs.rank import RankSettings
@@ -146,16 +146,16 @@ def _ranked(
     if cluster is not None:
         return with_pool(
             *(cluster, settings.profile_db, settings.threads),
-            lambda pool, view: _as_far_as_it_goes(lambda: rank(sources, settings, view, pool)),
+            lambda pool, view: _partial_if_interrupted(lambda: rank(sources, settings, view, pool)),
             settings.budget_s,
         )
     if settings.measure != "none":
         note_before(settings.devices, settings.threads)
     with progress_bar(settings.budget_s) as observer:
-        return _as_far_as_it_goes(lambda: rank(sources, settings, observer)), None
+        return _partial_if_interrupted(lambda: rank(sources, settings, observer)), None
 
 
-def _as_far_as_it_goes(ranking: Callable[[], RankResult]) -> _Ranked:
+def _partial_if_interrupted(ranking: Callable[[], RankResult]) -> _Ranked:
     """The rows that are done, and the interruption where there was one."""
     from iosched.jobs.rank import RankInterruptedError
 

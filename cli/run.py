@@ -33,7 +33,7 @@ from iosched.cli.common.output import (
     refuse_terminal,
     write_and_note,
 )
-from iosched.cli.common.source import input_file, read_alike, read_model, schedule_for
+from iosched.cli.common.source import input_file, read_model, read_with_shapes, schedule_for
 from iosched.cli.common.tables import print_pairs
 from iosched.cli.common.text import latency_text, shape_text
 from iosched.cli.help import Command
@@ -148,7 +148,7 @@ def command(
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
     reference = _reference(loaded, against) if (check or check_schedule or against) and not members else None
-    with _telling_words(loaded, input_files), catch_warnings(action="ignore", category=OtherDeviceWarning):
+    with _explaining_random_strings(loaded, input_files), catch_warnings(action="ignore", category=OtherDeviceWarning):
         found = run(
             loaded,
             document,
@@ -204,7 +204,7 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.n
 
 
 @contextmanager
-def _telling_words(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterator[None]:
+def _explaining_random_strings(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterator[None]:
     """Says of a run that fails which texts were made up, since many models take only those that they learned."""
     try:
         yield
@@ -221,7 +221,7 @@ def _reference(model: Model, against: tuple[str, ...]) -> Model:
     """The model to compare with, bound to the same shapes."""
     if len(against) > 1:
         raise UsageError("--against is given twice, but MODEL is not a file of 'batch': give it once")
-    return read_alike(against[0], model.bindings) if against else model
+    return read_with_shapes(against[0], model.bindings) if against else model
 
 
 def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
@@ -243,7 +243,7 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
         shapes = {
             own: model.bindings[called] for own, called in members[name].inputs.items() if called in model.bindings
         }
-        found[name] = read_alike(source, shapes)
+        found[name] = read_with_shapes(source, shapes)
     return found
 
 
@@ -254,7 +254,7 @@ def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
 
 
 def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
-    from iosched.cli.pictures.theme import looks_of
+    from iosched.cli.pictures.theme import styles_of
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
     document, runs = trace.document, trace.runs
@@ -265,7 +265,7 @@ def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
         "run": f"{runs.number + 1} of {len(runs.times_us)}, the median by latency: {runs.latency_us:.3f} us",
         **predicted_facts(document),
     }
-    return draw_trace(document.schedule, facts=facts, looks=looks_of(model.graph), runs=runs)
+    return draw_trace(document.schedule, facts=facts, styles=styles_of(model.graph), runs=runs)
 
 
 def _emit(

@@ -31,8 +31,8 @@ from iosched.cli.common.output import (
 from iosched.cli.common.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
 from iosched.cli.common.text import count_text, stage_object, throughput_object
 from iosched.cli.help import Command
-from iosched.cli.pictures.formats import FORMATS, Drawn
-from iosched.cli.pictures.theme import Look
+from iosched.cli.pictures.formats import FORMATS, Drawing
+from iosched.cli.pictures.theme import Style
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def command(
         document = _instead(document, alternative)
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
-    drawn = _drawn_alone(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
+    drawn = _drawing_without_model(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
     drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else _considered(alternative))
     if fits and loaded is not None:
         drawn = replace(drawn, known=cache(partial(_known, loaded, document, profile_db)))
@@ -143,11 +143,11 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
         return document, False
 
 
-def _drawn_alone(document: ScheduleDocument) -> Drawn:
+def _drawing_without_model(document: ScheduleDocument) -> Drawing:
     """What is drawn of a schedule file without its model."""
-    from iosched.cli.pictures.theme import looks_by_structure
+    from iosched.cli.pictures.theme import styles_by_structure
 
-    return Drawn(document, looks_by_structure(document.structure))
+    return Drawing(document, styles_by_structure(document.structure))
 
 
 def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) -> KnownStages:
@@ -161,16 +161,16 @@ def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) ->
         return KnownStages(why=str(error).partition("\n")[0])
 
 
-def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawn:
+def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawing:
     """What is drawn of `document`, a part of `shipped` or an alternative in it; None where that is of another model."""
-    from iosched.cli.pictures.theme import looks_of
+    from iosched.cli.pictures.theme import styles_of
     from iosched.profiler.devices.resolve import throughputs
 
-    looks = looks_of(model.graph, _models_of_operators(model))
+    styles = styles_of(model.graph, _models_of_operators(model))
     if shipped is None:
-        return Drawn(document, looks)
-    return Drawn(
-        document, looks, throughputs(model, document), model.graph.predecessors, partial(_nodes, model, shipped)
+        return Drawing(document, styles)
+    return Drawing(
+        document, styles, throughputs(model, document), model.graph.predecessors, partial(_nodes, model, shipped)
     )
 
 
@@ -195,7 +195,7 @@ def _models_of_operators(model: Model) -> dict[str, str]:
     return found
 
 
-def as_object(drawn: Drawn) -> dict[str, object]:
+def as_object(drawn: Drawing) -> dict[str, object]:
     """The object that `show --json` prints; scripts rely on its keys."""
     blocks = [
         {
@@ -215,7 +215,7 @@ def as_object(drawn: Drawn) -> dict[str, object]:
     }
 
 
-def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
+def _sums(drawn: Drawing, stages: Iterable[Stage]) -> dict[str, object]:
     """The latency and the throughput of stages that run one after another."""
     from iosched.scheduler.schedule import total_us
 
@@ -223,7 +223,7 @@ def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
     return {"latency_us": total_us(run), **throughput_object(drawn.throughput(run))}
 
 
-def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
+def _draw(picture: str, drawn: Drawing, output: Destination) -> None:
     text = FORMATS[picture](drawn, _knows_unicode(output))
     if output.path is None:
         click.echo(_on_terminal(text, drawn) if picture == "text" else text, nl=False)
@@ -231,10 +231,10 @@ def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
     write_and_note(output, text.encode())
 
 
-def _on_terminal(text: str, drawn: Drawn) -> str:
+def _on_terminal(text: str, drawn: Drawing) -> str:
     """Text wrapped and coloured for stdout, where that is a terminal; `click` takes colours away where it is none."""
     fitting = wrapped(text, width_of(sys.stdout))
-    return painted(fitting, drawn.looks) if has_colours(os.environ) else fitting
+    return coloured(fitting, drawn.styles) if uses_colours(os.environ) else fitting
 
 
 def _knows_unicode(output: Destination) -> bool:
@@ -266,24 +266,24 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
-def has_colours(environment: Mapping[str, str]) -> bool:
+def uses_colours(environment: Mapping[str, str]) -> bool:
     """Whether a terminal is to be given colours: not with NO_COLOR, and not if it knows none."""
     return not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
 
 
-def painted(text: str, looks: Mapping[str, Look]) -> str:
+def coloured(text: str, styles: Mapping[str, Style]) -> str:
     """The text with the names of operators in the colours of their models; as it is where there is one model.
 
     Args:
         text: words between blanks; one that is an operator's name is coloured.
-        looks: how operators are shown, by their names.
+        styles: how operators are shown, by their names.
     """
-    models = dict.fromkeys(look.models for look in looks.values() if look.models)
+    models = dict.fromkeys(style.models for style in styles.values() if style.models)
     colours = dict(zip(models, cycle(_COLOURS), strict=False))
 
     def word(match: re.Match[str]) -> str:
-        look = looks.get(match[0])
-        return match[0] if look is None or not look.models else click.style(match[0], fg=colours[look.models])
+        style = styles.get(match[0])
+        return match[0] if style is None or not style.models else click.style(match[0], fg=colours[style.models])
 
     return re.sub(r"\S+", word, text) if models else text
 

@@ -21,7 +21,7 @@ VARIABLE = "_IOSCHED_COMPLETE"
 """The environment variable by which a shell's script asks for completions."""
 
 _ZOO = "zoo:"
-_ON_THIS_MACHINE = ("auto", "cpu", "cuda")
+_ATTACHED = ("auto", "cpu", "cuda")
 
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
@@ -54,16 +54,16 @@ def complete_network(ctx: click.Context, param: click.Parameter, incomplete: str
 def complete_device(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """The devices that a model can run on."""
     del ctx, param
-    return _starting(incomplete, _ON_THIS_MACHINE)
+    return _starting(incomplete, _ATTACHED)
 
 
-def complete_planned(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+def complete_any_device(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """These, and GPUs that can be planned for; behind the last comma where several are taken."""
     from iosched.profiler.devices.gpus import gpu_keys
 
     del ctx
     before, comma, _ = incomplete.rpartition(",") if param.multiple else ("", "", "")
-    return _starting(incomplete, [f"{before}{comma}{name}" for name in (*_ON_THIS_MACHINE, *gpu_keys())])
+    return _starting(incomplete, [f"{before}{comma}{name}" for name in (*_ATTACHED, *gpu_keys())])
 
 
 def _starting(incomplete: str, words: Iterable[str]) -> list[CompletionItem[str]]:
@@ -138,7 +138,7 @@ def _files(incomplete: str) -> list[str]:
     return []
 
 
-def use_in_shells() -> None:
+def register_completions() -> None:
     """Has completions in bash, zsh and fish made by this file."""
     add_completion_class(_Bash, "bash")
     add_completion_class(_Zsh, "zsh")

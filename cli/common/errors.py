@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from iosched.cli.common.site_settings import settings_behind
+from iosched.cli.common.site_settings import related_settings
 from iosched.models.errors import (
     DeviceError,
     InvalidModelError,
@@ -113,21 +113,21 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
         raise click.exceptions.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         _log.warning("broken pipe: the reader exited")
-        _forget_stdout()
+        _silence_stdout()
         raise click.exceptions.Exit(BROKEN_PIPE) from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, never a traceback
         if isinstance(error, OSError):
-            _forget_stdout()
+            _silence_stdout()
         if ctx is not None and ctx.meta.get("iosched.debug"):
             traceback.print_exc()
-        behind = [] if ctx is None else settings_behind(error, ctx)
+        behind = [] if ctx is None else related_settings(error, ctx)
         text = "\n".join([f"Error: {message_of(error)}", *map(printable, behind)])
         _log.error("%s", text, exc_info=error)
         click.echo(text, err=True)
         raise click.exceptions.Exit(exit_code(error)) from None
 
 
-def _forget_stdout() -> None:
+def _silence_stdout() -> None:
     """Points stdout at nothing, so that the interpreter does not fail to flush it on exit."""
     with suppress(OSError, ValueError), open(os.devnull, "w") as nothing:  # noqa: PTH123 - a descriptor is wanted
         os.dup2(nothing.fileno(), sys.stdout.fileno())

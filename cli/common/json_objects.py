@@ -40,16 +40,16 @@ def _reached(source: object, path: str) -> object:
     return source
 
 
-def plain(value: object) -> object:
+def json_value(value: object) -> object:
     """A value as JSON has it: dataclasses are objects of their fields; infinity and NaN, which JSON lacks, are null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, PathLike):
         return str(value)
     if is_dataclass(value):
-        return {field.name.removeprefix("is_"): plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name.removeprefix("is_"): json_value(getattr(value, field.name)) for field in fields(value)}
     return value

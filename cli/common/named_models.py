@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedModel:
     """A model as the command line names it.
 
     Attributes:
@@ -29,7 +29,7 @@ class Named:
     source: str
 
 
-def parse_named(texts: Sequence[str]) -> tuple[Named, ...]:
+def parse_named(texts: Sequence[str]) -> tuple[NamedModel, ...]:
     """The models of `a=FILE` and FILE.
 
     Raises:
@@ -47,15 +47,15 @@ def parse_named(texts: Sequence[str]) -> tuple[Named, ...]:
     return found
 
 
-def _named(text: str) -> Named:
+def _named(text: str) -> NamedModel:
     name, equals, source = text.partition("=")
     if equals and name and source and "/" not in name and not Path(text).is_file():
         if any("\ud800" <= character <= "\udfff" for character in name):  # what is no UTF-8 on the command line
             raise UsageError(f"model name {name!r} is not UTF-8: choose another")
-        return Named(name, source)
+        return NamedModel(name, source)
     if text == STDIN:
         raise UsageError("a model from standard input needs a name: NAME=-")
-    return Named(name_of(text), text)
+    return NamedModel(name_of(text), text)
 
 
 def name_of(text: str) -> str:
@@ -65,7 +65,7 @@ def name_of(text: str) -> str:
     return Path(text).name.removesuffix(".onnx").removesuffix(".iosched")
 
 
-def read_models(named: Sequence[Named], binding: Binding, *, skips_broken: bool) -> dict[str, Model]:
+def read_models(named: Sequence[NamedModel], binding: Binding, *, skips_broken: bool) -> dict[str, Model]:
     """Loads the models, each bound to its shapes.
 
     `--input-shape a/NAME=...` is of model a alone, and NAME without a model of all that have such an input.
@@ -97,12 +97,12 @@ def read_models(named: Sequence[Named], binding: Binding, *, skips_broken: bool)
     return found
 
 
-def files_of(named: Sequence[Named]) -> list[Path | None]:
+def files_of(named: Sequence[NamedModel]) -> list[Path | None]:
     """The files that are read; see `input_file`."""
     return [input_file(each.source) for each in named]
 
 
-def _shapes(model: Named, named: Sequence[Named], binding: Binding) -> Mapping[str, tuple[int, ...]]:
+def _shapes(model: NamedModel, named: Sequence[NamedModel], binding: Binding) -> Mapping[str, tuple[int, ...]]:
     """The shapes of one model's inputs, by the model's own names."""
     shared = {name: shape for name, shape in binding.input_shapes.items() if _owner(name, named) is None}
     own = set(_bindable(model.source)) if shared else set()
@@ -127,13 +127,13 @@ def _bindable(source: str) -> Iterator[str]:
         yield from symbols_of(input_dims(graph.input))
 
 
-def _owner(name: str, named: Sequence[Named]) -> str | None:
+def _owner(name: str, named: Sequence[NamedModel]) -> str | None:
     """The model whose input it is alone."""
     owner, slash, _ = name.partition("/")
     return owner if slash and owner in {each.name for each in named} else None
 
 
-def _check_shapes(named: Sequence[Named], binding: Binding) -> None:
+def _check_shapes(named: Sequence[NamedModel], binding: Binding) -> None:
     if any(each.source == STDIN for each in named):
         bare = [name for name in binding.input_shapes if _owner(name, named) is None]
         if bare:

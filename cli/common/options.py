@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from iosched.cli.common.complete import complete_device, complete_file, complete_model, complete_planned
+from iosched.cli.common.complete import complete_any_device, complete_device, complete_file, complete_model
 from iosched.cli.common.log_file import open_log
 from iosched.cli.common.output import destination
 from iosched.cli.common.site_settings import SiteOption
@@ -190,12 +190,12 @@ def device_options(function: F) -> F:
     return _device("'auto', 'cpu' or 'cuda[:N]'.", complete_device)(threads_option(function))
 
 
-def planning_device_options(function: F) -> F:
+def any_device_options(function: F) -> F:
     """`--device` and `--threads` of commands that also take a simulated GPU."""
     return _device(
         "'auto', 'cpu', 'cuda[:N]' or the name of a GPU, such as 'v100'.\n\n'iosched devices' lists the names. A named "
         "GPU that is not attached is simulated by an analytic model.",
-        complete_planned,
+        complete_any_device,
     )(threads_option(function))
 
 
@@ -236,7 +236,7 @@ def devices_option(*, default: tuple[str, ...] | None, text: str) -> Callable[[F
         default=default,
         show_default=None if default is None else ",".join(default),
         callback=words_of,
-        shell_complete=complete_planned,
+        shell_complete=complete_any_device,
         metavar="D,…",
         help=text,
     )
@@ -315,7 +315,7 @@ def budget_option(text: str) -> Callable[[F], F]:
     return click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help=text)
 
 
-class Searched(TypedDict):
+class SearchOptions(TypedDict):
     """What settings of everything that is searched have in common, by their names there."""
 
     threads: int | None
@@ -329,8 +329,8 @@ def searched_options(function: F) -> F:
     return _gap(_resume(profile_db_option(gathered("searched", _searched)(function))))
 
 
-def _searched(threads: int | None, gap: float | None, resume: bool, profile_db: Path | None) -> Searched:
-    return Searched(threads=threads, gap_percent=gap, resume=resume, profile_db=profile_db)
+def _searched(threads: int | None, gap: float | None, resume: bool, profile_db: Path | None) -> SearchOptions:
+    return SearchOptions(threads=threads, gap_percent=gap, resume=resume, profile_db=profile_db)
 
 
 def _gap(function: F) -> F:

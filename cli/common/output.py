@@ -14,7 +14,7 @@ from typing import TextIO
 import click
 
 from iosched.cli.common.errors import printable
-from iosched.cli.common.json_objects import plain
+from iosched.cli.common.json_objects import json_value
 from iosched.cli.common.log_file import WORDS, without_secrets
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import logger
@@ -155,8 +155,8 @@ def _without_secrets(words: Sequence[str]) -> Iterator[str]:
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """Prints one JSON object on stdout, see `plain`."""
-    click.echo(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
+    """Prints one JSON object on stdout, see `json_value`."""
+    click.echo(json.dumps(json_value(value), ensure_ascii=False, allow_nan=False))
 
 
 def quiet() -> bool:

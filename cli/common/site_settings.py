@@ -19,7 +19,7 @@ _SAYS_WHERE = ("--device", "--cluster")
 
 
 @dataclass(frozen=True)
-class SetElsewhere:
+class OutsideSetting:
     """An option that was not written on the command line, and yet has a value.
 
     Attributes:
@@ -64,7 +64,7 @@ class SiteOption(click.Option):
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """What an error calls the option: with the variable where that is at fault, or could mend it."""
-        known = None if ctx is None else settings_elsewhere(ctx).get(self.opts[0])
+        known = None if ctx is None else outside_settings(ctx).get(self.opts[0])
         if known is not None:
             return f"'{known.flags[0]}' (from {known.place})"
         hint = super().get_error_hint(ctx)
@@ -72,23 +72,23 @@ class SiteOption(click.Option):
         return hint.partition(" (")[0] if written else hint
 
     def _write_down(self, ctx: click.Context, text: str, place: str) -> None:
-        ctx.meta[_KEY] = {**settings_elsewhere(ctx), self.opts[0]: SetElsewhere(tuple(self.opts), text, place)}
+        ctx.meta[_KEY] = {**outside_settings(ctx), self.opts[0]: OutsideSetting(tuple(self.opts), text, place)}
 
 
-def settings_elsewhere(ctx: click.Context) -> Mapping[str, SetElsewhere]:
+def outside_settings(ctx: click.Context) -> Mapping[str, OutsideSetting]:
     """The options of the command that were set elsewhere than on the command line, by their first names."""
-    found: Mapping[str, SetElsewhere] = ctx.meta.get(_KEY, {})
+    found: Mapping[str, OutsideSetting] = ctx.meta.get(_KEY, {})
     return found
 
 
-def settings_behind(error: Exception, ctx: click.Context) -> list[str]:
+def related_settings(error: Exception, ctx: click.Context) -> list[str]:
     """Which settings that nobody sees on the command line an error may come from, a line for each."""
     if not isinstance(error, UsageError | DeviceError):
         return []
     text = str(error)
     return [
         str(setting)
-        for flag, setting in settings_elsewhere(ctx).items()
+        for flag, setting in outside_settings(ctx).items()
         if (isinstance(error, DeviceError) and flag in _SAYS_WHERE)
         or any(_has_word(text, word) for word in (*setting.flags, setting.text))
     ]

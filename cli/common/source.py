@@ -84,7 +84,7 @@ def read_open_model(text: str, *, name: str | None = None) -> UnboundModel:
     return read_unbound(source, name=name)
 
 
-def read_alike(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+def read_with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     """Loads MODEL with these shapes of its inputs, also where the file fixes another batch size.
 
     Raises:
@@ -312,7 +312,7 @@ def _file_bytes(path: Path) -> bytes:
 def _model_with_schedule(source: Path | bytes, place: str) -> UnboundModel:
     from iosched.models.load import read_unbound
 
-    with _neither(place):
+    with _as_schedule_error(place):
         return read_unbound(source)
 
 
@@ -323,7 +323,7 @@ def _schedule_of_model(
     if schedules is not None:
         size = chosen_size(schedules, batch_size, place)
         return schedules.by_size[size], unbound.bound(input_shapes=schedules.shapes_at(size))
-    with _neither(place):
+    with _as_schedule_error(place):
         model = unbound.bound()
     found = embedded_schedules(model)
     if found is None:
@@ -337,7 +337,7 @@ def _schedule_of_model(
 
 
 @contextmanager
-def _neither(place: str) -> Iterator[None]:
+def _as_schedule_error(place: str) -> Iterator[None]:
     from iosched.models.errors import InvalidModelError
 
     try:

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.common.errors import printable
 from iosched.cli.common.text import cost_remark, idle_text, throughput_columns, throughput_text
-from iosched.cli.pictures.theme import FAMILIES, Paint
+from iosched.cli.pictures.theme import FAMILIES, BoxColours
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.cli.pictures.netron import PlacedNode
-    from iosched.cli.pictures.theme import Look
+    from iosched.cli.pictures.theme import Style
     from iosched.jobs.known_stages import KnownStages
     from iosched.profiler.devices.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
 
 
-def _text(drawn: Drawn, unicode: bool) -> str:
+def _text(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.schedule_text import Remarks, draw_text
 
     known, remarks = drawn.throughputs, None
@@ -40,7 +40,7 @@ def _text(drawn: Drawn, unicode: bool) -> str:
     text = draw_text(
         document.schedule,
         title=drawn.title,
-        looks=drawn.looks,
+        styles=drawn.styles,
         proven=_proven(document),
         unicode=unicode,
         remarks=remarks,
@@ -48,7 +48,7 @@ def _text(drawn: Drawn, unicode: bool) -> str:
     return printable(text + _considered(document))
 
 
-def _idle_column(drawn: Drawn, stage: Stage) -> str:
+def _idle_column(drawn: Drawing, stage: Stage) -> str:
     """The idle share of a stage, of fixed width; empty where it is known of no stage."""
     is_known = any(share is not None for share in drawn.idle.values())
     return f"{idle_text(drawn.idle[stage]):>6} idle" if is_known else ""
@@ -71,15 +71,15 @@ def _considered(document: ScheduleDocument) -> str:
     return f"\nalternatives: {others}\n"
 
 
-def _svg(drawn: Drawn, unicode: bool) -> str:
+def _svg(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.schedule_svg import draw_svg
 
     del unicode  # an SVG file is always UTF-8
     document = drawn.document
-    return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=_proven(document))
+    return draw_svg(document.schedule, title=drawn.title, styles=drawn.styles, proven=_proven(document))
 
 
-def _netron(drawn: Drawn, unicode: bool) -> str:
+def _netron(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.netron import draw_netron
 
     del unicode  # JSON is ASCII here
@@ -88,16 +88,16 @@ def _netron(drawn: Drawn, unicode: bool) -> str:
     return draw_netron(drawn.document.schedule, drawn.nodes())
 
 
-def _trace(drawn: Drawn, unicode: bool) -> str:
+def _trace(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
     del unicode  # JSON is ASCII here
     document = drawn.document
     facts = {"model": document.model, **predicted_facts(document)}
-    return draw_trace(document.schedule, facts=facts, looks=drawn.looks)
+    return draw_trace(document.schedule, facts=facts, styles=drawn.styles)
 
 
-def _html(drawn: Drawn, unicode: bool) -> str:
+def _html(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.page_data import page_data
     from iosched.jobs.known_stages import KnownStages
 
@@ -106,7 +106,7 @@ def _html(drawn: Drawn, unicode: bool) -> str:
     return draw_html(f"{drawn.document.model} on {drawn.document.device_name}", page_data(drawn, known))
 
 
-FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {
+FORMATS: Mapping[str, Callable[[Drawing, bool], str]] = {
     "text": _text,
     "svg": _svg,
     "html": _html,
@@ -161,7 +161,7 @@ def _colours() -> Iterator[str]:
         yield f".by-model .m-{number} {{ {_both(family.light, family.dark)} }}"
 
 
-def _both(light: Paint, dark: Paint) -> str:
+def _both(light: BoxColours, dark: BoxColours) -> str:
     edges = [paint.edge or "transparent" for paint in (light, dark)]
     return (
         f"--fill: light-dark({light.fill}, {dark.fill}); --words: light-dark({light.ink}, {dark.ink}); "
@@ -174,21 +174,21 @@ Reads = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class Drawing:
     """A schedule that is to be drawn, and what is known of its model: nothing where that is not at hand.
 
     Attributes:
         document: the schedule.
-        looks: how operators are shown, by their names.
+        styles: how operators are shown, by their names.
         throughputs: what stages compute.
         reads: for each operator of the model, the operators that it reads from.
         nodes: returns the nodes of the optimized model, if the schedule is one of this model.
-        known: looks up what was measured of the stages.
+        known: styles up what was measured of the stages.
         instead: says what runs the model in place of this schedule; None where the schedule does.
     """
 
     document: ScheduleDocument
-    looks: Mapping[str, Look] = field(default_factory=dict)
+    styles: Mapping[str, Style] = field(default_factory=dict)
     throughputs: Throughputs | None = None
     reads: Reads | None = None
     nodes: Callable[[], Iterable[PlacedNode]] | None = None

@@ -1,4 +1,4 @@
-"""What the page of a schedule shows, as plain data for its script: numbers, words and names, nothing of their looks."""
+"""What the page of a schedule shows, as plain data for its script: numbers, words and names without styling."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.common.errors import printable
 from iosched.cli.common.text import count_text, shape_text, throughput_text, work_text
-from iosched.cli.pictures.theme import FAMILIES, look_of
+from iosched.cli.pictures.theme import FAMILIES, style_of
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Stage
 from iosched.scheduler.strategies import STAGES
 
 if TYPE_CHECKING:
-    from iosched.cli.pictures.formats import Drawn
+    from iosched.cli.pictures.formats import Drawing
     from iosched.jobs.known_stages import KnownStage, KnownStages
     from iosched.profiler.devices.throughput import Throughput
     from iosched.scheduler.document import ScheduleDocument
@@ -38,7 +38,7 @@ _NO_PEAK = "share of peak: the peak of this device is unknown"
 _NO_MODEL = "unknown without the model: give the optimized model, or --model"
 
 
-def page_data(drawn: Drawn, known: KnownStages) -> dict[str, object]:
+def page_data(drawn: Drawing, known: KnownStages) -> dict[str, object]:
     """The data as JSON takes it; names have no control characters. O(operators + edges).
 
     Operators are numbered in the order of the schedule, and are told of by these numbers.
@@ -50,8 +50,8 @@ def page_data(drawn: Drawn, known: KnownStages) -> dict[str, object]:
     document, edges = drawn.document, drawn.edges
     names = [name for stage in document.schedule.stages for name in stage.operators]
     number = {name: place for place, name in enumerate(names)}
-    looks = [look_of(name, drawn.looks) for name in names]
-    families, models = list(FAMILIES), list(dict.fromkeys(look.models for look in looks if look.models))
+    styles = [style_of(name, drawn.styles) for name in names]
+    families, models = list(FAMILIES), list(dict.fromkeys(style.models for style in styles if style.models))
     return {
         "title": printable(document.model),
         "notes": [*_notes(drawn, known)],
@@ -62,14 +62,14 @@ def page_data(drawn: Drawn, known: KnownStages) -> dict[str, object]:
         "operators": [
             [
                 printable(name),
-                printable(look.label),
-                printable(look.type),
-                families.index(look.family),
-                models.index(look.models) if look.models else -1,
-                look.shape,
-                look.flops,
+                printable(style.label),
+                printable(style.type),
+                families.index(style.family),
+                models.index(style.models) if style.models else -1,
+                style.shape,
+                style.flops,
             ]
-            for name, look in zip(names, looks, strict=True)
+            for name, style in zip(names, styles, strict=True)
         ],
         "reads": None if edges is None else [_numbers(edges.get(name, ()), number) for name in names],
         "blocks": [*_blocks(drawn, known, number)],
@@ -81,7 +81,7 @@ def _numbers(names: Sequence[str], number: Numbers) -> list[int]:
     return [number[name] for name in names if name in number]
 
 
-def _blocks(drawn: Drawn, known: KnownStages, number: Numbers) -> Iterator[dict[str, object]]:
+def _blocks(drawn: Drawing, known: KnownStages, number: Numbers) -> Iterator[dict[str, object]]:
     found = iter(known.stages)
     for block, before in zip(drawn.document.schedule.blocks, drawn.before(known).blocks, strict=True):
         yield {
@@ -96,7 +96,7 @@ def _before(block: Block, number: Numbers) -> list[list[object]]:
     return [[_numbers(stage.operators, number), _us(stage.latency_us)] for stage in block.stages]
 
 
-def _stage(drawn: Drawn, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
+def _stage(drawn: Drawing, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
     rule, found = STAGES[stage.strategy], drawn.throughput([stage])
     measured = None if known is None else known.measured
     latency_us = measured.median_us if stage.latency_us is None and measured is not None else stage.latency_us
@@ -137,7 +137,7 @@ def _share(share: float | None) -> float | None:
     return None if share is None else round(share, 4)
 
 
-def _notes(drawn: Drawn, known: KnownStages) -> Iterator[str]:
+def _notes(drawn: Drawing, known: KnownStages) -> Iterator[str]:
     """Sentences on top: what runs the model instead, and where latencies come from that were not measured."""
     if drawn.instead is not None:
         yield drawn.instead
@@ -154,7 +154,7 @@ def _notes(drawn: Drawn, known: KnownStages) -> Iterator[str]:
         yield f"Teams of cores run the schedule: {teams.text}. Latencies are those of one team."
 
 
-def _facts(drawn: Drawn) -> Iterator[tuple[str, str]]:
+def _facts(drawn: Drawing) -> Iterator[tuple[str, str]]:
     document, search = drawn.document, drawn.document.search
     stages = tuple(document.schedule.stages)
     operators = sum(len(stage.operators) for stage in stages)
@@ -181,7 +181,7 @@ def _wholes(document: ScheduleDocument) -> list[tuple[str, float | None]]:
     return sorted(document.latency_us.items(), key=lambda item: order.get(item[0], len(order)))
 
 
-def _unknown(drawn: Drawn, known: KnownStages) -> dict[str, str]:
+def _unknown(drawn: Drawing, known: KnownStages) -> dict[str, str]:
     """Why something is not known of stages, by what it is; what is known of some of them has no entry."""
     found = {}
     if drawn.throughputs is None:

@@ -14,7 +14,7 @@ from iosched.scheduler.strategies import STAGES
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How an operator is shown: `label` is the text in its box, and `kind` decides the colour.
 
     Attributes:
@@ -42,7 +42,7 @@ class Look:
         return self.models or FAMILIES[self.family].name
 
 
-def looks_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[str, Look]:
+def styles_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[str, Style]:
     """How each operator of the graph is shown, by its name.
 
     Args:
@@ -50,7 +50,7 @@ def looks_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[st
     """
     shape_of = {spec.name: spec.shape for spec in graph.tensors}
     return {
-        each.name: Look(
+        each.name: Style(
             each.type,
             _label(each.type, each.integers("kernel_shape")),
             models.get(each.name, ""),
@@ -61,21 +61,21 @@ def looks_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[st
     }
 
 
-def looks_by_structure(structure: Structure | None) -> dict[str, Look]:
+def styles_by_structure(structure: Structure | None) -> dict[str, Style]:
     """The same by what a schedule file says of its model; nothing where it says nothing."""
     if structure is None:
         return {}
-    by_form = list(map(_look_of_form, structure.forms))
+    by_form = list(map(_style_of_form, structure.forms))
     return {
         each.name: by_form[number] for each, number in zip(structure.operators, structure.form_numbers, strict=True)
     }
 
 
-def _look_of_form(form: OperatorForm) -> Look:
+def _style_of_form(form: OperatorForm) -> Style:
     kernels = (dict(node.attributes).get("kernel_shape") for node in form.nodes)
     kernel = next((found for found in kernels if found), "")
     shape = form.outputs[0].rpartition(" ")[2] if form.outputs else ""
-    return Look(form.type, _label(form.type, tuple(map(int, re.findall(r"[0-9]{1,9}", kernel)))), shape=shape)
+    return Style(form.type, _label(form.type, tuple(map(int, re.findall(r"[0-9]{1,9}", kernel)))), shape=shape)
 
 
 def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:
@@ -96,9 +96,9 @@ def _label(kind: str, kernel: Sequence[int]) -> str:
     return kind
 
 
-def look_of(name: str, looks: Mapping[str, Look]) -> Look:
-    """How the operator `name` is shown: as `looks` says, or else by the last part of its name."""
-    return looks.get(name) or Look("", name.rsplit("/", 1)[-1])
+def style_of(name: str, styles: Mapping[str, Style]) -> Style:
+    """How the operator `name` is shown: as `styles` says, or else by the last part of its name."""
+    return styles.get(name) or Style("", name.rsplit("/", 1)[-1])
 
 
 def latency_label(latency_us: float | None) -> str:
@@ -110,7 +110,7 @@ _INK, _WHITE = "#0b0f14", "#ffffff"
 
 
 @dataclass(frozen=True)
-class Paint:
+class BoxColours:
     """Colours of a box: of its inside, of the words on it, and of its edge, which is that of the inside if empty."""
 
     fill: str
@@ -129,8 +129,8 @@ class Family:
     """
 
     name: str
-    light: Paint
-    dark: Paint
+    light: BoxColours
+    dark: BoxColours
     types: frozenset[str] = frozenset()
 
 
@@ -155,23 +155,33 @@ _MOVEMENT = """Concat Split Slice Gather GatherElements GatherND ScatterElements
     CenterCropPad TensorScatter QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConcat"""
 
 FAMILIES: Mapping[str, Family] = {
-    "conv": Family("convolution", Paint("#2486e5", _INK), Paint("#6283f3", _INK), frozenset(_CONVOLUTION.split())),
+    "conv": Family(
+        "convolution", BoxColours("#2486e5", _INK), BoxColours("#6283f3", _INK), frozenset(_CONVOLUTION.split())
+    ),
     "product": Family(
         "product, attention, recurrence",
-        Paint("#63218d", _WHITE),
-        Paint("#a64199", _WHITE),
+        BoxColours("#63218d", _WHITE),
+        BoxColours("#a64199", _WHITE),
         frozenset(_PRODUCT.split()),
     ),
     "pool": Family(
-        "pooling, reduction", Paint("#105821", _WHITE), Paint("#556f34", _WHITE), frozenset(_POOLING.split())
+        "pooling, reduction", BoxColours("#105821", _WHITE), BoxColours("#556f34", _WHITE), frozenset(_POOLING.split())
     ),
-    "sum": Family("arithmetic", Paint("#c58508", _INK), Paint("#ef7d1a", _INK), frozenset(_ARITHMETIC.split())),
-    "act": Family("activation", Paint("#7f6e2a", _WHITE), Paint("#ebc812", _INK), frozenset(_ACTIVATION.split())),
+    "sum": Family(
+        "arithmetic", BoxColours("#c58508", _INK), BoxColours("#ef7d1a", _INK), frozenset(_ARITHMETIC.split())
+    ),
+    "act": Family(
+        "activation", BoxColours("#7f6e2a", _WHITE), BoxColours("#ebc812", _INK), frozenset(_ACTIVATION.split())
+    ),
     "norm": Family(
-        "normalization", Paint("#006d84", _WHITE), Paint("#57e4d6", _INK), frozenset(_NORMALIZATION.split())
+        "normalization", BoxColours("#006d84", _WHITE), BoxColours("#57e4d6", _INK), frozenset(_NORMALIZATION.split())
     ),
-    "move": Family("data movement", Paint("#8b8c9b", _INK), Paint("#9e9fa2", _INK), frozenset(_MOVEMENT.split())),
-    "other": Family("other or unknown", Paint("#d8dbe1", _INK, "#6a7280"), Paint("#2b323c", _WHITE, "#7b8492")),
+    "move": Family(
+        "data movement", BoxColours("#8b8c9b", _INK), BoxColours("#9e9fa2", _INK), frozenset(_MOVEMENT.split())
+    ),
+    "other": Family(
+        "other or unknown", BoxColours("#d8dbe1", _INK, "#6a7280"), BoxColours("#2b323c", _WHITE, "#7b8492")
+    ),
 }
 """By a short name, in the order of a legend; the last one takes all types that no other has."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iosched.cli.common.text import cost_remark, count_text
-from iosched.cli.pictures.theme import Look, look_of
+from iosched.cli.pictures.theme import Style, style_of
 from iosched.runtime.traced import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
@@ -29,7 +29,7 @@ Event = dict[str, object]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _PlacedStage:
     """A stage with its block and its number there, both from 0."""
 
     block: int
@@ -68,7 +68,7 @@ def draw_trace(
     schedule: Schedule,
     *,
     facts: Mapping[str, str],
-    looks: Mapping[str, Look],
+    styles: Mapping[str, Style],
     runs: TracedRuns | None = None,
 ) -> str:
     """The trace as text of a JSON file; ends with a newline.
@@ -77,21 +77,23 @@ def draw_trace(
         schedule: the schedule. A stage without a predicted latency is drawn with a length that means nothing, and its
             name says so; where `runs` has times and no stage has a predicted latency, nothing predicted is drawn.
         facts: of the whole file, by names: the model, the device, and so on.
-        looks: how operators are shown, by their names; one that it does not have is shown as its name.
+        styles: how operators are shown, by their names; one that it does not have is shown as its name.
         runs: what was measured of a run by this schedule; None to draw what is predicted alone.
     """
     places = [
-        _Place(block.index, number, stage) for block in schedule.blocks for number, stage in enumerate(block.stages)
+        _PlacedStage(block.index, number, stage)
+        for block in schedule.blocks
+        for number, stage in enumerate(block.stages)
     ]
-    events = [] if runs is None else list(_measured(places, runs, looks))
+    events = [] if runs is None else list(_measured(places, runs, styles))
     if runs is None or any(place.stage.predicted_us is not None for place in places):
-        events += _predicted(places, looks)
+        events += _predicted(places, styles)
     head = json.dumps({"displayTimeUnit": "ns", "otherData": dict(facts)})[:-1]
     lines = ",\n".join(map(json.dumps, events))
     return f'{head}, "traceEvents": [\n{lines}\n]}}\n'
 
 
-def _measured(places: Sequence[_Place], runs: TracedRuns, looks: Mapping[str, Look]) -> Iterator[Event]:
+def _measured(places: Sequence[_PlacedStage], runs: TracedRuns, styles: Mapping[str, Style]) -> Iterator[Event]:
     lanes = 1 + max((task.origin.lane for task in runs.tasks), default=0)
     spans = _stage_spans(runs.tasks)
     rows = _rows(spans.values())
@@ -110,7 +112,7 @@ def _measured(places: Sequence[_Place], runs: TracedRuns, looks: Mapping[str, Lo
         own = task.origin.operators
         groups = sorted({group_of[name] for name in own if name in group_of})
         args = {**places[task.origin.stage].args(own, groups), "kernels": task.origin.name}
-        name = _name(own, looks) or task.origin.name
+        name = _name(own, styles) or task.origin.name
         yield _event(_MEASURED, _LANES + task.origin.lane, name, "task", task.begin_us, task.end_us, args)
 
 
@@ -134,7 +136,7 @@ def _rows(spans: Iterable[tuple[float, float]]) -> list[int]:
     return found
 
 
-def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[Event]:
+def _predicted(places: Sequence[_PlacedStage], styles: Mapping[str, Style]) -> Iterator[Event]:
     yield from _process(_PREDICTED, "predicted")
     yield _row(_PREDICTED, 0, "stages")
     for group in range(max((len(_parts(place.stage)) for place in places), default=0)):
@@ -149,7 +151,7 @@ def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[
         yield _event(_PREDICTED, 0, name, "stage", begin_us, end_us, args)
         for row, part in enumerate(_parts(place.stage)):
             own = [name for group in part for name in place.stage.groups[group]]
-            name = _name(own, looks)
+            name = _name(own, styles)
             yield _event(_PREDICTED, _GROUPS + row, name, "group", begin_us, end_us, place.args(own, part))
         begin_us = end_us
 
@@ -160,12 +162,12 @@ def _parts(stage: Stage) -> list[list[int]]:
     return [groups] if rule.is_one_operator or rule.is_in_order else [[group] for group in groups]
 
 
-def _name(operators: Sequence[str], looks: Mapping[str, Look]) -> str:
+def _name(operators: Sequence[str], styles: Mapping[str, Style]) -> str:
     """The first operator, and how many more there are."""
     if not operators:
         return ""
-    look = look_of(operators[0], looks)
-    first = f"{look.label} {operators[0]}" if look.type else operators[0]
+    style = style_of(operators[0], styles)
+    first = f"{style.label} {operators[0]}" if style.type else operators[0]
     return first if len(operators) == 1 else f"{first} + {len(operators) - 1} more"
 
 

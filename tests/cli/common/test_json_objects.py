@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.cli.common.json_objects import json_object, plain
+from iosched.cli.common.json_objects import json_object, json_value
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ def test_keys_name_attributes_of_parts_and_values_beside_them() -> None:
 def test_dataclasses_are_objects_of_their_fields() -> None:
     source = {"whole": Whole("a", Part(math.inf, True, {})), 1: [Path("f.onnx"), (math.nan, 2.5)]}
     part = {"low_us": None, "whole": True, "settings": {}}
-    assert plain(source) == {"whole": {"name": "a", "part": part}, "1": ["f.onnx", [None, 2.5]]}
+    assert json_value(source) == {"whole": {"name": "a", "part": part}, "1": ["f.onnx", [None, 2.5]]}

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from small_models import branches
 
-from iosched.cli.common.options import cluster_option, devices_option, planning_device_options, profile_db_option
+from iosched.cli.common.options import any_device_options, cluster_option, devices_option, profile_db_option
 from iosched.cli.main import cli
 from iosched.cli.reference import commands
 from iosched.profiler.devices import resolve
@@ -22,7 +22,7 @@ VARIABLES = {"IOSCHED_DEVICE", "IOSCHED_THREADS", "IOSCHED_PROFILE_DB", "IOSCHED
 
 
 @click.command
-@planning_device_options
+@any_device_options
 @profile_db_option
 @cluster_option("There.")
 def taken(**values: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from terminals import WIDTHS, Terminal, assert_nothing_is_lost, on_terminal
 
 from iosched.cli.common.tables import print_columns, print_pairs
-from iosched.cli.show import has_colours
+from iosched.cli.show import uses_colours
 
 HEADERS = ("network", "before", "after", "ratio with its interval")
 ROWS = (
@@ -94,4 +94,4 @@ def test_only_a_terminal_that_knows_them_gets_escapes(monkeypatch: pytest.Monkey
     ],
 )
 def test_colours_are_left_out_where_the_environment_says_so(environment: dict[str, str], wanted: bool) -> None:
-    assert has_colours(environment) is wanted
+    assert uses_colours(environment) is wanted
