@@ -1,4 +1,4 @@
-"""`iosched batch`: several models in one file."""
+"""`iosched batch`: combine several models in one file."""
 
 from __future__ import annotations
 
@@ -91,11 +91,7 @@ def _numbered(output: Destination, place: int, count: int) -> Destination:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a text like 16GB or 512MiB.
-
-    Raises:
-        click.BadParameter: the text is not of that form.
-    """
+    """Number of bytes in a text such as 16GB or 512MiB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
     if match is None or match[2] not in _UNITS or not float(match[1]):
         raise click.BadParameter(f"{text!r} is not of the form 16GB.")
@@ -112,7 +108,6 @@ def _settings(
     skip_broken: bool,
     searched: SearchOptions,
 ) -> BatchSettings:
-    """The settings that the options ask for."""
     from iosched.jobs.batching.plan import BatchSettings
     from iosched.profiler.devices.resolve import check_name
 
@@ -258,7 +253,6 @@ def command(
 
 
 def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: bool) -> None:
-    """Prints which models come together, and what they have in common."""
     from iosched.jobs.batching.plan import estimate
 
     found = estimate(models, settings)
@@ -270,7 +264,7 @@ def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: boo
 
 
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
-    """Writes the file with the weights of the models that `--replace` names; nothing is searched."""
+    """Replace the weights of models in a file of `batch`, without a search."""
     from iosched.jobs.annotate import annotated
     from iosched.jobs.batching.replace import replace_members
     from iosched.models.composition.members import members_of
@@ -306,7 +300,7 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
 
 
 def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
-    """The files of each of so many clusters: behind the stem stands a number where there are several."""
+    """The files of each cluster, numbered if there are several."""
     return [
         OptimizedFiles(_numbered(files.model, place, count), files.schedule and _numbered(files.schedule, place, count))
         for place in range(count)
@@ -327,7 +321,7 @@ def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool)
 
 
 def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:
-    """The object that `batch --json` prints."""
+    """JSON object of `batch --json`."""
     members = [member for cluster in result.clusters for member in cluster.members]
     return json_object(
         result,
@@ -352,7 +346,7 @@ def _row_objects(rows: Sequence[Row], n_models: int) -> list[dict[str, object]]:
 
 
 def print_result(result: BatchResult, *, to_stderr: bool) -> None:
-    """Prints the tables of all clusters."""
+    """Print the tables of all clusters."""
     for cluster in result.clusters:
         title = f"{', '.join(member.name for member in cluster.members)} on {result.device_name}"
         if result.cost == "analytic":

@@ -1,4 +1,4 @@
-"""`iosched bench`: all schedules and peers, measured in turn."""
+"""`iosched bench`: compare schedules and other runtimes by interleaved runs."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
-    """The object that `bench --json` prints."""
+    """JSON object of `bench --json`."""
     rows = [json_object(row, _ROW) for row in result.rows]
     of_model = {"model": model.name, "batch_size": model.batch_size}
     return json_object(result, _OBJECT, rows=rows, missing=dict(result.missing), **of_model)

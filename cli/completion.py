@@ -1,4 +1,4 @@
-"""`iosched completion`: the script that lets a shell complete words."""
+"""`iosched completion`: print a shell's completion script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iosched devices`: what this machine can run on, and what is missing for the rest."""
+"""`iosched devices`: list devices and what they lack, and test one."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ _CHECK = "part name outcome detail seconds"
 
 
 class _Lines:
-    """A line on stderr for each check; its name stands there before the check begins, which may end the process."""
+    """A line on stderr for each check. The name is printed first, because a check may end the process."""
 
     def began(self, check: SelfCheck) -> None:
-        """Writes the name."""
+        """Print the name."""
         if not quiet():
             click.echo(f"  {check.part}: {check.name} ... ", nl=False, err=True)
 
     def ended(self, result: CheckResult) -> None:
-        """Writes the outcome behind the name, and the traceback of a failure where that is wanted."""
+        """Print the outcome, and the traceback of a failure with --debug."""
         if result.outcome == "not tried":
             note(f"  {result.title} ... not tried")
             return
@@ -83,12 +83,12 @@ class _Lines:
 
 
 def print_selftest(device: str, *, as_json: bool) -> None:
-    """Runs all checks of a device and prints a line on stdout that says what works.
+    """Run all checks of a device and print a summary on stdout.
 
     Raises:
         UsageError: there is no such device.
-        DeviceError: it is not attached, or what it needs is not installed.
-        MismatchError: all that failed are checks whose numbers were wrong.
+        DeviceError: it is not attached, or a package is missing.
+        MismatchError: only numerical checks failed.
         ExecutionError: another check failed.
     """
     from iosched.jobs.selftest import selftest

@@ -1,4 +1,4 @@
-"""`iosched diff`: two schedules operator by operator, or two results of `bench` with a gate."""
+"""`iosched diff`: compare two schedules, or two results of `bench` with a regression gate."""
 
 from __future__ import annotations
 
@@ -44,15 +44,11 @@ _WORDS = {
     "order": "in another order",
     "lanes": "on other lanes",
 }
-"""How an operator runs otherwise, by the values of `Change`, which `--help` need not import."""
+"""By the values of `Change`, which `--help` need not import."""
 
 
 def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """The part that a text such as `3%` means, 0.03.
-
-    Raises:
-        click.BadParameter: the text is not of that form.
-    """
+    """Click callback that turns `3%` into 0.03."""
     del ctx, param
     if text is None:
         return None
@@ -191,7 +187,7 @@ def _results(
 def results_object(
     found: ResultsDifference, judged: Gate | None, *, seed: int, relative_to: str | None
 ) -> dict[str, object]:
-    """The object that `diff --json` prints of two results."""
+    """JSON object of `diff --json` for two results."""
     how = {"kind": "bench", "level": CONFIDENCE, "seed": seed, "relative_to": relative_to}
     only = {"only_in_a": _named(found.only_before), "only_in_b": _named(found.only_after)}
     rows = [json_object(row, _ROW) for row in found.rows]
@@ -208,7 +204,7 @@ def _gate(judged: Gate) -> dict[str, object]:
 
 
 def _print_results(found: ResultsDifference, relative_to: str | None) -> None:
-    """Prints a table for each batch size, and on stderr which rows have nothing to be compared with."""
+    """Print a table for each batch size; rows without a counterpart go to stderr."""
     for where, only in (("A", found.only_before), ("B", found.only_after)):
         for name in dict.fromkeys(name for _, name in only):
             note(f"{name} is in {where} only.")
@@ -231,7 +227,7 @@ def _ratio(row: RowDifference) -> str:
 
 
 def schedules_object(found: SchedulesDifference) -> dict[str, object]:
-    """The object that `diff --json` prints of two schedules."""
+    """JSON object of `diff --json` for two schedules."""
     before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
     stages = [
         json_object(pair, _PAIR, a_us=_latency(before, pair.before), b_us=_latency(after, pair.after))
@@ -252,7 +248,7 @@ def _latency(stages: list[Stage], number: int | None) -> float | None:
 
 
 def _print_schedules(found: SchedulesDifference, *, whole: bool) -> None:
-    """Prints the stages side by side, with `whole` also those that are alike, and then a line for each operator."""
+    """Print both schedules' stages, equal ones only with `whole`, and a line for each operator that differs."""
     before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
     pairs = found.found.stages
     shown = [pair for pair in pairs if whole or not pair.alike]

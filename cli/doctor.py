@@ -1,4 +1,4 @@
-"""`iosched doctor`: what a report of a bug needs, what is wrong here, and the way out."""
+"""`iosched doctor`: report the installation, its problems and their fixes."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
 
 
 def _set_elsewhere(asked: Asked) -> Path | None:
-    """The database that a file of settings names; the library itself reads the variable."""
+    """The database in a settings file; the library itself reads the variable."""
     value, place = asked.set_to.get("profile-db", (None, ""))
     return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))
 
 
 def as_object(found: Diagnosis) -> dict[str, object]:
-    """The object that `doctor --json` prints; scripts rely on its keys."""
+    """JSON object of `doctor --json`."""
     findings = [json_object(each, "check broken=is_broken what where way", check=name) for name, each in found.findings]
     sections = {name: section.values for name, section in found.sections.items()}
     return {"healthy": not found.broken, "findings": findings, **sections}
@@ -89,7 +89,7 @@ def _print(found: Diagnosis) -> None:
 
 
 def survey() -> Asked:
-    """What a command would take from files and the environment, without a word on what is wrong with it."""
+    """Settings in files and the environment, without errors for invalid ones."""
     files = _files()
     counting = [each for each in files if each.counts]
     set_to: dict[str, tuple[str | int, str]] = {}

@@ -1,4 +1,4 @@
-"""`iosched explain`: why an operator is in its stage, and what the alternatives cost."""
+"""`iosched explain`: why an operator is in its stage, and what alternatives cost."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def command(
 
 
 def as_object(found: Explained) -> dict[str, object]:
-    """The object that `explain --json` prints; scripts rely on its keys."""
+    """JSON object of `explain --json`."""
     block = found.explanation
     return json_object(
         found,
@@ -191,7 +191,6 @@ def _print_placements(found: Explained) -> None:
 
 
 def _company(found: Explained, stage: Stage) -> str:
-    """How a stage that has the operator runs, and what else is in it."""
     others = [name for name in found.units.expanded_stage(stage).operators if name not in found.together]
     return f"{stage.strategy.value}, {f'with {_names(others)}' if others else 'alone'}"
 
@@ -241,7 +240,7 @@ def _best_elsewhere(found: Explained) -> list[str]:
         own = next(stage for stage in best.stages if found.explanation.operator in stage.operators)
         return [f"Its stage in the best known schedule {place}:", _stage_line(found, own)]
     now = {(stage.strategy, stage.groups) for stage in found.explanation.stages}
-    lines = [f"Stages that differ in the best known schedule with it {place}:"]
+    lines = [f"Best known schedule with the operator {place} (differing stages):"]
     for number, stage in enumerate(best.stages, found.explanation.first_stage + 1):
         if (stage.strategy, stage.groups) not in now:
             lines.append(_stage_line(found, stage, f"stage {number}  "))
@@ -262,7 +261,7 @@ def _place(placement: Elsewhere, explanation: Places) -> str:
         return "without the session"
     assert placement.stage is not None
     when = "earlier" if placement.stage < explanation.stage else "later"
-    return f"{when}, with operators of stage {placement.stage + 1}"
+    return f"{when}, with stage {placement.stage + 1}"
 
 
 def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
@@ -273,14 +272,13 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     if not now or not math.isfinite(us):
         return f"{least}{latency_text(us)}", ""
     sign = "-" if us < now else "+"
-    part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
+    part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # measured ratios need interleaved runs
     mark = f" {EQUAL}" if placement in (found.equal or ()) else ""
     turn = f", interleaved {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 
 def _idle(placement: Elsewhere, found: Explained) -> str:
-    """The idle share of the operator's stage in that place."""
     own = (stage for stage in placement.stages if found.explanation.operator in stage.operators)
     return idle_text(next(map(found.idle.get, own), None))
 

@@ -1,4 +1,4 @@
-"""`iosched explore`: variants of a model, and the best of them."""
+"""`iosched explore`: search variants of a model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _PLOT_HELP = "Draw the front, or one objective's trials, as SVG; '-' is stdout."
 
 
 class WithCommands(Command, click.Group):
-    """A command that also has commands: it does its own work unless its first word names one of them."""
+    """A command with subcommands: it runs itself unless its first word names one of them."""
 
     allow_extra_args = False
     allow_interspersed_args = True
@@ -65,26 +65,26 @@ class WithCommands(Command, click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parses the words of this command, or of the command that the first word names."""
+        """Parse the words of this command or of a subcommand."""
         below = self.commands.get(args[0]) if args else None
         if below is None:
             return click.Command.make_context(self, info_name, args, parent, **extra)
         return below.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the words as those of a command."""
+        """Parse as a command, not as a group."""
         return click.Command.parse_args(self, ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Does this command's own work."""
+        """Run the command itself."""
         return click.Command.invoke(self, ctx)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The usage of the command itself."""
+        """Usage of the command itself."""
         return click.Command.collect_usage_pieces(self, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options and the commands."""
+        """Write the options and the subcommands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -92,7 +92,6 @@ class WithCommands(Command, click.Group):
 def _settings(
     objectives: tuple[str, ...], budget: float | None, threads: int | None, profile_db: Path | None, **own: Any
 ) -> ExploreSettings:
-    """The settings that the options ask for, but for the study's file, whose default depends on the base model."""
     from iosched.jobs.exploring.settings import ExploreSettings
     from iosched.jobs.settings import OptimizeSettings
 
@@ -275,7 +274,7 @@ def _explored(
 
 
 def _folder(base: str | None, space: str) -> Path:
-    """The folder to write to by default, named after the base model or, without one, after the space."""
+    """Default output folder, named after the base model or the space."""
     name = Path(space.removesuffix(".py") if base is None else base.removesuffix(".onnx")).name
     plain = re.sub(r"[^\w.+-]+", "_", name.rpartition("builtin:")[2].replace(":", "-")).strip(".-")[:100]
     return Path(f"{plain or 'model'}.explored")
@@ -283,7 +282,7 @@ def _folder(base: str | None, space: str) -> Path:
 
 @contextmanager
 def _output_folder(folder: Path) -> Iterator[None]:
-    """A context in which the folder is there; one that was made for it and has nothing in it goes after an error."""
+    """Create the folder; remove it after an error if it is new and empty."""
     if not folder.parent.is_dir():
         raise UsageError(f"-o {folder}: there is no folder {folder.parent}: create it first")
     was_there = folder.exists()
@@ -294,14 +293,13 @@ def _output_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # as where something was kept in it
+        with suppress(OSError):  # the folder is not empty
             if not was_there:
                 folder.rmdir()
         raise
 
 
 def _written(chosen: Chosen, folder: Path) -> WrittenFiles:
-    """Writes the model of a variant and its schedule."""
     from iosched.jobs.annotate import annotated
     from iosched.models.export import write_model
 
@@ -326,7 +324,6 @@ def _report(result: ExploreResult, written: dict[int, WrittenFiles], left: Seque
 
 
 def _refuse_nothing(found: Found) -> None:
-    """Ends with an error where every trial has failed."""
     failed = [each.feedback.reason for each in found.individuals if each.state == "failed"]
     if failed and len(failed) == len(found.finished):
         raise ExecutionError(f"all {len(failed)} trials failed; the last: {failed[-1]}")

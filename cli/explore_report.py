@@ -1,4 +1,4 @@
-"""What `iosched explore` says of a study: the JSON object, and the table for people."""
+"""Results of `iosched explore`: JSON object and table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_LEFT = 5
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """Where a variant and its schedule were written, and what ships: the schedule, or a library without one."""
+    """Files of a variant, and what ships in them."""
 
     model: Path
     schedule: Path
@@ -37,7 +37,7 @@ class WrittenFiles:
 
 
 def left_in(folder: Path, written: Mapping[int, WrittenFiles]) -> Sequence[Path]:
-    """The models in the folder that are called like those of trials, and that this call has not written."""
+    """Models of other trials in the folder, which this call has not written."""
     now = {each.model for each in written.values()}
     return sorted(path for path in folder.glob("trial-[0-9]*.onnx") if path not in now)
 
@@ -45,11 +45,11 @@ def left_in(folder: Path, written: Mapping[int, WrittenFiles]) -> Sequence[Path]
 def as_object(
     found: Found, written: Mapping[int, WrittenFiles], result: ExploreResult | None, left: Sequence[Path] = ()
 ) -> dict[str, object]:
-    """The object that `explore --json` and `explore show --json` print; scripts rely on its keys.
+    """JSON object of `explore --json` and `explore show --json`.
 
     Args:
-        result: what this call has done; None if it only looks.
-        left: models that earlier calls have written to the same folder.
+        result: of this call; None for `show`.
+        left: models that earlier calls have written to the folder.
     """
     ranked = found.ranked()
     front = [each for rank, each in ranked if rank == 0]
@@ -79,7 +79,7 @@ def _entry(each: Individual, found: Found, written: WrittenFiles | None) -> dict
 
 
 def print_found(found: Found, written: Mapping[int, WrittenFiles], *, to_stderr: bool) -> None:
-    """Prints the front, what was written besides, and the counts of trials."""
+    """Print the front, the other variants written, and the counts of trials."""
     names = found.card.names
     shown = [(rank, each) for rank, each in found.ranked() if rank == 0 or each.number in written]
     first = found.card.objectives[0]
@@ -110,7 +110,7 @@ def _cell(each: Individual, name: str) -> str:
 
 
 def _choices(each: Individual) -> str:
-    """What was chosen, by the questions' names without their candidates: "stage1: ways 2, growth 8; stage2: ways 1"."""
+    """Choices without their candidates: "stage1: ways 2, growth 8; stage2: ways 1"."""
     asked = [(name.rpartition("{")[0] or name).rpartition("]/") for name in each.choices]
     is_one_place = len({place for place, _, _ in asked}) == 1
     at: dict[str, list[str]] = {}
@@ -138,7 +138,7 @@ def _pairs(found: Found) -> list[tuple[str, str]]:
 
 
 def left_remarks(left: Sequence[Path]) -> Sequence[str]:
-    """Names models of earlier calls, which would be taken for the best otherwise."""
+    """Name models of earlier calls, which could be mistaken for the best."""
     if not left:
         return []
     named = ", ".join(path.name for path in left[:_MOST_LEFT])
@@ -147,7 +147,7 @@ def left_remarks(left: Sequence[Path]) -> Sequence[str]:
 
 
 def remarks_of(found: Found) -> Sequence[str]:
-    """Why trials failed, the commonest reasons first."""
+    """Why trials failed, most frequent reasons first."""
     reasons = Counter(each.feedback.reason for each in found.individuals if each.state == "failed")
     lines = [
         f"{count} trials failed: {reason}" if count > 1 else f"Trial failed: {reason}"

@@ -1,4 +1,4 @@
-"""`iosched matrix`: schedules for several devices and batch sizes, each costed on all of them."""
+"""`iosched matrix`: schedule a model for several devices and batch sizes, and compute every schedule on all of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,6 @@ def _settings(
     pruning: Pruning,
     searched: SearchOptions,
 ) -> MatrixSettings:
-    """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.matrix import MatrixSettings
 
     if not devices:
@@ -156,7 +155,7 @@ def command(
 def _batches(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[int, Model]]:
-    """Each batch size with the model bound to it; the model is read again for each, when its turn comes."""
+    """The model bound to each batch size, read when it is needed."""
     from iosched.models.export import source_of
     from iosched.models.load import load_model
 
@@ -192,7 +191,7 @@ def _matrix(
 
 
 def labels(result: MatrixResult) -> list[str]:
-    """A short name for each target: its device, its batch size, or both, as far as targets differ in them."""
+    """Short names of targets: device, batch size or both, whichever differ."""
     one_device = len({target.device for target in result.targets}) == 1
     one_batch = len({target.batch_size for target in result.targets}) == 1
     if one_batch:
@@ -204,7 +203,7 @@ def labels(result: MatrixResult) -> list[str]:
 
 
 def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dict[str, object]:
-    """The object that `matrix --json` prints."""
+    """JSON object of `matrix --json`."""
     targets = [
         json_object(target, _TARGET, speedup=target.speedup and json_object(target.speedup, RATIO))
         for target in result.targets
@@ -243,12 +242,12 @@ def _cost_text(result: MatrixResult) -> str:
 
 
 def _has_measured(result: MatrixResult) -> list[bool]:
-    """Of each target, whether it has stages that were measured elsewhere."""
+    """Whether each target has stages measured on another machine."""
     return [any(row) for row in result.measured_share]
 
 
 def _notes(result: MatrixResult) -> list[str]:
-    """Where measured stages come from, once for all targets that say the same."""
+    """Sources of measured stages, once for all targets with the same one."""
     said: dict[str, list[str]] = {}
     for name, target in zip(labels(result), result.targets, strict=True):
         for sentence in target.notes:
@@ -273,7 +272,7 @@ def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
 
 
 def _share(result: MatrixResult, executed: int) -> str:
-    """How much of what a target's own schedule takes was measured."""
+    """Share of a target's own latency that was measured."""
     if result.targets[executed].cost == "measured":
         return "all"
     share = result.measured_share[executed][executed]

@@ -1,4 +1,4 @@
-"""What `iosched optimize` says of its result: the JSON object, and the rows of the table for people."""
+"""Results of `iosched optimize`: JSON object and tables."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
 _PRICED = {False: "computed", True: "looked up or computed"}
-"""By what schedules are compared on a GPU that is not attached, and how: whether stages were measured elsewhere."""
+"""Source of latencies on a simulated GPU, by whether stages were measured on another machine."""
 
 
 def as_object(result: OptimizeResult) -> dict[str, object]:
-    """The object that `optimize --json` prints, but for the model and the files."""
+    """JSON object of `optimize --json`, without the model and the files."""
     return json_object(
         result,
         _OBJECT,
@@ -62,7 +62,7 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
 
 
 def _rates(result: OptimizeResult) -> dict[str, float] | None:
-    """Images a second by name; None where latency was asked for."""
+    """Images per second by name; None if the objective is latency."""
     if result.document.objective == DEFAULT_OBJECTIVE:
         return None
     known = {"iosched": result.measured_us, **_plain_us(result)}
@@ -70,7 +70,6 @@ def _rates(result: OptimizeResult) -> dict[str, float] | None:
 
 
 def _rate_rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Images a second, where they were asked for, and by which teams."""
     rates = _rates(result)
     if rates is None:
         return []
@@ -91,10 +90,12 @@ def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
 
 
 def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    """The table for people: names and values, row by row."""
+    """Rows of names and values."""
     plain = _before(result)
     before_us = _plain_us(result)[plain]
-    before = f"{_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"
+    before, share = _BASELINES[plain], result.sequential_measured_share
+    if share is not None:
+        before += f", {share_text(share)} of it measured"
     if _is_reduced(result):
         before += f", in {DEFAULT_PRECISION}"
     rows = [
@@ -135,12 +136,12 @@ def _kernels_text(result: OptimizeResult) -> str:
 
 
 def _is_reduced(result: OptimizeResult) -> bool:
-    """Whether a CPU runs in another precision than plain onnxruntime, so that no schedule does."""
+    """Whether the CPU runs in reduced precision, and so without a schedule."""
     return result.reference_us is not None and result.document.precision != DEFAULT_PRECISION
 
 
 def _before(result: OptimizeResult) -> str:
-    """The name of the way without a schedule that what ships is compared with."""
+    """Name of the baseline."""
     if result.reference_us is None:
         return "sequential"
     is_plain = result.shipped in ("reference", "openvino")
@@ -148,17 +149,12 @@ def _before(result: OptimizeResult) -> str:
 
 
 def _plain_us(result: OptimizeResult) -> dict[str, float | None]:
-    """The latencies of the ways without a schedule that was found, by their names."""
+    """Latencies of the baselines."""
     return {"reference": result.reference_us, "openvino": result.openvino_us, "sequential": result.sequential_us}
 
 
-def _sequential_remark(measured_share: float | None) -> str:
-    """How much of the sequential latency was measured elsewhere: what is found is compared with it."""
-    return "" if measured_share is None else f", {share_text(measured_share)} of it measured"
-
-
 def _cost_rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Where latencies come from that were not measured here, and what stands in brackets."""
+    """Source of simulated latencies, and the meaning of brackets."""
     launch = result.document.launch
     if launch is None:
         return []
@@ -170,7 +166,7 @@ def _cost_rows(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def _ends_text(result: OptimizeResult, name: str) -> str:
-    """The interval of a computed latency, in brackets; empty where there is none."""
+    """Interval of a computed latency in brackets, or empty."""
     found = None if result.intervals is None else result.intervals.latency_us.get(name)
     return "" if found is None or not found.value else f" ({latency_ends_text(found)})"
 
@@ -185,7 +181,7 @@ def _baselines_text(result: OptimizeResult) -> str:
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Latencies after a rest, which are what a process that seldom runs the model gets."""
+    """Latencies after idle: those of a process that runs the model seldom."""
     plain = _before(result)
     plain_us, shipped_us = result.rested_us.get(plain), result.shipped_rested_us
     if plain_us is None or shipped_us is None:
@@ -195,7 +191,7 @@ def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def _gain_text(result: OptimizeResult) -> str:
-    """How many times as fast as before what ships is: measured or by the analytic model, with its interval."""
+    """Speedup of what ships, measured or analytic, with its interval."""
     if result.shipped == "sequential" and result.cost == "analytic":
         return ""
     if result.intervals is not None:
@@ -251,7 +247,7 @@ _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "mea
 
 
 def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
-    """Prints how large the search that `optimize` would make with these settings is, block by block."""
+    """Print the size of the search by block."""
     from iosched.jobs.estimate import estimate
     from iosched.profiler.devices.resolve import remarks
 
@@ -261,17 +257,12 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
     for line in found.notes:
         note(line)
     if as_json:
-        emit_json(estimate_object(model, settings, found))
+        emit_json(json_object(found, _ESTIMATE, model=model.name, pruning=settings.pruning))
         return
     rows = [[str(block.index), *(f"{getattr(block, key):,}" for key in _COUNTS)] for block in found.blocks]
     headers = ["block", "n", "d", "states", "stages", "signatures", "known", "to measure at most"]
     print_columns(headers, rows, title=f"{model.name} on {found.device_name}: size of the search by 'optimize'")
     print_pairs("total", _estimate_rows(found), to_stderr=False)
-
-
-def estimate_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, object]:
-    """The object that `optimize --dry-run --json` prints."""
-    return json_object(found, _ESTIMATE, model=model.name, pruning=settings.pruning)
 
 
 def _estimate_rows(found: Estimate) -> list[tuple[str, str]]:
@@ -281,30 +272,17 @@ def _estimate_rows(found: Estimate) -> list[tuple[str, str]]:
         ("signatures", f"{sum(block.signatures for block in found.blocks):,} stages of different cost"),
     ]
     if found.cost == "analytic":
-        measured = (
-            [("already known", f"{known:,} of them were measured on such a GPU in another machine")] if known else []
-        )
+        text = f"{known:,} of them were measured on such a GPU in another machine"
+        measured = [("already known", text)] if known else []
         source = "the rest is computed" if known else "computed from the GPU's specification"
         return [*rows, *measured, ("to measure", f"nothing: the cost is analytic, {source}")]
+    disturbed = f", {found.disturbed:,} of them disturbed" if found.disturbed else ""
+    repeats = f", {found.repeats:,} of them repeats" if found.repeats else ""
+    total = f"{found.seconds:.0f} s" if found.seconds < 120 else f"{found.seconds / 60:.0f} minutes"
+    stage = f"{found.measurement_s:.2g} s for each stage{' (measured on this machine)' if found.stage_s else ''}"
     return [
         *rows,
-        ("already known", f"{known:,} in the profile database, by all strategies{_disturbed(found)}"),
-        ("to measure", f"at most {found.measurements:,}{_repeats(found)}; bounds usually save more"),
-        ("time", f"at most {_time(found.seconds)}: {_stage_time(found)}, and the comparison of whole models"),
+        ("already known", f"{known:,} in the profile database, by all strategies{disturbed}"),
+        ("to measure", f"at most {found.measurements:,}{repeats}; bounds usually save more"),
+        ("time", f"at most {total}: {stage}, and the comparison of whole models"),
     ]
-
-
-def _disturbed(found: Estimate) -> str:
-    return f", {found.disturbed:,} of them disturbed" if found.disturbed else ""
-
-
-def _repeats(found: Estimate) -> str:
-    return f", {found.repeats:,} of them repeats" if found.repeats else ""
-
-
-def _stage_time(found: Estimate) -> str:
-    return f"{found.measurement_s:.2g} s for each stage{' (measured on this machine)' if found.stage_s else ''}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

@@ -1,4 +1,4 @@
-"""`iosched profile`: the database of measured stages."""
+"""`iosched profile`: the database of stage measurements."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stats(profile_db: Path | None, as_json: bool) -> None:
 
 
 def device_text(key: str) -> str:
-    """A device key for people: its JSON fields on one line, or the key itself where it is none."""
+    """A device key on one line; unparsable keys unchanged."""
     try:
         fields = json.loads(key)
         versions = ", ".join(f"{name} {version}" for name, version in fields["versions"].items())
@@ -77,7 +77,7 @@ def device_text(key: str) -> str:
 
 
 def _design_text(fields: dict[str, Any]) -> str:
-    """Which of the devices of one name it is, in parentheses, as far as the key says it."""
+    """CPU design in parentheses, to distinguish devices of the same name."""
     if "design" not in fields:
         return " (unknown design: no longer used)" if fields["kind"] == "cpu" else ""
     numbers = [f"{key} {fields['design'][key]}" for key in ("family", "model", "stepping") if fields["design"].get(key)]
@@ -141,9 +141,9 @@ def import_(file: str, profile_db: Path | None) -> None:
 
 
 def _lines(file: str) -> Iterator[str]:
-    """The lines of a file, one at a time: what is no profile, however large, is refused at its first line.
+    """Lines of a file, one at a time, so that a wrong file is refused at its first line.
 
-    A line that is too long comes without its end, and is refused for that.
+    A line that is too long is cut, and therefore refused.
     """
     from iosched.profiler.store.transfer import LONGEST_LINE
 
@@ -158,7 +158,7 @@ def _lines(file: str) -> Iterator[str]:
 
 @contextmanager
 def _text(file: str) -> Iterator[TextIO]:
-    """The file, or standard input, as text whose lines end at line feeds alone: names may hold U+2028."""
+    """The file or standard input as text, with lines ending only at line feeds: names may contain U+2028."""
     if file != "-":
         with Path(file).open(encoding="utf-8", newline="\n") as opened:
             yield opened

@@ -1,4 +1,4 @@
-"""`iosched rank`: what many models cost on several devices."""
+"""`iosched rank`: latency of many models on several devices."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def _settings(
     budget: float | None,
     searched: SearchOptions,
 ) -> RankSettings:
-    """The settings that the options ask for; raises where a device is unknown, before models are read."""
     from iosched.jobs.rank import RankSettings
 
     if not devices:
@@ -156,7 +155,7 @@ def _ranked(
 
 
 def _partial_if_interrupted(ranking: Callable[[], RankResult]) -> _Ranked:
-    """The rows that are done, and the interruption where there was one."""
+    """The result, and the interruption if there was one."""
     from iosched.jobs.rank import RankInterruptedError
 
     try:
@@ -175,7 +174,7 @@ def _print(result: RankResult, settings: RankSettings, used: ClusterUse | None, 
 
 
 def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[], Model]]:
-    """What loads each model, by its name; models whose files have one name are called by their paths.
+    """Loaders by model name; models with the same name are called by their paths.
 
     Raises:
         UsageError: a model is given twice.
@@ -191,14 +190,14 @@ def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[]
 
 
 def as_object(result: RankResult, settings: RankSettings) -> dict[str, object]:
-    """The object that `rank --json` prints."""
+    """JSON object of `rank --json`."""
     rows = [{**json_object(row, _ROW), **json_object(row.cost, _COST)} for row in result.rows]
     keys = "rows measure hit_rate interrupted=was_interrupted seconds notes"
     return json_object(result, keys, rows=rows, measure=settings.measure)
 
 
 def print_table(result: RankResult) -> None:
-    """Prints a row for each model on each device, and below it what users should know of the latencies."""
+    """Print a row for each model and device, then notes."""
     columns: Columns[RankRow] = [
         ("model", lambda row: row.model),
         ("device", lambda row: row.device),
@@ -228,7 +227,7 @@ def _title(result: RankResult) -> str:
 
 
 def _of_cost(cell: Callable[[ModelCost], str]) -> Callable[[RankRow], str]:
-    """The cells of rows that have a latency; empty for all others."""
+    """Cells of rows that have a latency; empty for others."""
     return lambda row: "" if row.cost is None else cell(row.cost)
 
 
@@ -239,7 +238,7 @@ def _interval(cost: ModelCost) -> str:
 
 
 def _source(row: RankRow) -> str:
-    """What the latency was computed from, or why there is none."""
+    """Source of the latency, or why there is none."""
     cost = row.cost
     if cost is None:
         return "interrupted" if row.is_unreached else "error"
@@ -249,7 +248,7 @@ def _source(row: RankRow) -> str:
 
 
 def _scaled(count: int | None) -> str:
-    """A count with a letter for its thousands: `1.2M`."""
+    """A count with a unit prefix: `1.2M`."""
     if count is None:
         return ""
     for letter, unit in (("G", 10**9), ("M", 10**6), ("k", 10**3)):

@@ -1,4 +1,4 @@
-"""`iosched run`: runs a model by its schedule."""
+"""`iosched run`: run a model by its schedule."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.n
 
 @contextmanager
 def _explaining_random_strings(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterator[None]:
-    """Says of a run that fails which texts were made up, since many models take only those that they learned."""
+    """Add to a failure which inputs were random strings: many models accept only known ones."""
     try:
         yield
     except ExecutionError as error:
@@ -218,14 +218,13 @@ def _explaining_random_strings(model: Model, files: tuple[tuple[str, Path], ...]
 
 
 def _reference(model: Model, against: tuple[str, ...]) -> Model:
-    """The model to compare with, bound to the same shapes."""
     if len(against) > 1:
         raise UsageError("--against is given twice, but MODEL is not a file of 'batch': give it once")
     return read_with_shapes(against[0], model.bindings) if against else model
 
 
 def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
-    """The models that those in a file of several are compared with, by their names in it; empty for any other file.
+    """Original models by their names in a file of several; empty for other files.
 
     Raises:
         UsageError: the file has no model of that name.
@@ -284,7 +283,7 @@ def _emit(
 
 
 def as_object(found: RunResult, taken: Taken | None) -> dict[str, object]:
-    """The object that `run --json` prints."""
+    """JSON object of `run --json`."""
     check = found.check and json_object(found.check, CHECK, first_difference=found.first_difference)
     return {
         "latency_us": json_object(found.timing, "median=median_us p10=p10_us p90=p90_us min=min_us samples=samples_us"),

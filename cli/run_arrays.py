@@ -1,4 +1,4 @@
-"""Reads the inputs of `run` from `.npy` files, and makes one `.npz` file of its outputs."""
+"""Arrays of `run`: `.npy` inputs and `.npz` outputs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from iosched.models.graph import TensorSpec
 
 
 def read_inputs(files: Sequence[tuple[str, Path]], specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
-    """The arrays of `--input NAME=F.npy`, each checked against the model.
+    """Arrays of `--input NAME=F.npy`, checked against the model.
 
     Raises:
-        UsageError: an unknown or repeated name, an unreadable file, another shape or type than the model expects.
+        UsageError: an unknown or repeated name, an unreadable file, or a wrong shape or type.
     """
     known = {spec.name: spec for spec in specs}
     arrays: dict[str, np.ndarray] = {}
@@ -33,23 +33,17 @@ def read_inputs(files: Sequence[tuple[str, Path]], specs: Sequence[TensorSpec]) 
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Reads one array from a `.npy` file.
-
-    No object is ever unpickled, and no header makes this allocate more memory than the file is long.
+    """Read a `.npy` file, without unpickling and without allocating more than the file's size.
 
     Raises:
-        UsageError: there is no such file, or it is no `.npy` file.
+        UsageError: the file does not exist, or is not a `.npy` file.
     """
     with _readable(path):
         return np.array(_mapped(path))
 
 
 def array_shape(path: Path) -> tuple[int, ...]:
-    """The shape of the array in a `.npy` file, none of whose elements are read.
-
-    Raises:
-        UsageError: there is no such file, or it is no `.npy` file.
-    """
+    """Shape of the array in a `.npy` file, without reading its elements; raises like `read_array`."""
     with _readable(path):
         return tuple(_mapped(path).shape)
 
@@ -88,10 +82,10 @@ def _checked(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:
 
 
 def npz(outputs: Mapping[str, object]) -> bytes:
-    """The bytes of an `.npz` archive of the outputs; unlike with `numpy.savez`, they may have any name.
+    """Bytes of an `.npz` archive; unlike with `numpy.savez`, outputs may have any name.
 
     Raises:
-        UsageError: an output is no array of numbers or text.
+        UsageError: an output is not an array.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

@@ -1,4 +1,4 @@
-"""`iosched show`: pictures of a schedule."""
+"""`iosched show`: draw a schedule."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def command(
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
     drawn = _drawing_without_model(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
-    drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else _considered(alternative))
+    other = f"This is {alternative!r}, an alternative that 'optimize' considered and did not ship."
+    drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else other)
     if fits and loaded is not None:
         drawn = replace(drawn, known=cache(partial(_known, loaded, document, profile_db)))
     if as_json:
@@ -132,7 +133,7 @@ def command(
 
 
 def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
-    """The schedule in the names of `model`, and whether it is a schedule of that model; it is drawn in either case."""
+    """The schedule in the names of `model`, and whether it fits that model."""
     from iosched.models.errors import InvalidScheduleError
     from iosched.scheduler.transfer import fitted
 
@@ -144,14 +145,13 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
 
 
 def _drawing_without_model(document: ScheduleDocument) -> Drawing:
-    """What is drawn of a schedule file without its model."""
     from iosched.cli.pictures.theme import styles_by_structure
 
     return Drawing(document, styles_by_structure(document.structure))
 
 
 def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) -> KnownStages:
-    """What the profile database has of the stages; where it cannot be asked, why not."""
+    """Measurements of the stages in the profile database, or why there are none."""
     from iosched.jobs.known_stages import KnownStages, known_stages
     from iosched.models.errors import IoschedError
 
@@ -162,7 +162,7 @@ def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) ->
 
 
 def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawing:
-    """What is drawn of `document`, a part of `shipped` or an alternative in it; None where that is of another model."""
+    """Drawing of `document`, a part of `shipped` or an alternative in it; None if that is for another model."""
     from iosched.cli.pictures.theme import styles_of
     from iosched.profiler.devices.resolve import throughputs
 
@@ -183,7 +183,7 @@ def _nodes(model: Model, shipped: ScheduleDocument) -> list[PlacedNode]:
 
 
 def _models_of_operators(model: Model) -> dict[str, str]:
-    """For each operator of a file of several models whose it is, in words; nothing for any other file."""
+    """Models of each operator in a file of several; empty for other files."""
     from iosched.models.composition.members import members_of, owners
 
     members = members_of(model.proto)
@@ -196,7 +196,7 @@ def _models_of_operators(model: Model) -> dict[str, str]:
 
 
 def as_object(drawn: Drawing) -> dict[str, object]:
-    """The object that `show --json` prints; scripts rely on its keys."""
+    """JSON object of `show --json`."""
     blocks = [
         {
             **json_object(block, "index optimal"),
@@ -216,7 +216,7 @@ def as_object(drawn: Drawing) -> dict[str, object]:
 
 
 def _sums(drawn: Drawing, stages: Iterable[Stage]) -> dict[str, object]:
-    """The latency and the throughput of stages that run one after another."""
+    """Latency and throughput of consecutive stages."""
     from iosched.scheduler.schedule import total_us
 
     run = list(stages)
@@ -232,7 +232,7 @@ def _draw(picture: str, drawn: Drawing, output: Destination) -> None:
 
 
 def _on_terminal(text: str, drawn: Drawing) -> str:
-    """Text wrapped and coloured for stdout, where that is a terminal; `click` takes colours away where it is none."""
+    """Text wrapped and coloured for stdout."""
     fitting = wrapped(text, width_of(sys.stdout))
     return coloured(fitting, drawn.styles) if uses_colours(os.environ) else fitting
 
@@ -250,10 +250,6 @@ def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
     return replace(document, schedule=known[name], proven=None, alternatives=())
 
 
-def _considered(name: str) -> str:
-    return f"This is {name!r}, an alternative that 'optimize' considered and did not ship."
-
-
 def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
     from iosched.scheduler.schedule import Schedule
 
@@ -267,16 +263,15 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def uses_colours(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal is to be given colours: not with NO_COLOR, and not if it knows none."""
+    """Whether a terminal gets colours: not with NO_COLOR, nor if it has none."""
     return not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
 
 
 def coloured(text: str, styles: Mapping[str, Style]) -> str:
-    """The text with the names of operators in the colours of their models; as it is where there is one model.
+    """Colour the names of operators by model, if there are several models.
 
     Args:
-        text: words between blanks; one that is an operator's name is coloured.
-        styles: how operators are shown, by their names.
+        styles: by operator.
     """
     models = dict.fromkeys(style.models for style in styles.values() if style.models)
     colours = dict(zip(models, cycle(_COLOURS), strict=False))
@@ -290,14 +285,14 @@ def coloured(text: str, styles: Mapping[str, Style]) -> str:
 
 _MARK = re.compile(r"^( .*?)((?:──|┬─|├─|└─|--|\+-|\|-|`-) .*)$")
 _GOES_ON = {"┬": "│", "├": "│", "+": "|", "|": "|"}
-"""What stands below a group's mark where another group follows."""
+"""Below a group's mark, if another group follows."""
 _MOST = 0.5
-"""The part of a line that what stands before a group may take; where it is more, it gets a line of its own."""
+"""Greatest share of a line for the text before a group; longer text gets its own line."""
 _INDENT = " " * 6
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """The text of a schedule wrapped to so many columns; as it is for None."""
+    """Wrap the text of a schedule to `width` columns; None keeps it."""
     if width is None or all(len(line) <= width for line in text.splitlines()):
         return text
     return "".join(f"{part}\n" for line in text.splitlines() for part in _parts(line, width))

@@ -1,4 +1,4 @@
-"""`iosched zoo`: the bundled benchmark networks."""
+"""`iosched zoo`: bundled benchmark networks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def export(name: str, output: Destination | None) -> None:
     check_destinations([output])
     refuse_terminal(output)
     proto = zoo.build(name)
-    if output is None:  # known to be a file's name only now that there is such a network
+    if output is None:  # the network exists, so its name is a file name
         output = Destination("-o", Path(f"{name}.onnx"))
         check_destinations([output])
     write_and_note(output, proto.SerializeToString())

@@ -1,4 +1,4 @@
-"""Which batch size is meant of a model or a file that has schedules for several."""
+"""Select a batch size in models and files that have schedules for several."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 Shapes = Callable[[], Mapping[str, tuple[int, ...]]]
-"""The shapes of inputs that files are given for, read when they are needed."""
+"""Reads the shapes of input files on demand."""
 
 which_schedule_option = batch_size_option("Schedule to use in a file for several batch sizes. Default: the smallest.")
-"""`--batch-size` of commands that read a schedule: which of several they take."""
+"""`--batch-size` of commands that read schedules."""
 
 INSIDE = "the schedules inside the model"
 
 
 def parse_schedules(data: bytes | str, place: str) -> ScheduleDocument | BatchSchedules:
-    """Reads a schedule file of either version from its text; `place` is what errors call the file.
+    """Parse a schedule file of either version; errors name it `place`.
 
     Raises:
         InvalidScheduleError: the text is not a schedule.
@@ -42,10 +42,10 @@ def parse_schedules(data: bytes | str, place: str) -> ScheduleDocument | BatchSc
 
 
 def schedules_inside(unbound: UnboundModel) -> BatchSchedules | None:
-    """The schedules for several batch sizes that a model carries, or None.
+    """Schedules for several batch sizes in a model, or None.
 
     Raises:
-        InvalidScheduleError: they are broken.
+        InvalidScheduleError: they are invalid.
     """
     from iosched.scheduler.document import ScheduleDocument
 
@@ -58,19 +58,17 @@ def schedules_inside(unbound: UnboundModel) -> BatchSchedules | None:
 
 
 def bound(unbound: UnboundModel, binding: Binding, shapes: Shapes = dict) -> Model:
-    """The model with its dimensions bound as the command line says.
+    """Bind the dimensions of a model by the options.
 
-    One that carries schedules for several batch sizes is bound to that of the inputs, or else to the smallest of them.
+    A model with schedules for several batch sizes gets the batch size of its input files, else the smallest.
 
     Args:
-        unbound: the model.
-        binding: what the options say.
-        shapes: those of inputs that files are given for.
+        shapes: returns the shapes of input files.
 
     Raises:
         UsageError: the options do not fit the model.
-        InvalidModelError: a dynamic dimension stays unbound.
-        InvalidScheduleError: the schedules are needed to know the batch size, and broken.
+        InvalidModelError: a dynamic dimension is unbound.
+        InvalidScheduleError: the schedules that give the batch size are invalid.
     """
     if binding.input_shapes or unbound.schedules_json is None:
         return unbound.bound(batch_size=binding.batch_size, input_shapes=binding.input_shapes or None)
@@ -84,10 +82,10 @@ def bound(unbound: UnboundModel, binding: Binding, shapes: Shapes = dict) -> Mod
 
 
 def chosen_size(schedules: BatchSchedules, batch_size: int | None, place: str) -> int:
-    """The batch size of the schedule that is asked for; the smallest, with a word on stderr, where none is.
+    """Batch size of the requested schedule; without a request the smallest, with a note.
 
     Raises:
-        UsageError: there is none for that batch size.
+        UsageError: there is no schedule for that batch size.
     """
     if batch_size is None:
         size = schedules.batch_sizes[0]
@@ -100,11 +98,7 @@ def chosen_size(schedules: BatchSchedules, batch_size: int | None, place: str) -
 
 
 def chosen(found: ScheduleDocument | BatchSchedules, batch_size: int | None, place: str) -> ScheduleDocument:
-    """The schedule that is asked for; see `chosen_size`.
-
-    Raises:
-        UsageError: there is none for that batch size.
-    """
+    """The requested schedule; see `chosen_size`."""
     from iosched.scheduler.document import ScheduleDocument
 
     if not isinstance(found, ScheduleDocument):
@@ -115,10 +109,10 @@ def chosen(found: ScheduleDocument | BatchSchedules, batch_size: int | None, pla
 
 
 def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> Taken:
-    """The schedule to run `model` by at its batch size; says on stderr where it is that for another one.
+    """Schedule for the batch size of `model`; prints a note if it is one for another size.
 
     Raises:
-        InvalidScheduleError: the schedules are of another model.
+        InvalidScheduleError: the schedules are for another model.
     """
     from iosched.jobs.schedule_fit import Taken, for_batch
     from iosched.scheduler.document import ScheduleDocument

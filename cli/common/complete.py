@@ -1,4 +1,4 @@
-"""What a shell is offered for an unfinished word; nothing is imported for it that takes long."""
+"""Shell completion, without slow imports."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from click.shell_completion import (
 )
 
 VARIABLE = "_IOSCHED_COMPLETE"
-"""The environment variable by which a shell's script asks for completions."""
+"""Environment variable that requests completions."""
 
 _ZOO = "zoo:"
 _ATTACHED = ("auto", "cpu", "cuda")
 
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The files that the shell finds."""
+    """Files, found by the shell."""
     del ctx, param
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Files; or the bundled networks and the files beside them, as soon as a word looks like `zoo:NAME`."""
+    """Files; also bundled networks if the word can become `zoo:NAME`."""
     if not incomplete or not (_ZOO.startswith(incomplete) or incomplete.startswith(_ZOO)):
         return complete_file(ctx, param, incomplete)
     from iosched.models.zoo import names
 
     files: list[str] = []
-    with suppress(OSError):  # a folder that cannot be read has no files to offer
+    with suppress(OSError):  # an unreadable folder has no completions
         files = sorted(path.name for path in Path().iterdir() if path.is_file())
-    # Bash looks for files itself only where nothing else is offered.
+    # Bash adds files itself only if there are no other completions.
     return _starting(incomplete, [*(f"{_ZOO}{name}" for name in names()), *files])
 
 
 def complete_network(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The bundled networks."""
+    """Bundled networks."""
     from iosched.models.zoo import names
 
     del ctx, param
@@ -52,13 +52,13 @@ def complete_network(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def complete_device(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The devices that a model can run on."""
+    """Devices that run models."""
     del ctx, param
     return _starting(incomplete, _ATTACHED)
 
 
 def complete_any_device(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """These, and GPUs that can be planned for; behind the last comma where several are taken."""
+    """Devices and GPUs that can be simulated; the last item of a comma-separated list."""
     from iosched.profiler.devices.gpus import gpu_keys
 
     del ctx
@@ -71,10 +71,10 @@ def _starting(incomplete: str, words: Iterable[str]) -> list[CompletionItem[str]
 
 
 class _Bash(BashComplete):
-    """Click's completion in bash, for words with colons and equals signs, at which bash divides them."""
+    """Bash splits words at colons and equals signs; this joins them."""
 
     def complete(self) -> str:
-        """Lines of completions; of each what comes behind what bash takes for finished."""
+        """Lines of completions, each without the part that bash has already split off."""
         words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         given = words[at] if at < len(words) else ""
         args = joined([*words[1:at], given, ""] if given == "=" else [*words[1:at], given])
@@ -84,10 +84,7 @@ class _Bash(BashComplete):
 
 
 def joined(words: list[str]) -> list[str]:
-    """Words as they were written, of those that bash has divided at colons, and without = behind an option.
-
-    The last may be empty.
-    """
+    """Join words that bash split at colons, and drop `=` after an option. The last word may be empty."""
     found: list[str] = []
     for word in words:
         if word == "=" and found and found[-1].startswith("--"):
@@ -100,25 +97,25 @@ def joined(words: list[str]) -> list[str]:
 
 
 class _Zsh(ZshComplete):
-    """Click's completion in zsh, which replaces a whole word: `--option=` has to stand before what is offered."""
+    """Zsh replaces a whole word, so completions start with `--option=`."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """What click offers, behind an equals sign with the option before it."""
+        """Completions with `--option=` prepended."""
         return with_option(incomplete, super().get_completions(args, incomplete))
 
 
 class _Fish(FishComplete):
-    """Click's completion in fish, likewise; and with a script that does not cut what is offered at a comma."""
+    """Like zsh; the script also keeps commas in completions."""
 
     source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """What click offers, behind an equals sign with the option before it."""
+        """Completions with `--option=` prepended."""
         return with_option(incomplete, super().get_completions(args, incomplete))
 
 
 def with_option(incomplete: str, found: list[CompletionItem[str]]) -> list[CompletionItem[str]]:
-    """What was found for what stands behind `--option=`, with that before it; files are looked for here."""
+    """Prepend `--option=` to completions; files are listed here instead of by the shell."""
     option, equals, rest = incomplete.partition("=")
     if not option.startswith("--") or not equals:
         return found
@@ -129,7 +126,6 @@ def with_option(incomplete: str, found: list[CompletionItem[str]]) -> list[Compl
 
 
 def _files(incomplete: str) -> list[str]:
-    """Paths that begin so; folders end in a slash."""
     folder, slash, name = incomplete.rpartition("/")
     before = f"{folder}{slash}"
     with suppress(OSError):
@@ -139,7 +135,7 @@ def _files(incomplete: str) -> list[str]:
 
 
 def register_completions() -> None:
-    """Has completions in bash, zsh and fish made by this file."""
+    """Register these classes for bash, zsh and fish."""
     add_completion_class(_Bash, "bash")
     add_completion_class(_Zsh, "zsh")
     add_completion_class(_Fish, "fish")

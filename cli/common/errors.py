@@ -1,4 +1,4 @@
-"""The one place where exceptions become exit codes and a few lines on stderr."""
+"""Turn exceptions into exit codes and messages on stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from iosched.models.log import logger
 
 FAILED = 1
 INTERRUPTED = 130
-BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+BROKEN_PIPE = 141  # as shells report SIGPIPE
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (UsageError, 2),
@@ -34,7 +34,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidScheduleError, 2),
     (DeviceError, 3),
     (MismatchError, 4),
-    (IoschedError, FAILED),  # ExecutionError and whatever else is raised on purpose
+    (IoschedError, FAILED),  # ExecutionError and others
 )
 
 _log = logger(__name__)
@@ -44,17 +44,17 @@ _MAX_COLUMNS = 400
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code of an exception; 1 for what was not raised on purpose."""
+    """Exit code of an exception; 1 for unexpected ones."""
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
 
 
 def printable(text: str) -> str:
-    """`text` with its control characters replaced, since names in a model could hold any, and so drive the terminal."""
+    """Replace control characters: names in a model could control the terminal."""
     return "".join(char if char == "\n" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def message_of(error: Exception) -> str:
-    """What a person is shown of an error, in at most five lines."""
+    """Message of an error, at most five lines."""
     if isinstance(error, IoschedError):
         text = str(error) or type(error).__name__
     elif isinstance(error, OSError) and error.strerror:
@@ -77,7 +77,7 @@ def _shortened(text: str) -> str:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Shows the warning that a file was set aside as a line on stderr, without the place in the code."""
+    """Print `SetAsideWarning` as a line on stderr, without its place in the code."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -94,17 +94,17 @@ def warnings_as_notes() -> Iterator[None]:
 
 @contextmanager
 def guarded(ctx: click.Context | None = None) -> Iterator[None]:
-    """Turns what a command raises into its exit code; click's own errors pass through.
+    """Turn what a command raises into its exit code; click's own errors pass through.
 
     Args:
-        ctx: the context that knows whether --debug was given; None where the command line is not parsed yet.
+        ctx: the context, for --debug; None before the command line is parsed.
 
     Raises:
-        click.exceptions.Exit: with the exit code of what was raised.
+        click.exceptions.Exit: with the exit code of the exception.
     """
     try:
         yield
-        sys.stdout.flush()  # a full disk or a closed pipe must show here, not after the exit code is decided
+        sys.stdout.flush()  # a full disk or closed pipe must raise before the exit code is set
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except KeyboardInterrupt:
@@ -128,6 +128,6 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
 
 
 def _silence_stdout() -> None:
-    """Points stdout at nothing, so that the interpreter does not fail to flush it on exit."""
+    """Redirect stdout to /dev/null, so that the interpreter can flush it on exit."""
     with suppress(OSError, ValueError), open(os.devnull, "w") as nothing:  # noqa: PTH123 - a descriptor is wanted
         os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Results as JSON objects: which keys a command prints, and from which attributes of its result they come."""
+"""Results as JSON objects: which key is which attribute."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from os import PathLike
 from typing import Any
 
 CHECK = "max_abs max_rel passed first_difference"
-"""The keys of a comparison of outputs."""
+"""Keys of a comparison of outputs."""
 
 
 def json_object(source: object, keys: str, **more: object) -> dict[str, object]:
-    """A JSON object of an object; scripts rely on its keys.
+    """JSON object with the attributes of `source`. Scripts rely on its keys.
 
     Args:
         source: the object.
-        keys: each is `key` or `key=attribute`. `outer.key` is a key of an object inside the object. Dots in an
-            attribute lead through attributes and mappings; if one of these is None or missing, the value is None.
-        more: values that `keys` may name; they come before attributes of the same names.
+        keys: `key` or `key=attribute` each. `outer.key` nests. Dots in an attribute lead through attributes and
+            mappings; the value is None if one of them is None or missing.
+        more: values for `keys`; they override attributes.
     """
     found: dict[str, Any] = {}
     for word in keys.split():
@@ -41,7 +41,7 @@ def _reached(source: object, path: str) -> object:
 
 
 def json_value(value: object) -> object:
-    """A value as JSON has it: dataclasses are objects of their fields; infinity and NaN, which JSON lacks, are null."""
+    """A value that JSON can hold: dataclasses become objects, infinity and NaN null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`--log-file`: what a command did, appended to a file, line by line."""
+"""`--log-file`: append a log of the command to a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import ROOT, logger
 
 WORDS = "iosched.words"
-"""In the context: the words of the command line, for the first line of a log."""
+"""Key in the context's `meta` of the words of the command line."""
 
 _OPEN = "iosched.log"
 _IS_LOG = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ ")
@@ -38,10 +38,10 @@ _log = logger(__name__)
 
 
 class _Lines(logging.Formatter):
-    """Time, level, process and logger before each line of a record, so that no line stands without them."""
+    """Prefix every line of a record with time, level, process and logger."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines of a record."""
+        """Format all lines of a record."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
         text = record.getMessage()
         if record.exc_info:
@@ -51,12 +51,10 @@ class _Lines(logging.Formatter):
 
 
 class _Appending(logging.Handler):
-    """Appends the lines of a record in one write, past all buffers.
-
-    So several processes may log to one file, and one that is killed loses nothing that it has done.
+    """Append a record in one unbuffered write: several processes can share a file, and a killed one loses nothing.
 
     Attributes:
-        trouble: why nothing is written any more; None while all is well.
+        trouble: why nothing is written any more, or None.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +64,7 @@ class _Appending(logging.Handler):
         self.setFormatter(_Lines())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Appends a record; a file that takes no more stops the log, not the command."""
+        """Append a record; a write error stops the log, not the command."""
         if self.trouble is not None:
             return
         data = self.format(record).encode("utf-8", "backslashreplace")
@@ -77,7 +75,7 @@ class _Appending(logging.Handler):
             self.trouble = error
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -86,7 +84,7 @@ class _Appending(logging.Handler):
 
 @dataclass(frozen=True, eq=False)
 class _OpenLog:
-    """A log that is being written, and what is put back when it is closed."""
+    """An open log, and the settings to restore when it is closed."""
 
     path: Path
     handler: _Appending
@@ -95,7 +93,7 @@ class _OpenLog:
     show_before: Any
 
     def close(self) -> None:
-        """Takes the log off the logger."""
+        """Detach the log from the logger."""
         warnings.showwarning = self.show_before
         root = logging.getLogger(ROOT)
         root.removeHandler(self.handler)
@@ -104,11 +102,11 @@ class _OpenLog:
 
 
 def open_log(ctx: click.Context, param: click.Parameter, text: str | None) -> None:
-    """The callback of `--log-file`: begins to log.
+    """Callback of `--log-file`: start logging.
 
     Raises:
-        UsageError: the file cannot be opened, or is there and no log.
-        ExecutionError: the file does not take its first line, as on a full disk.
+        UsageError: the file cannot be opened, or is not a log.
+        ExecutionError: the first line cannot be written.
     """
     del param
     if text is None or ctx.resilient_parsing:
@@ -132,10 +130,10 @@ def open_log(ctx: click.Context, param: click.Parameter, text: str | None) -> No
 
 @contextmanager
 def logged(ctx: click.Context) -> Iterator[None]:
-    """Writes how the command ended at the end of its log, if there is one, and closes that.
+    """Write how the command ended as the last line of its log, and close it.
 
     Raises:
-        click.exceptions.Exit: the command is done, but its log is not whole.
+        click.exceptions.Exit: the command succeeded, but its log is incomplete.
     """
     code = FAILED
     try:
@@ -157,14 +155,14 @@ def logged(ctx: click.Context) -> Iterator[None]:
 
 
 def without_secrets(text: str) -> str:
-    """The text without what looks like a password: in addresses, and behind names of secrets."""
+    """Mask passwords in addresses and values of options and variables named like secrets."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text
 
 
 def _check(text: str) -> None:
-    """Refuses a file that is there and no log: a model would be spoilt by what is appended to it."""
+    """Refuse an existing file that is not a log: appending would corrupt it."""
     if text == "-":
         raise UsageError("--log-file -: stdout carries data: name a file, or /dev/stderr")
     path = Path(text)
@@ -188,7 +186,7 @@ def _begin(words: tuple[str, ...]) -> None:
 
 
 def _end(ctx: click.Context, code: int) -> str | None:
-    """Writes the last line; returns what is wrong with the log."""
+    """Write the last line; returns a problem with the log, or None."""
     log: _OpenLog | None = ctx.meta.get(_OPEN)
     if log is None:
         return None

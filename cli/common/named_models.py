@@ -1,4 +1,4 @@
-"""Several models on one command line: `a=FILE`, or FILE, whose stem is then the model's name."""
+"""Several models on one command line: NAME=FILE, or FILE with its stem as the name."""
 
 from __future__ import annotations
 
@@ -18,22 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model as the command line names it.
-
-    Attributes:
-        name: the model's name.
-        source: a path, `-`, or `zoo:NAME`.
-    """
+    """A model on the command line: its name, and a path, `-` or `zoo:NAME`."""
 
     name: str
     source: str
 
 
 def parse_named(texts: Sequence[str]) -> tuple[NamedModel, ...]:
-    """The models of `a=FILE` and FILE.
+    """Parse NAME=FILE and FILE.
 
     Raises:
-        UsageError: two have one name, or one has none.
+        UsageError: two models have the same name, or one has none.
     """
     found = tuple(map(_named, texts))
     first: dict[str, str] = {}
@@ -50,7 +45,7 @@ def parse_named(texts: Sequence[str]) -> tuple[NamedModel, ...]:
 def _named(text: str) -> NamedModel:
     name, equals, source = text.partition("=")
     if equals and name and source and "/" not in name and not Path(text).is_file():
-        if any("\ud800" <= character <= "\udfff" for character in name):  # what is no UTF-8 on the command line
+        if any("\ud800" <= character <= "\udfff" for character in name):  # not UTF-8 on the command line
             raise UsageError(f"model name {name!r} is not UTF-8: choose another")
         return NamedModel(name, source)
     if text == STDIN:
@@ -59,23 +54,23 @@ def _named(text: str) -> NamedModel:
 
 
 def name_of(text: str) -> str:
-    """The name of a model where none is given: that of the network in the zoo, or the file's stem."""
+    """Default name of a model: the network in the zoo, or the stem of the file."""
     if text.startswith(ZOO):
         return text.removeprefix(ZOO)
     return Path(text).name.removesuffix(".onnx").removesuffix(".iosched")
 
 
 def read_models(named: Sequence[NamedModel], binding: Binding, *, skips_broken: bool) -> dict[str, Model]:
-    """Loads the models, each bound to its shapes.
+    """Load the models, bound to their shapes.
 
-    `--input-shape a/NAME=...` is of model a alone, and NAME without a model of all that have such an input.
+    `--input-shape a/NAME=...` applies to model a, NAME without a model to all that have this input.
 
     Args:
-        skips_broken: whether a file that is no model that can be run is left out, with a line on stderr.
+        skips_broken: skip invalid models with a note instead of raising.
 
     Raises:
-        UsageError: a shape is of no input, or no model is left.
-        InvalidModelError: a file is not a model that can be run.
+        UsageError: a shape fits no input, or no model remains.
+        InvalidModelError: a model cannot be run.
     """
     _check_shapes(named, binding)
     found: dict[str, Model] = {}
@@ -98,12 +93,12 @@ def read_models(named: Sequence[NamedModel], binding: Binding, *, skips_broken: 
 
 
 def files_of(named: Sequence[NamedModel]) -> list[Path | None]:
-    """The files that are read; see `input_file`."""
+    """Files that are read; see `input_file`."""
     return [input_file(each.source) for each in named]
 
 
 def _shapes(model: NamedModel, named: Sequence[NamedModel], binding: Binding) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of one model's inputs, by the model's own names."""
+    """Shapes of one model's inputs, by the model's own names."""
     shared = {name: shape for name, shape in binding.input_shapes.items() if _owner(name, named) is None}
     own = set(_bindable(model.source)) if shared else set()
     found = {name: shape for name, shape in shared.items() if name in own}
@@ -116,7 +111,7 @@ def _shapes(model: NamedModel, named: Sequence[NamedModel], binding: Binding) ->
 
 
 def _bindable(source: str) -> Iterator[str]:
-    """The names of a file's inputs and of their dynamic dimensions; none of standard input, which can be read once."""
+    """Names of inputs and dynamic dimensions; empty for standard input, which can be read only once."""
     from iosched.models.binding import input_dims, symbols_of
     from iosched.models.source import read_proto
 
@@ -128,7 +123,7 @@ def _bindable(source: str) -> Iterator[str]:
 
 
 def _owner(name: str, named: Sequence[NamedModel]) -> str | None:
-    """The model whose input it is alone."""
+    """The model that the input `MODEL/NAME` belongs to, or None."""
     owner, slash, _ = name.partition("/")
     return owner if slash and owner in {each.name for each in named} else None
 

@@ -1,4 +1,4 @@
-"""The files that `optimize` writes: the model with its schedules inside, and the schedule file beside it."""
+"""Output files of `optimize`: the model with its schedules, and the schedule file."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ SCHEDULE_SUFFIX = ".schedule.json"
 
 @dataclass(frozen=True)
 class OptimizedFiles:
-    """Where the model and the schedule are written; None for a schedule that is only in the model."""
+    """Destinations of the model and of the schedule; the latter is None if only the model carries it."""
 
     model: Destination
     schedule: Destination | None
 
     @property
     def outputs(self) -> tuple[Destination, ...]:
-        """Both, or the model alone."""
+        """All destinations."""
         return (self.model,) if self.schedule is None else (self.model, self.schedule)
 
     @property
     def on_stdout(self) -> bool:
-        """Whether one of them is stdout."""
+        """Whether a destination is stdout."""
         return any(output.path is None for output in self.outputs)
 
     def as_object(self) -> dict[str, object]:
-        """The keys of both in JSON objects of results."""
+        """Their keys in JSON results."""
         return {"output": str(self.model), "schedule": None if self.schedule is None else str(self.schedule)}
 
     def write(self, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], schedule: str) -> None:
-        """Writes the model, whose large weights are in `weights`, and the text of the schedule file.
+        """Write the model, with large weights from `weights`, and the schedule.
 
         Raises:
             UsageError: the model is too large for stdout.
@@ -65,13 +65,12 @@ class OptimizedFiles:
         as_json: bool,
         options: str = "",
     ) -> None:
-        """Prints for people what was found, which files were written, and how to go on.
+        """Print tables, notes, the files written and the next command.
 
         Args:
             tables: titles, and rows of names and values.
-            notes: sentences that a user should read; they go to stderr.
-            as_json: whether stdout has JSON, so that this goes to stderr.
-            options: what the next command should be given besides the model.
+            as_json: stdout carries JSON, so all goes to stderr.
+            options: for the next command.
         """
         if quiet():
             return
@@ -83,26 +82,26 @@ class OptimizedFiles:
         print_lines([*wrote(self.outputs), *self.next_lines(options)], to_stderr=to_stderr)
 
     def next_lines(self, options: str = "") -> list[str]:
-        """How to go on, if the model is in a file."""
+        """The next command, if the model is in a file."""
         return [] if self.model.path is None else [f"Next:  iosched run {quote(str(self.model))} {options}--check"]
 
 
 def wrote(outputs: Iterable[Destination]) -> list[str]:
-    """Names the files that were written, if there are any."""
+    """Line that names the files written, if any."""
     files = [str(output) for output in outputs if output.path]
     return [f"Wrote {' and '.join(files)}."] if files else []
 
 
 def print_lines(lines: Iterable[str], *, to_stderr: bool) -> None:
-    """Prints lines for people."""
+    """Print lines on stderr or stdout."""
     for line in lines:
         note(line) if to_stderr else click.echo(line)
 
 
 def schedule_of(output: Destination | None) -> Destination | None:
-    """Where the schedule is written by default if the user names the file of the model: X.schedule.json for X.onnx.
+    """Default destination of the schedule for the model file X.onnx: X.schedule.json.
 
-    None if that is not a regular file, or has no name before its ending.
+    None if the output is not a regular file or has no stem.
     """
     if output is None or output.path is None or (output.path.exists() and not output.path.is_file()):
         return None
@@ -111,7 +110,7 @@ def schedule_of(output: Destination | None) -> Destination | None:
 
 
 def files_of(name: str, output: Destination | None, schedule: Destination | None) -> OptimizedFiles:
-    """Where the model and the schedule are written; default names begin with that of `output`, else with `name`."""
+    """Destinations of model and schedule; default names start with the stem of `output`, else with `name`."""
     schedule = schedule or schedule_of(output)
     if output is None:
         output = Destination("-o", Path(f"{name}.iosched.onnx"))

@@ -1,7 +1,6 @@
-"""Options that several commands share, each written once.
+"""Options that several commands share.
 
-An option is a decorator of the command's function. Its docstring names the parameter that the function takes it as,
-where that is not the option's own name.
+Each is a decorator. Its docstring gives the parameter of the command if that differs from the option's name.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ NO_CLUSTER = "none"
 
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """The name and the shape in NAME=1x3x224x224, split at the last '=' because tensor names may contain one.
+    """Parse NAME=1x3x224x224, split at the last '=' because tensor names may contain one.
 
     Raises:
-        click.BadParameter: the text is not of that form, or a size is one that no dimension can have.
+        click.BadParameter: wrong form, or a size out of range.
     """
     name, equals, sizes_text = text.rpartition("=")
     sizes = sizes_text.lower().split("x")
@@ -56,12 +55,10 @@ def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_input_file(text: str) -> tuple[str, Path]:
-    """The name and the path in NAME=F.npy, split at the first '=' that leaves the path of a file on its right.
-
-    Where no such file exists, it is split at the first '=' of all: reading the file then says what is wrong.
+    """Parse NAME=F.npy, split at the first '=' with an existing file after it, else at the first '='.
 
     Raises:
-        click.BadParameter: the text is not of that form.
+        click.BadParameter: wrong form.
     """
     splits = [index for index, char in enumerate(text) if char == "=" and 0 < index < len(text) - 1]
     if not splits:
@@ -71,22 +68,22 @@ def parse_input_file(text: str) -> tuple[str, Path]:
 
 
 def each(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[T, ...]]:
-    """A click callback that parses each value of a repeatable option."""
+    """Click callback that parses each value of a repeatable option."""
     return lambda ctx, param, values: tuple(map(parse, values))
 
 
 def words_of(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The different words of an option that may be repeated and whose values may be lists separated by commas."""
+    """Click callback: distinct words of a repeatable option with comma-separated values."""
     del ctx, param
     return tuple(dict.fromkeys(word.strip() for value in values for word in value.split(",") if word.strip()))
 
 
 def gathered(name: str, build: Callable[..., object]) -> Callable[[F], F]:
-    """A decorator that hands a command one value in place of several options.
+    """Decorator that replaces several options by one value.
 
     Args:
-        name: the parameter of the command that takes the value.
-        build: makes the value; its parameters are called as the options that it takes, which the command then does not.
+        name: the command's parameter for the value.
+        build: makes the value; its parameters name the options.
     """
     options = tuple(signature(build).parameters)
 
@@ -110,7 +107,7 @@ def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], None
 
 
 def verbosity_options(function: F) -> F:
-    """`--debug`, `-q`, `-v` and `--log-file`, which mean the same before and after the command's name."""
+    """`--debug`, `-q`, `-v` and `--log-file`, before or after the command's name."""
     function = click.option(
         "--log-file",
         expose_value=False,
@@ -133,20 +130,20 @@ def verbosity_options(function: F) -> F:
 
 
 def model_argument(function: F) -> F:
-    """The argument MODEL: a path, `-` for standard input, or `zoo:NAME`; see `source.read_model`."""
+    """The argument MODEL; see `source.read_model`."""
     return click.argument("model", metavar="MODEL", shell_complete=complete_model)(function)
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What the dynamic dimensions of a model are fixed to: the size of a batch, and the shapes of inputs by name."""
+    """Values of dynamic dimensions: the batch size, and the shapes of inputs by name."""
 
     batch_size: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def binding_options(function: F) -> F:
-    """`--batch-size` and `--input-shape`, which the command takes together as `binding: Binding`."""
+    """`--batch-size` and `--input-shape` as `binding: Binding`."""
     size = batch_size_option(
         "Batch size of the model.\n\nIt sets the first dimension of every input where that is dynamic. If all inputs "
         "have the same fixed first dimension, it replaces that."
@@ -155,7 +152,7 @@ def binding_options(function: F) -> F:
 
 
 def input_shape_option(function: F) -> F:
-    """`--input-shape`, which the command takes as `input_shapes`, a mapping from the names of inputs to shapes."""
+    """`--input-shape` as `input_shapes`, shapes by input name."""
     return click.option(
         "--input-shape",
         "input_shapes",
@@ -168,12 +165,12 @@ def input_shape_option(function: F) -> F:
 
 
 def batch_size_option(text: str) -> Callable[[F], F]:
-    """`--batch-size`, for one size; `text` is its help."""
+    """`--batch-size` with the help `text`."""
     return click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help=text)
 
 
 def batch_sizes_option(*flags: str, text: str) -> Callable[[F], F]:
-    """`--batch-sizes`, which the command takes as different numbers in the order given; `text` is its help."""
+    """`--batch-sizes` as distinct numbers, with the help `text`."""
     return click.option(*flags, "batch_sizes", multiple=True, callback=_batch_sizes_of, metavar="N,…", help=text)
 
 
@@ -186,12 +183,12 @@ def _batch_sizes_of(ctx: click.Context, param: click.Parameter, values: tuple[st
 
 
 def device_options(function: F) -> F:
-    """`--device` and `--threads` of commands that run the model, on a device of this machine."""
+    """`--device` and `--threads` of commands that run the model."""
     return _device("'auto', 'cpu' or 'cuda[:N]'.", complete_device)(threads_option(function))
 
 
 def any_device_options(function: F) -> F:
-    """`--device` and `--threads` of commands that also take a simulated GPU."""
+    """`--device` and `--threads` of commands that also accept simulated GPUs."""
     return _device(
         "'auto', 'cpu', 'cuda[:N]' or the name of a GPU, such as 'v100'.\n\n'iosched devices' lists the names. A named "
         "GPU that is not attached is simulated by an analytic model.",
@@ -200,7 +197,7 @@ def any_device_options(function: F) -> F:
 
 
 def threads_option(function: F) -> F:
-    """`--threads`, the cores to use on a CPU."""
+    """`--threads`."""
     return click.option(
         "--threads",
         cls=SiteOption,
@@ -225,7 +222,7 @@ def _device(text: str, complete: Complete) -> Callable[[F], F]:
 
 
 def devices_option(*, default: tuple[str, ...] | None, text: str) -> Callable[[F], F]:
-    """`--device` of commands that take several, as `devices`; without a default, one has to be named."""
+    """`--device` as `devices`, for several; required if there is no default."""
     return click.option(
         "--device",
         "devices",
@@ -243,7 +240,7 @@ def devices_option(*, default: tuple[str, ...] | None, text: str) -> Callable[[F
 
 
 def pruning_options(function: F) -> F:
-    """`-r`, `-s` and `--no-pruning`, which the command takes together as `pruning: Pruning`.
+    """`-r`, `-s` and `--no-pruning` as `pruning: Pruning`.
 
     Raises:
         UsageError: `--no-pruning` together with `-r` or `-s`.
@@ -261,14 +258,14 @@ def _limit(flag: str, default: int | None, text: str) -> Callable[[F], F]:
 
 
 def precision_option(text: str, precisions: Sequence[str] = PRECISIONS) -> Callable[[F], F]:
-    """`--precision`; `text` is its help."""
+    """`--precision` with the help `text`."""
     return click.option(
         "--precision", type=click.Choice(precisions), default=DEFAULT_PRECISION, show_default=True, help=text
     )
 
 
 def strategy_option(*baselines: str) -> Callable[[F], F]:
-    """`--strategy`: the strategies that are searched, and the names in `baselines`, whose schedules are not."""
+    """`--strategy`: searched strategies, and `baselines`, which need no search."""
     more = f" {' and '.join(map(repr, baselines))} are baselines and search nothing." if baselines else ""
     return click.option(
         "--strategy",
@@ -291,10 +288,10 @@ def _pruning(r: int, s: int, no_pruning: bool) -> Pruning:
 
 
 def refuse_pruning_beside(strategy: str) -> None:
-    """Refuses `-r`, `-s` and `--no-pruning` beside a strategy that has limits of its own.
+    """Refuse `-r`, `-s` and `--no-pruning` for a strategy with its own limits.
 
     Raises:
-        UsageError: one of them was written on the command line.
+        UsageError: one of them is on the command line.
     """
     own = LIMITED.get(strategy)
     if own is not None and (options := given("no_pruning", "r", "s")):
@@ -304,19 +301,19 @@ def refuse_pruning_beside(strategy: str) -> None:
 
 
 def given(*names: str) -> list[str]:
-    """Which of the options whose parameters are called `names` were written on the command line, as their flags."""
+    """Flags of the options with these parameter names that are on the command line."""
     ctx = click.get_current_context()
     flags = {param.name: param.opts[0] for param in ctx.command.params}
     return [flags[name] for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 def budget_option(text: str) -> Callable[[F], F]:
-    """`--budget`, in seconds; `text` is its help."""
+    """`--budget` in seconds, with the help `text`."""
     return click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help=text)
 
 
 class SearchOptions(TypedDict):
-    """What settings of everything that is searched have in common, by their names there."""
+    """Settings that all searches share, as keyword arguments."""
 
     threads: int | None
     gap_percent: float | None
@@ -325,7 +322,7 @@ class SearchOptions(TypedDict):
 
 
 def searched_options(function: F) -> F:
-    """`--gap`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched`."""
+    """`--gap`, `--resume`, `--profile-db` and `--threads` as `searched`."""
     return _gap(_resume(profile_db_option(gathered("searched", _searched)(function))))
 
 
@@ -355,7 +352,7 @@ def _resume(function: F) -> F:
 
 
 def profile_db_option(function: F) -> F:
-    """`--profile-db`, the file of the profile database; None stands for the user's own, or that of the environment."""
+    """`--profile-db`; None is the default or the one in the environment."""
     return click.option(
         "--profile-db",
         cls=SiteOption,
@@ -368,12 +365,12 @@ def profile_db_option(function: F) -> F:
 
 
 def _profile_db(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    # `default_path` reads the variable itself, for the library too, where it may also say ~ and :memory:.
+    # `default_path` reads the variable itself, where ~ and :memory: are allowed too.
     return None if ctx.get_parameter_source(param.name or "") is ParameterSource.ENVIRONMENT else path
 
 
 def cluster_option(text: str) -> Callable[[F], F]:
-    """`--cluster`, the text that `jobs.pool.ray.address.parse_cluster` reads, or None; `text` begins its help."""
+    """`--cluster`, parsed by `jobs.pool.ray.address.parse_cluster`, or None; its help starts with `text`."""
     return click.option(
         "--cluster",
         cls=SiteOption,
@@ -387,20 +384,20 @@ def cluster_option(text: str) -> Callable[[F], F]:
 
 
 def output_option(*flags: str, metavar: str, text: str) -> Callable[[F], F]:
-    """An option that names a file to write, which the command takes as a `Destination` or None; `text` is its help."""
+    """An output file as `Destination` or None, with the help `text`."""
     return click.option(*flags, callback=destination, shell_complete=complete_file, metavar=metavar, help=text)
 
 
 def json_option(function: F) -> F:
-    """`--json`, which the command takes as `as_json`."""
+    """`--json` as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(function)
 
 
 def shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of `--input-shape` by the names of the inputs.
+    """Shapes by input name.
 
     Raises:
-        UsageError: two different shapes are given for one input.
+        UsageError: an input has two different shapes.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in pairs:

@@ -1,4 +1,4 @@
-"""Where results go: stdout carries data only, and a file is there whole or not at all."""
+"""Output: data on stdout, text on stderr, files written completely or not at all."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _log = logger(__name__)
 
 @dataclass(frozen=True)
 class Destination:
-    """Where one output of a command goes.
+    """Destination of one output.
 
     Attributes:
-        option: what named it on the command line, for error messages.
+        option: the option's name, for error messages.
         path: the file; None for stdout.
     """
 
@@ -42,14 +42,14 @@ class Destination:
 
 
 _NOTED = "iosched.noted"
-"""Where the context of a command has the lines of `note_before`."""
+"""Key in the context's `meta` of the lines of `note_before`."""
 
 INPUTS_SEED = {"inputs": 0}
-"""The seeds of commands that draw inputs alone, as `runtime.inputs.DEFAULT_SEED` has it."""
+"""Seeds of commands with random inputs only; equals `runtime.inputs.DEFAULT_SEED`."""
 
 
 def destination(ctx: click.Context, param: click.Parameter, text: str | None) -> Destination | None:
-    """A click callback that makes a `Destination` of an option's text: `-` is stdout, all else is a path."""
+    """Click callback that returns a `Destination`; `-` is stdout."""
     del ctx
     if text is None:
         return None
@@ -60,10 +60,10 @@ def destination(ctx: click.Context, param: click.Parameter, text: str | None) ->
 def check_destinations(
     destinations: Iterable[Destination | None], *, inputs: Iterable[Path | None] = (), as_json: bool = False
 ) -> None:
-    """Refuses, before any work is done, outputs that could not be written or would destroy an input.
+    """Check outputs before any work is done.
 
     Raises:
-        UsageError: two things on stdout, a missing or write-protected folder, an input about to be overwritten.
+        UsageError: two outputs on stdout, a missing or read-only folder, or an input that would be overwritten.
     """
     wanted = [each for each in destinations if each is not None]
     on_stdout = [f"{d.option} -" for d in wanted if d.path is None] + ["--json"] * as_json
@@ -84,7 +84,7 @@ def _check_file(option: str, path: Path) -> None:
         raise UsageError(f"{option} {path} is a folder: name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {path.parent}: create it first")
-    is_special = path.exists() and not path.is_file()  # such as /dev/null, in whose folder nothing has to be made
+    is_special = path.exists() and not path.is_file()  # such as /dev/null, whose folder need not be writable
     if is_special and not os.access(path, os.W_OK):
         raise UsageError(f"{option} {path}: no permission to write to it")
     if not is_special and not os.access(path.parent, os.W_OK):
@@ -96,7 +96,7 @@ def _same(a: Path, b: Path) -> bool:
 
 
 def refuse_terminal(output: Destination | None) -> None:
-    """Refuses to write binary data to a terminal.
+    """Refuse binary data on a terminal.
 
     Raises:
         UsageError: the destination is stdout, and stdout is a terminal.
@@ -106,10 +106,10 @@ def refuse_terminal(output: Destination | None) -> None:
 
 
 def write(output: Destination, data: bytes) -> None:
-    """Writes `data` to stdout, or to a temporary file that is then given its name, so that no file is half written.
+    """Write `data` to stdout, or to a temporary file that is then renamed.
 
     Raises:
-        ExecutionError: the file cannot be written, as on a full disk.
+        ExecutionError: the file cannot be written.
     """
     if output.path is None:
         sys.stdout.buffer.write(data)
@@ -124,22 +124,18 @@ def write(output: Destination, data: bytes) -> None:
 
 
 def write_and_note(output: Destination, data: bytes) -> None:
-    """Writes as `write` does, and says on stderr which file was written.
-
-    Raises:
-        ExecutionError: the file cannot be written, as on a full disk.
-    """
+    """Write, and print the name of the file on stderr."""
     write(output, data)
     if output.path is not None:
         note(f"Wrote {output.path}.")
 
 
 def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}, **conditions: object) -> None:
-    """Prints a result as `emit_json` does, with where it comes from under "provenance".
+    """Print a result as JSON with its "provenance".
 
     Args:
-        seeds: what random numbers were drawn from, by what they are for.
-        conditions: of this result, which are added to "provenance".
+        seeds: seeds of random numbers, by purpose.
+        conditions: further entries of "provenance".
     """
     from iosched.jobs.provenance import provenance
 
@@ -148,14 +144,14 @@ def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}, **co
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
-    """The words, each without what looks like a password in it, or where the word before it says that it is one."""
+    """Mask secrets in words and in values that follow the option of a secret."""
     for before, word in zip(("", *words), words, strict=False):
         both = without_secrets(f"{before} {word}")
         yield both.removeprefix(f"{before} ") if both.startswith(f"{before} ") else without_secrets(word)
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """Prints one JSON object on stdout, see `json_value`."""
+    """Print one JSON object on stdout; see `json_value`."""
     click.echo(json.dumps(json_value(value), ensure_ascii=False, allow_nan=False))
 
 
@@ -175,7 +171,7 @@ def verbose() -> bool:
 
 
 def detail(text: str) -> None:
-    """Prints a line for people on stderr if `-v` was given; the log has it in any case."""
+    """Print a line on stderr with `-v`; always log it."""
     if verbose():
         note(text)
     else:
@@ -183,14 +179,14 @@ def detail(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a line for people on stderr unless `-q` was given; the log has it in any case."""
+    """Print a line on stderr unless `-q` was given; always log it."""
     _log.info("%s", text)
     if not quiet():
         click.echo(fitted(printable(text), width_of(sys.stderr)), err=True)
 
 
 def note_before(devices: Iterable[str], threads: int | None) -> None:
-    """Prints, before models are measured on these devices, what makes them slower; `notes_after` leaves it out."""
+    """Print, before measuring, what makes models slower on these devices; `notes_after` omits these lines."""
     from iosched.profiler.devices.resolve import remarks_before
 
     found = dict.fromkeys(line for device in devices for line in remarks_before(device, threads))
@@ -200,7 +196,7 @@ def note_before(devices: Iterable[str], threads: int | None) -> None:
 
 
 def notes_after(notes: Iterable[str]) -> list[str]:
-    """The notes of a result that were not printed before."""
+    """Notes of a result that `note_before` has not printed."""
     noted = click.get_current_context().meta.get(_NOTED, ())
     return [line for line in notes if line not in noted]
 
@@ -209,15 +205,12 @@ _USUAL = 80
 
 
 def say(text: str) -> None:
-    """Prints text for people on stdout."""
+    """Print text on stdout."""
     click.echo(fitted(printable(text), width_of(sys.stdout)))
 
 
 def width_of(stream: TextIO) -> int | None:
-    """How many columns a terminal has: as the environment says, or else the terminal, or else 80.
-
-    None where the stream is no terminal.
-    """
+    """Columns of a terminal: from COLUMNS, else from the terminal, else 80; None if the stream is not a terminal."""
     if not stream.isatty():
         return None
     given = os.environ.get("COLUMNS", "")
@@ -225,27 +218,23 @@ def width_of(stream: TextIO) -> int | None:
         return int(given)
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL
-    except OSError:  # io.UnsupportedOperation is one
+    except OSError:  # includes io.UnsupportedOperation
         return _USUAL
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Text whose lines are wrapped between words to so many columns, each as far indented as it is; None is no limit.
-
-    A word that is longer than a line, such as a path, stays in one piece.
-    """
+    """Wrap lines between words to `width` columns and keep their indentation. Long words stay in one piece."""
     if width is None:
         return text
-    return "\n".join(part for line in text.split("\n") for part in _wrapped(line, width, _indent(line)))
+    lines = text.split("\n")
+    return "\n".join(
+        part for line in lines for part in _wrapped(line, width, " " * (len(line) - len(line.lstrip(" "))))
+    )
 
 
 def fitted_line(line: str, width: int, indent: str) -> str:
-    """One line, wrapped likewise, with this before all parts but the first."""
+    """Wrap one line; `indent` precedes all parts but the first."""
     return "\n".join(_wrapped(line, width, indent))
-
-
-def _indent(line: str) -> str:
-    return " " * (len(line) - len(line.lstrip(" ")))
 
 
 def _wrapped(line: str, width: int, indent: str) -> list[str]:

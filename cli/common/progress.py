@@ -1,4 +1,4 @@
-"""Progress for people: a bar with time left on a terminal, silence in a pipe."""
+"""Progress on a terminal, and Ctrl-C during a search."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _log = logger(__name__)
 
 
 class Phases:
-    """Logs what is being done, once for as long as it stays the same."""
+    """Log each phase of the work once."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def say(self, text: str) -> None:
-        """Takes what is being done."""
+        """Log the phase if it is new."""
         if text != self._last:
             self._last = text
             _log.debug("%s", text)
 
 
 class TerminalObserver(Observer, Protocol):
-    """What long work reports its progress to, and what leaves the terminal free for a while."""
+    """Observer of progress that can pause drawing."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """A context in which nothing is drawn, so that a question can be asked on the terminal."""
+        """A context without drawing, for a question on the terminal."""
         ...
 
 
@@ -50,11 +50,11 @@ class _Silence:
         self._phases = Phases()
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Says nothing, but to the log."""
+        """Log the phase only."""
         self._phases.say(text)
 
     def paused(self) -> AbstractContextManager[None]:
-        """Does nothing: nothing is drawn at any time."""
+        """Do nothing."""
         return nullcontext()
 
 
@@ -65,14 +65,14 @@ class _Bar:
         self._phases = Phases()
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Moves the bar."""
+        """Update the bar."""
         self._phases.say(text)
         description = description_for(text, self._bar.console.width)
         self._bar.update(self._task, completed=done, total=total, description=description)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Takes the bar off the terminal until the context is left."""
+        """Hide the bar in a context."""
         self._bar.stop()
         try:
             yield
@@ -81,13 +81,13 @@ class _Bar:
 
 
 _COUNTS = 32
-"""How many columns the counts and the time left take, with blanks around them, up to 99999 of 99999."""
+"""Width of the counts and the time left, up to 99999/99999."""
 _WIDE, _MIDDLE = 100, 64
-"""From so many columns of a terminal on there is room for a bar, and for how long the work has gone on."""
+"""Least width of a terminal for a bar, and for the elapsed time."""
 
 
 def bar_columns(width: int) -> tuple[ProgressColumn, ...]:
-    """What stands beside each other on a terminal of so many columns; numbers are there on each."""
+    """Columns of the progress display for a terminal of this width."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     return (
@@ -100,7 +100,7 @@ def bar_columns(width: int) -> tuple[ProgressColumn, ...]:
 
 
 def _time_left() -> ProgressColumn:
-    """The time until the field `ends` of a task, by `time.monotonic`; without it an estimate, if there is one."""
+    """Time until the field `ends` of a task (`time.monotonic`), else an estimate if there is one."""
     from rich.progress import ProgressColumn
     from rich.text import Text
 
@@ -115,12 +115,12 @@ def _time_left() -> ProgressColumn:
 
 
 def end_of(budget_s: float | None) -> float | None:
-    """The end of a budget that starts now, by `time.monotonic`; None without a budget."""
+    """End of a budget that starts now (`time.monotonic`); None without a budget."""
     return None if budget_s is None else time.monotonic() + budget_s
 
 
 def description_for(text: str, width: int) -> str:
-    """As much of the words before the bar as there is room for beside `bar_columns`."""
+    """Cut the description to the space next to `bar_columns`."""
     from rich.cells import cell_len, set_cell_size
 
     room = width - _COUNTS - (8 if width >= _MIDDLE else 0) - (_bar_width(width) + 1 if width >= _WIDE else 0)
@@ -134,10 +134,10 @@ def _bar_width(width: int) -> int:
 
 @contextmanager
 def progress_bar(budget_s: float | None = None) -> Iterator[TerminalObserver]:
-    """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal.
+    """Observer that draws a bar on stderr; silent with `-q` or without a terminal.
 
     Args:
-        budget_s: how many seconds the work may take; None for no limit.
+        budget_s: time limit of the work in seconds, or None.
     """
     if quiet() or not sys.stderr.isatty():
         yield _Silence()
@@ -145,7 +145,7 @@ def progress_bar(budget_s: float | None = None) -> Iterator[TerminalObserver]:
     from rich.console import Console
     from rich.progress import Progress
 
-    # The bar is drawn anew seldom, so that it takes no core from what is being measured.
+    # Rare redraws take no core from measurements.
     console = Console(stderr=True)
     columns = bar_columns(console.width)
     with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
@@ -153,13 +153,13 @@ def progress_bar(budget_s: float | None = None) -> Iterator[TerminalObserver]:
 
 
 class AskOnce:
-    """Holds the first Ctrl-C back until the stage being measured is done, then asks; a second one stops at once.
+    """On the first Ctrl-C, finish the current stage and ask whether to write the best result; the second one stops.
 
-    Where nobody can be asked, since standard input or stderr is no terminal, Ctrl-C is left as it is.
+    Without a terminal to ask on, Ctrl-C is not handled.
 
     Args:
-        bar: is taken off the terminal while the question is asked.
-        what: what is there to be written.
+        bar: is hidden during the question.
+        what: the result that can be written.
     """
 
     def __init__(self, bar: TerminalObserver, what: str = "the best schedule") -> None:
@@ -172,7 +172,7 @@ class AskOnce:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """A context in which the first Ctrl-C is held back."""
+        """A context in which the first Ctrl-C is deferred."""
         if not self.can_come:
             yield
             return
@@ -189,14 +189,14 @@ class AskOnce:
         self.came = True
 
     def ask(self) -> None:
-        """Asks whether to write the best found so far; any Ctrl-C from then on stops at once.
+        """Ask whether to write the best result so far; a further Ctrl-C stops at once.
 
         Raises:
             KeyboardInterrupt: the answer is no, or Ctrl-C was pressed again.
         """
         self._asked, self.came = True, False
         with self._bar.paused():
-            # Not click's own question: it writes to stdout, which is for data.
+            # click's own prompt writes to stdout, which is for data
             click.echo(f"\nWrite {self._what} found so far? [y/N]: ", err=True, nl=False)
             answer = sys.stdin.readline().strip().lower()
         if answer not in ("y", "yes"):

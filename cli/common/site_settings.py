@@ -1,4 +1,9 @@
-"""Options that a site sets once, in the environment or in a file, in place of the command line."""
+"""Options set in the environment or in settings files instead of on the command line.
+
+Files are `iosched.toml` or `[tool.iosched]` in `pyproject.toml` in the working folder or a parent, and the user's
+`config.toml`. Anyone may have written the former, so they set only what can neither write nor send anything; see ADR
+0031.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +25,12 @@ _SAYS_WHERE = ("--device", "--cluster")
 
 @dataclass(frozen=True)
 class OutsideSetting:
-    """An option that was not written on the command line, and yet has a value.
+    """An option with a value that is not from the command line.
 
     Attributes:
-        flags: the option's names on the command line.
+        flags: the option's names.
         text: its value.
-        place: who set it, as people call it.
+        place: the variable or file that sets it.
     """
 
     flags: tuple[str, ...]
@@ -37,20 +42,20 @@ class OutsideSetting:
 
 
 class SiteOption(click.Option):
-    """An option whose value, where the command line has none, comes from the environment, or else from a file.
+    """An option whose default is in the environment variable `envvar`, else in a settings file.
 
-    The variable is that in `envvar`; one that is empty counts as not set. `--help` names it. The key in files is its
-    name without IOSCHED_: see `site_files`. An error of a value names the variable or the file.
+    An empty variable counts as unset. The key in files is the variable's name without IOSCHED_. Errors name the
+    variable or the file.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "show_envvar": True})
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Finds the value, and writes down where it was set.
+        """Find the value and record where it was set.
 
         Raises:
-            UsageError: a file of settings is not understood.
+            UsageError: a settings file is invalid.
         """
         value, source = super().consume_value(ctx, opts)
         if source is ParameterSource.ENVIRONMENT:
@@ -63,7 +68,7 @@ class SiteOption(click.Option):
         return value, source
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """What an error calls the option: with the variable where that is at fault, or could mend it."""
+        """Name of the option in errors, with the variable or file that sets it."""
         known = None if ctx is None else outside_settings(ctx).get(self.opts[0])
         if known is not None:
             return f"'{known.flags[0]}' (from {known.place})"
@@ -76,13 +81,13 @@ class SiteOption(click.Option):
 
 
 def outside_settings(ctx: click.Context) -> Mapping[str, OutsideSetting]:
-    """The options of the command that were set elsewhere than on the command line, by their first names."""
+    """Options of the command that are set outside the command line, by their first flags."""
     found: Mapping[str, OutsideSetting] = ctx.meta.get(_KEY, {})
     return found
 
 
 def related_settings(error: Exception, ctx: click.Context) -> list[str]:
-    """Which settings that nobody sees on the command line an error may come from, a line for each."""
+    """Lines on settings outside the command line that may have caused an error."""
     if not isinstance(error, UsageError | DeviceError):
         return []
     text = str(error)
@@ -101,7 +106,7 @@ def _has_word(text: str, word: str) -> bool:
 IN_FOLDERS = ("iosched.toml", "pyproject.toml")
 KEYS: Mapping[str, type] = {"device": str, "threads": int, "profile-db": str, "cluster": str}
 ANYWHERE = ("device", "threads")
-"""Keys that a file in a working folder may have; the others stand in the user's own file alone."""
+"""Keys allowed in a file of a working folder; others only in the user's own file."""
 
 _KINDS = {str: "a quoted string", int: "an integer"}
 _MAX_NBYTES = 2**20
@@ -109,11 +114,11 @@ _MAX_NBYTES = 2**20
 
 @dataclass(frozen=True)
 class SiteFile:
-    """What one file sets.
+    """The settings in one file.
 
     Attributes:
         path: the file.
-        values: by key, of the types in `KEYS`; relative paths are those of the file's folder already.
+        values: by key, of the types in `KEYS`; relative paths are resolved against the file's folder.
     """
 
     path: Path
@@ -121,47 +126,40 @@ class SiteFile:
 
 
 def user_file() -> Path:
-    """Where a user's own settings stand, if there are any."""
+    """Path of the user's own settings."""
     from platformdirs import user_config_dir
 
     return Path(user_config_dir("iosched", appauthor=False)) / "config.toml"
 
 
 def setting(key: str) -> tuple[str | int, Path] | None:
-    """What files set a key to, and which file; None where none does.
+    """Value of a key in settings files, and the file; None if unset.
 
-    The nearest file of the working folder and its parents comes before the user's own.
+    The nearest file of the working folder and its parents precedes the user's own.
 
     Raises:
-        UsageError: a file that counts is no TOML, has a key that there is not or that it may not have, or a wrong type.
+        UsageError: a file is not TOML, or has an unknown or forbidden key or a wrong type.
     """
-    for found in (nearest(), _own()):
+    for found in (nearest(), read_site_file(user_file(), tuple(KEYS))):
         if found is not None and key in found.values:
             return found.values[key], found.path
     return None
 
 
 def nearest() -> SiteFile | None:
-    """The settings of the working folder or of the nearest of its parents that has any.
-
-    Raises:
-        UsageError: as `setting`.
-    """
-    return next(_in_folders(), None)
+    """Settings of the working folder or its nearest parent that has any; raises like `setting`."""
+    found = (read_site_file(path, ANYWHERE) for path in _in_reach())
+    return next((each for each in found if each is not None), None)
 
 
 def candidates() -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Where a file may stand that counts, the nearest folder first and the user's own at last, and its keys."""
+    """Paths of possible settings files, nearest first and the user's last, with the keys that each may set."""
     yield from ((path, ANYWHERE) for path in _in_reach())
     yield user_file(), tuple(KEYS)
 
 
 def read_site_file(path: Path, allowed: tuple[str, ...]) -> SiteFile | None:
-    """What a file sets, of the keys that it may; None if there is no such file, or if it has no settings.
-
-    Raises:
-        UsageError: as `setting`.
-    """
+    """Settings in a file; None if it does not exist or has none. Raises like `setting`."""
     table = _table(path)
     return None if table is None else _checked(path, table, allowed)
 
@@ -174,19 +172,8 @@ def _in_reach() -> Iterator[Path]:
     yield from (folder / name for folder in (here, *here.parents) for name in IN_FOLDERS)
 
 
-def _in_folders() -> Iterator[SiteFile]:
-    for path in _in_reach():
-        found = read_site_file(path, ANYWHERE)
-        if found is not None:
-            yield found
-
-
-def _own() -> SiteFile | None:
-    return read_site_file(user_file(), tuple(KEYS))
-
-
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """The table of settings in a file; None if there is no such file, or no such table in `pyproject.toml`."""
+    """Settings table of a file; None if there is no file, or no such table in `pyproject.toml`."""
     if not _is_file(path):
         return None
     is_project = path.name == "pyproject.toml"
@@ -210,10 +197,10 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is such a file, as far as can be seen; a named pipe or a device is none, which would not end."""
+    """Whether it is a regular file; reading a named pipe or a device would not end."""
     try:
         return path.is_file()
-    except PermissionError:  # a folder on the way may not be searched, as root's home by another user of a container
+    except PermissionError:  # a parent is not searchable, such as root's home in a container
         return False
 
 

@@ -1,4 +1,4 @@
-"""Where models, schedules and results come from: a path, standard input, or the zoo."""
+"""Read models, schedules and results from a path, standard input or the zoo."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ def read_model(
     name: str | None = None,
     shapes: Shapes = dict,
 ) -> Model:
-    """Loads MODEL as the command line names it.
+    """Load MODEL.
 
     Args:
         text: a path, `-`, or `zoo:NAME`.
-        binding: its shapes.
-        name: the model's name; by default the file's stem, or that of the network.
-        shapes: those of inputs that files are given for, which tell the batch size of a model that has schedules for
-            several.
+        binding: values of its dynamic dimensions.
+        name: the model's name; default: the stem of the file, or the network.
+        shapes: returns the shapes of input files, which select the batch size.
 
     Raises:
         UsageError: nothing is piped into standard input, or the zoo has no such network.
@@ -67,7 +66,7 @@ def read_model(
 
 
 def read_open_model(text: str, *, name: str | None = None) -> UnboundModel:
-    """Loads MODEL as the command line names it, and leaves its dynamic dimensions open; see `read_model`."""
+    """Load MODEL without binding its dimensions; see `read_model`."""
     from iosched.models.load import read_unbound
 
     source: Path | bytes
@@ -85,7 +84,7 @@ def read_open_model(text: str, *, name: str | None = None) -> UnboundModel:
 
 
 def read_with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
-    """Loads MODEL with these shapes of its inputs, also where the file fixes another batch size.
+    """Load MODEL with these input shapes, even if the file has another fixed batch size.
 
     Raises:
         UsageError: the model cannot have these shapes.
@@ -104,14 +103,14 @@ def read_with_shapes(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 
 def read_schedules(text: str, *, model: str | None = None) -> ScheduleDocument | BatchSchedules:
-    """Reads a schedule file, or the schedule inside an optimized model; or those for several batch sizes.
+    """Read the schedules in a schedule file or an optimized model.
 
     Args:
         text: a path, or `-`.
-        model: MODEL of the same command line, to refuse that both are standard input.
+        model: MODEL of the same command line.
 
     Raises:
-        UsageError: both files of the command line are standard input.
+        UsageError: both are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
     refuse_both_on_stdin(text, model)
@@ -125,16 +124,15 @@ def read_schedules(text: str, *, model: str | None = None) -> ScheduleDocument |
 def read_schedule_and_model(
     text: str, model: str | None, *, other: str | None = None, batch_size: int | None = None
 ) -> tuple[ScheduleDocument, Model | None]:
-    """Reads a schedule, and its model: the one that carries it, or MODEL where that is given.
+    """Read a schedule and its model: MODEL if given, else the one that carries the schedule.
 
     Args:
         text: a path, or `-`.
-        model: MODEL as the command line names it, to be loaded for a schedule file; an optimized model needs none.
-        other: a further file of the same command line, to refuse that both are standard input.
-        batch_size: which schedule is taken of several; by default that for the smallest.
+        model: MODEL for a schedule file; an optimized model needs none.
+        batch_size: of the schedule, if there are several; default: the smallest.
 
     Raises:
-        UsageError: both files of the command line are standard input, or there is no schedule for that batch size.
+        UsageError: both are standard input, or there is no schedule for that batch size.
         InvalidScheduleError: the file cannot be read, or has no schedule.
         InvalidModelError: MODEL is not a model.
     """
@@ -146,14 +144,14 @@ def read_schedule_and_model(
 def read_schedule_or_result(
     text: str, batch_size: int | None = None
 ) -> tuple[ScheduleDocument, Model | None] | BenchFile:
-    """Reads a file that `diff` compares: a schedule, with its model where that carries it, or a result of `bench`.
+    """Read a file for `diff`: a schedule with its model if it carries one, or a result of `bench`.
 
     Args:
         text: a path, or `-`.
-        batch_size: which schedule is taken of several; by default that for the smallest.
+        batch_size: of the schedule, if there are several; default: the smallest.
 
     Raises:
-        UsageError: the file looks like a result of `bench`, and is none.
+        UsageError: the file is an invalid result of `bench`.
         InvalidScheduleError: the file cannot be read, or is neither.
     """
     from iosched.jobs.difference.bench_file import is_bench, parse_bench
@@ -164,13 +162,10 @@ def read_schedule_or_result(
 
 
 def read_units(text: str | None, model: str) -> tuple[Unit, ...]:
-    """Reads the file of units that `--units` names; none where the option is not given.
-
-    Args:
-        model: MODEL of the same command line, to refuse that both are standard input.
+    """Read the file of `--units`; empty without the option.
 
     Raises:
-        UsageError: the file cannot be read, or has no units.
+        UsageError: the file cannot be read or is invalid, or MODEL is standard input as well.
     """
     if text is None:
         return ()
@@ -188,7 +183,7 @@ def read_units(text: str | None, model: str) -> tuple[Unit, ...]:
 
 
 def _first_bytes(text: str) -> bytes:
-    """All of standard input, all of a text that begins with a brace, or the first bytes of any other file."""
+    """All of standard input or of a file that starts with a brace, else the first bytes of the file."""
     return _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
 
 
@@ -205,7 +200,7 @@ def _schedule_in(
 
 
 def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
-    """Refuses, before anything is read, a schedule and a model that are both standard input.
+    """Refuse a schedule and a model that are both standard input.
 
     Raises:
         UsageError: both are `-`.
@@ -215,18 +210,15 @@ def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
 
 
 def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> Taken | None:
-    """The schedule to run `model` by: that of the file given, else the one that the model carries, else None.
+    """Schedule for `model`: from the file `schedule`, else from the model, else None.
 
-    Says on stderr where it was made for another device than the one that it is to run on.
+    Prints a note if it was made for another device.
 
     Args:
-        model: the loaded model.
-        text: MODEL as the command line names it.
-        schedule: the file that `--schedule` names, or None.
-        device: the device that `--device` names.
+        text: MODEL on the command line.
 
     Raises:
-        UsageError: both files of the command line are standard input.
+        UsageError: both files are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
     from iosched.jobs.other_device import CONSEQUENCE, other_device
@@ -236,24 +228,21 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
         return None
     taken = for_model(found, model)
     document = taken.document
-    if (elsewhere := other_device(document, device)) is not None:
-        note(f"{elsewhere}: {_how(document) if document.cost == 'analytic' else CONSEQUENCE}.")
+    if (other := other_device(document, device)) is not None:
+        share = document.measured_share
+        source = "its latencies are computed, not measured" if share is None else source_text(share, " there")
+        note(f"{other}: {source if document.cost == 'analytic' else CONSEQUENCE}.")
     return taken
 
 
-def _how(document: ScheduleDocument) -> str:
-    share = document.measured_share
-    return "its latencies are computed, not measured" if share is None else source_text(share, " there")
-
-
 def remark_not_shipped(document: ScheduleDocument) -> None:
-    """Says on stderr that 'iosched run' does not use this schedule, where a library was shipped without one."""
+    """Print a note if 'iosched run' does not use this schedule."""
     if (text := not_shipped_text(document)) is not None:
         note(text)
 
 
 def not_shipped_text(document: ScheduleDocument) -> str | None:
-    """The same in words; None where 'iosched run' uses this schedule."""
+    """Why 'iosched run' does not use this schedule; None if it does."""
     if document.is_on_openvino and document.precision != DEFAULT_PRECISION:
         why = f"in {document.precision}, OpenVINO runs the model, and this schedule is for fp32"
         return f"'iosched run' does not use this schedule: {why}."
@@ -265,14 +254,14 @@ def not_shipped_text(document: ScheduleDocument) -> str | None:
 
 
 def embedded_schedules(model: Model) -> ScheduleDocument | BatchSchedules | None:
-    """The schedule that an optimized model carries, or its schedules for several batch sizes, or None."""
+    """Schedules that a model carries, or None."""
     if model.schedule_json is None:
         return None
     return parse_schedules(model.schedule_json, "the schedule inside the model")
 
 
 def stem(text: str, name: str) -> str:
-    """The first part of the names of default output files; a plain one, even if `name` is a path."""
+    """Stem of default output files, without folders even if `name` is a path."""
     if text != STDIN and not text.startswith(ZOO):
         name = Path(text).name.removesuffix(".onnx")
     name = name.removesuffix(".iosched")
@@ -280,7 +269,7 @@ def stem(text: str, name: str) -> str:
 
 
 def input_file(text: str) -> Path | None:
-    """The file that MODEL names, or None for standard input and the zoo."""
+    """The file that MODEL names; None for standard input and the zoo."""
     return None if text == STDIN or text.startswith(ZOO) else Path(text)
 
 
@@ -300,7 +289,7 @@ def _stdin_bytes() -> bytes:
 
 
 def _file_bytes(path: Path) -> bytes:
-    """The whole file if it begins as a schedule does, with a brace; else its first bytes, since a model is large."""
+    """The whole file if it starts with a brace like a schedule, else its first bytes: models are large."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -332,7 +321,7 @@ def _schedule_of_model(
         )
     document = chosen(found, batch_size, place)
     if document.structure is None and document.sha256 == model.digest:
-        document = replace(document, structure=model.structure)  # older versions did not write it down
+        document = replace(document, structure=model.structure)  # missing in files of older versions
     return document, model
 
 

@@ -12,7 +12,7 @@ _HEIGHT = 52
 _LINE = 16
 _MARGIN = 24
 _CHAR = 7.6  # advance of a character of the labels
-_DARKEST = 0.5  # this much slower is as dark as it gets
+_DARKEST = 0.5  # slowdown of the darkest colour
 _HOW_TO_READ = "rows: executed on; columns: optimized for; framed: its own schedule; darker: slower than that"
 
 Slowdown = Sequence[Sequence[float | None]]
@@ -26,15 +26,14 @@ def draw_heat_map(
     slowdown: Slowdown,
     is_equal: Callable[[int, int], bool] = lambda executed, optimized: False,
 ) -> str:
-    """Cells with their latency, and how much slower than the schedule of that row's own target.
+    """Cells with latencies, and how much slower they are than the row's own schedule.
 
     Args:
-        title: the headline.
-        subtitle: a line on where the latencies come from.
-        labels: a name for each target.
+        subtitle: the source of the latencies.
+        labels: names of the targets.
         latency_us: `latency_us[executed on][optimized for]` in microseconds.
-        slowdown: each of these latencies over that of the row's own schedule; None where no ratio is to be shown.
-        is_equal: whether the latency in a row and column equals that of the row's own schedule as far as is known.
+        slowdown: latency over that of the row's own schedule; None hides the ratio.
+        is_equal: whether a latency equals the row's own within the uncertainty.
     """
     places = range(len(labels))
     marks = [[f" {EQUAL}" if row != column and is_equal(row, column) else "" for column in places] for row in places]
@@ -86,10 +85,7 @@ def _row(
 
 
 def _colour(dark: float) -> str:
-    """A colour between nearly white, for 0, and deep orange, for 1.
-
-    It goes the square root of the way, so that a few percent can be seen.
-    """
+    """From nearly white (0) to deep orange (1), by the square root, so that a few percent are visible."""
     share = max(dark, 0.0) ** 0.5
     light, deep = (0xF4, 0xF6, 0xF8), (0xB8, 0x48, 0x14)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(light, deep, strict=True))
@@ -107,7 +103,6 @@ def draw_bars(title: str, rows: Sequence[tuple[str, float, float, float]]) -> st
     """Horizontal bars of medians with a line from the 10th to the 90th percentile.
 
     Args:
-        title: the headline.
         rows: name, median, 10th and 90th percentile in microseconds.
     """
     longest = max((max(median, high) for _, median, _, high in rows), default=1.0)

@@ -1,4 +1,4 @@
-"""The formats in which `show` draws a schedule. One is a function of this module and one entry of `FORMATS`."""
+"""Formats of `show`: each is a function here and an entry of `FORMATS`."""
 
 from __future__ import annotations
 
@@ -49,20 +49,18 @@ def _text(drawn: Drawing, unicode: bool) -> str:
 
 
 def _idle_column(drawn: Drawing, stage: Stage) -> str:
-    """The idle share of a stage, of fixed width; empty where it is known of no stage."""
     is_known = any(share is not None for share in drawn.idle.values())
     return f"{idle_text(drawn.idle[stage]):>6} idle" if is_known else ""
 
 
 def _proven(document: ScheduleDocument) -> str | None:
-    """What is proven of the schedule, in words; None where nothing is."""
     from iosched.scheduler.proof import proof_text
 
     return None if document.proven is None else proof_text(document.proven, measured=document.cost == "measured")
 
 
 def _considered(document: ScheduleDocument) -> str:
-    """A line on the other schedules in the file, for `--alternative`."""
+    """Line with the other schedules in the file, for `--alternative`."""
     from iosched.cli.pictures.theme import latency_label
 
     if not document.alternatives:
@@ -113,20 +111,15 @@ FORMATS: Mapping[str, Callable[[Drawing, bool], str]] = {
     "netron": _netron,
     "trace": _trace,
 }
-"""A function for each format, of what is to be drawn and of whether the reader's encoding knows Unicode."""
+"""Functions of the drawing and of whether the output's encoding supports Unicode."""
 
 
 _SCRIPTS = ("model", "layout", "draw", "details", "overview", "marks", "controls")
-"""In this order they are one script, in which each may use all."""
+"""Concatenated to one script in this order."""
 
 
 def draw_html(title: str, data: Mapping[str, object]) -> str:
-    """The page as text of an HTML file.
-
-    Args:
-        title: of the page.
-        data: see `page_data`.
-    """
+    """HTML page with the data of `page_data`."""
     scripts = "\n".join(_page(f"{name}.js") for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{scripts}}})();'
     style = "\n".join([*_colours(), _page("page.css")])
@@ -148,13 +141,13 @@ def _hash(text: str) -> str:
 
 
 def _embedded(data: Mapping[str, object]) -> str:
-    """JSON that stands in a script element: without `<`, nothing in it can end the element or begin a comment."""
+    """JSON for a script element: without `<`, nothing can end the element or start a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _colours() -> Iterator[str]:
-    """Rules for the colours of families, and for those of models, which take them in turn."""
+    """CSS rules for the colours of families and models."""
     for key, family in FAMILIES.items():
         yield f".by-family .f-{key}, .legend .f-{key} {{ {_both(family.light, family.dark)} }}"
     for number, family in enumerate(each for each in FAMILIES.values() if not each.light.edge):
@@ -170,21 +163,21 @@ def _both(light: BoxColours, dark: BoxColours) -> str:
 
 
 Reads = Mapping[str, Sequence[str]]
-"""For operators by name, the operators that they read from."""
+"""By operator, the operators that it reads from."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A schedule that is to be drawn, and what is known of its model: nothing where that is not at hand.
+    """A schedule to draw, with what is known of its model.
 
     Attributes:
         document: the schedule.
-        styles: how operators are shown, by their names.
-        throughputs: what stages compute.
-        reads: for each operator of the model, the operators that it reads from.
-        nodes: returns the nodes of the optimized model, if the schedule is one of this model.
-        known: styles up what was measured of the stages.
-        instead: says what runs the model in place of this schedule; None where the schedule does.
+        styles: by operator.
+        throughputs: of stages.
+        reads: by operator, the operators that it reads from.
+        nodes: returns the nodes of the optimized model.
+        known: returns measurements of the stages.
+        instead: what runs the model in place of this schedule, or None.
     """
 
     document: ScheduleDocument
@@ -197,17 +190,17 @@ class Drawing:
 
     @property
     def title(self) -> str:
-        """The model, the device, and whether anything was measured there."""
+        """Model, device, and whether latencies were measured."""
         return f"{self.document.model} on {self.document.device_name}{self.remark}"
 
     @property
     def remark(self) -> str:
-        """Words behind the device that say that latencies there were not measured; empty where they were."""
+        """Remark if latencies were not measured, else empty."""
         return cost_remark(self.document.launch, self.document.measured_share)
 
     @property
     def edges(self) -> Reads | None:
-        """For each operator those that it reads from, by the model, or else by what the schedule file says of it."""
+        """Predecessors by operator, from the model or from the schedule file."""
         if self.reads is not None or self.document.structure is None:
             return self.reads
         structure = self.document.structure
@@ -220,17 +213,17 @@ class Drawing:
         }
 
     def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
-        """The throughput of stages run one after another; None where the model is not at hand."""
+        """Throughput of consecutive stages; None without the model."""
         return None if self.throughputs is None else self.throughputs.of(stages)
 
     @cached_property
     def idle(self) -> Mapping[Stage, float | None]:
-        """For each stage the share of the lanes' time in which they wait; no stages where none is known."""
+        """Share of the lanes' time spent waiting, by stage; empty if unknown."""
         found = () if self.known is None else self.known().stages
         return {stage: known.idle for stage, known in zip(self.document.schedule.stages, found, strict=False)}
 
     def before(self, known: KnownStages) -> Schedule:
-        """The operators one after another, with what each takes alone as far as that is known."""
+        """The operators one after another, with their known latencies alone."""
         from iosched.jobs.known_stages import in_a_row
         from iosched.scheduler.lone_latencies import one_by_one
 

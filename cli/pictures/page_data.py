@@ -1,4 +1,4 @@
-"""What the page of a schedule shows, as plain data for its script: numbers, words and names without styling."""
+"""Data of the HTML page for its script: numbers and names without styling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iosched.cli.common.text import count_text, shape_text, throughput_text, wor
 from iosched.cli.pictures.theme import FAMILIES, style_of
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import proof_text
-from iosched.scheduler.schedule import Block, Stage
+from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import STAGES
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 Numbers = Mapping[str, int]
-"""Operators by name: their places in the list of all that are drawn."""
+"""Operator numbers by name."""
 
 _WHOLES = {
     "measured": "schedule, measured as a whole",
@@ -39,13 +39,10 @@ _NO_MODEL = "unknown without the model: give the optimized model, or --model"
 
 
 def page_data(drawn: Drawing, known: KnownStages) -> dict[str, object]:
-    """The data as JSON takes it; names have no control characters. O(operators + edges).
-
-    Operators are numbered in the order of the schedule, and are told of by these numbers.
+    """Data of the page for JSON. Operators are numbered in schedule order. O(operators + edges).
 
     Args:
-        drawn: the schedule.
-        known: what was measured of its stages.
+        known: measurements of the stages.
     """
     document, edges = drawn.document, drawn.edges
     names = [name for stage in document.schedule.stages for name in stage.operators]
@@ -88,12 +85,8 @@ def _blocks(drawn: Drawing, known: KnownStages, number: Numbers) -> Iterator[dic
             "index": block.index,
             "optimal": block.optimal,
             "stages": [_stage(drawn, stage, next(found, None), number) for stage in block.stages],
-            "before": _before(before, number),
+            "before": [[_numbers(stage.operators, number), _us(stage.latency_us)] for stage in before.stages],
         }
-
-
-def _before(block: Block, number: Numbers) -> list[list[object]]:
-    return [[_numbers(stage.operators, number), _us(stage.latency_us)] for stage in block.stages]
 
 
 def _stage(drawn: Drawing, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
@@ -122,14 +115,14 @@ def _stage(drawn: Drawing, stage: Stage, known: KnownStage | None, number: Numbe
 
 
 def _busy(known: KnownStage | None, found: Throughput | None) -> float | None:
-    """The part of the SMs' or the lanes' time that is filled with work; None where that is not known."""
+    """Utilization of the SMs or lanes, or None."""
     if found is not None and found.sm_share is not None:
         return found.sm_share
     return None if known is None or known.idle is None else 1 - known.idle
 
 
 def _us(latency_us: float | None) -> float | None:
-    """To nanoseconds: more digits make the file larger alone."""
+    """Round to nanoseconds, to keep the file small."""
     return None if latency_us is None else round(latency_us, 3)
 
 
@@ -138,7 +131,7 @@ def _share(share: float | None) -> float | None:
 
 
 def _notes(drawn: Drawing, known: KnownStages) -> Iterator[str]:
-    """Sentences on top: what runs the model instead, and where latencies come from that were not measured."""
+    """Notes at the top: what runs the model instead, and the source of latencies."""
     if drawn.instead is not None:
         yield drawn.instead
     if drawn.remark:
@@ -176,13 +169,13 @@ def _facts(drawn: Drawing) -> Iterator[tuple[str, str]]:
 
 
 def _wholes(document: ScheduleDocument) -> list[tuple[str, float | None]]:
-    """Latencies of the whole model in the order of `_WHOLES`, with names that it does not have at the end."""
+    """Latencies of the whole model in the order of `_WHOLES`, other names last."""
     order = {name: place for place, name in enumerate(_WHOLES)}
     return sorted(document.latency_us.items(), key=lambda item: order.get(item[0], len(order)))
 
 
 def _unknown(drawn: Drawing, known: KnownStages) -> dict[str, str]:
-    """Why something is not known of stages, by what it is; what is known of some of them has no entry."""
+    """Reasons for values that are unknown for all stages."""
     found = {}
     if drawn.throughputs is None:
         found["peak"] = f"share of peak: {_NO_MODEL}"

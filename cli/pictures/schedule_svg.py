@@ -1,7 +1,6 @@
-"""A schedule as an SVG: time runs to the right, each column is a stage, each lane in it a group.
+"""A schedule as SVG: time runs to the right, a column is a stage, a lane in it a group.
 
-Columns are as wide as their stages are long, down to what a label needs. Rows wrap like text, so a large network is a
-tall picture. The file stands alone: no script, no font, no link.
+The width of a column is its latency, or what a label needs. Rows wrap like text. The file has no script, font or link.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _BOX_MIN = 58  # width of a box that still holds a short label
 _STAGE_TYPICAL = 92  # width of the median stage
 _STAGE_MAX = 300
 _BLOCK_GAP = 18
-_ROW_HEAD = 26  # block names above the lanes
-_ROW_FOOT = 34  # latencies below them, and air
+_ROW_HEAD = 26  # block names
+_ROW_FOOT = 34  # latencies and space
 _CHAR = 6.4  # advance of a character of the labels
 _TITLE_LINE = 24
-_TITLE_LETTERS = 96  # of the headline that fit into the width
+_TITLE_LETTERS = 96  # letters in a line of the headline
 
 _HOW_TO_READ = "time runs to the right; operators above each other in a column run at the same time"
 
 
 @dataclass(frozen=True)
 class _Column:
-    """One stage at its place in a row."""
+    """A stage and its position in a row."""
 
     block: Block
     number: int  # within its block, from 0
@@ -48,13 +47,11 @@ class _Column:
 
 
 def draw_svg(schedule: Schedule, *, title: str, styles: Mapping[str, Style], proven: str | None = None) -> str:
-    """The picture as text of an SVG file.
+    """Text of the SVG file.
 
     Args:
-        schedule: the schedule to draw.
-        title: the headline; how many operators, stages and blocks there are stands below it.
-        styles: how operators are shown, by their names; one that it does not have is shown as its name, in grey.
-        proven: what is proven of the schedule, in words; None where nothing is said of it.
+        styles: by operator; others are grey boxes with their name.
+        proven: what is proven of the schedule, or None.
     """
     palette = _palette(schedule, styles)
     rows = _rows(schedule)
@@ -81,7 +78,7 @@ def _subtitle(schedule: Schedule) -> str:
 
 
 def _rows(schedule: Schedule) -> list[list[_Column]]:
-    """The columns in reading order, in rows. A block that fits into one row is not divided between two."""
+    """Columns in rows; a block that fits into one row is not split."""
     scale = _scale(schedule)
     rows: list[list[_Column]] = [[]]
     x = float(_MARGIN)
@@ -104,7 +101,7 @@ def _rows(schedule: Schedule) -> list[list[_Column]]:
 
 
 def _scale(schedule: Schedule) -> float:
-    """Pixels for a microsecond."""
+    """Pixels per microsecond."""
     known = [latency for stage in schedule.stages if (latency := stage.latency_us)]
     return _STAGE_TYPICAL / median(known) if known else 0.0
 
@@ -175,7 +172,7 @@ def _draw_operator(
 
 
 def _legend(schedule: Schedule, palette: Mapping[str, BoxColours], y: float) -> tuple[list[str], float]:
-    """The legend, which begins at height `y`, and the height of the whole picture, which ends with it."""
+    """Legend at height `y`, and the height of the picture, which ends with it."""
     parts: list[str] = []
     x = float(_MARGIN)
     for name, box in palette.items():
@@ -204,10 +201,7 @@ def _clipped(words: str, width: float) -> str:
 
 
 def _palette(schedule: Schedule, styles: Mapping[str, Style]) -> dict[str, BoxColours]:
-    """A light colour for each kind of style in the schedule: for every family, or for every model where it has several.
-
-    In the order of a legend. Of more than seven models, some have the same colour.
-    """
+    """Light colours by family, or by model if there are several; from the eighth model on, colours repeat."""
     shown = [style_of(name, styles) for stage in schedule.stages for name in stage.operators]
     by_family = {family.name: family.light for family in FAMILIES.values()}
     models = dict.fromkeys(style.models for style in shown if style.models)

@@ -1,8 +1,8 @@
-"""A schedule as text: one line for each group, operators in the order in which they run."""
+"""A schedule as text: a line for each group, operators in execution order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from iosched.cli.common.text import count_text
@@ -17,7 +17,7 @@ _ASCII = {"only": "-- ", "first": "+- ", "middle": "|- ", "last": "`- ", "then":
 
 @dataclass(frozen=True)
 class Remarks:
-    """What is said beside latencies: of all stages together in words, and of each stage in columns of fixed widths."""
+    """Text next to latencies: for all stages, and for each stage in columns of fixed width."""
 
     of_all: Callable[[Iterable[Stage]], str]
     of_stage: Callable[[Stage], str]
@@ -32,15 +32,13 @@ def draw_text(
     unicode: bool = True,
     remarks: Remarks | None = None,
 ) -> str:
-    """A picture for a terminal; ends with a newline.
+    """Picture for a terminal.
 
     Args:
-        schedule: the schedule to draw.
         title: the first line.
-        styles: how operators are shown, by their names; an operator that it does not have is shown as its name.
-        proven: what is proven of the schedule, in words; None where nothing is said of it.
-        unicode: whether lines are drawn with line-drawing characters, or with plain ASCII.
-        remarks: what is said beside latencies, if anything.
+        styles: by operator; others are shown by name.
+        proven: what is proven of the schedule, or None.
+        unicode: use line-drawing characters instead of ASCII.
     """
     stages = list(schedule.stages)
     counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
@@ -71,7 +69,7 @@ def _stages(
         last = len(stage.groups) - 1
         for index, group in enumerate(stage.groups):
             lead = head if index == 0 else ""
-            chain = _chain(shown(stage, group), styles, marks["then"]) + _lanes(stage, index)
+            chain = marks["then"].join(_operator(name, styles) for name in shown(stage, group)) + _lanes(stage, index)
             yield f"{lead:<{width}} {marks[_place(index, last)]}{chain}"
 
 
@@ -92,17 +90,13 @@ def _place(index: int, last: int) -> str:
 
 
 def _lanes(stage: Stage, index: int) -> str:
-    """The lanes of a group, where the groups of the stage do not simply have one each."""
+    """Lanes of a group, unless each group simply has one."""
     if stage.division is None or sorted(stage.division.groups) == [(lane,) for lane in range(len(stage.groups))]:
         return ""
     own = stage.division.groups[index]
     in_a_row = len(own) > 2 and own == tuple(range(own[0], own[-1] + 1))
     numbers = f"{own[0]}-{own[-1]}" if in_a_row else ", ".join(map(str, own))
     return f"  ({'lane' if len(own) == 1 else 'lanes'} {numbers})"
-
-
-def _chain(group: Sequence[str], styles: Mapping[str, Style], then: str) -> str:
-    return then.join(_operator(name, styles) for name in group)
 
 
 def _operator(name: str, styles: Mapping[str, Style]) -> str:

@@ -1,4 +1,4 @@
-"""What all pictures of a schedule have in common: how operators and latencies are shown."""
+"""Styles of operators and latencies in all pictures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from iosched.scheduler.strategies import STAGES
 
 @dataclass(frozen=True)
 class Style:
-    """How an operator is shown: `label` is the text in its box, and `kind` decides the colour.
+    """How an operator is drawn.
 
     Attributes:
         type: the operator's type.
-        label: says it in short.
-        models: the models that it works for, where the file has several.
-        shape: of its first output, as `1x64x56x56`; empty where it is not known.
-        flops: what it computes; None where that is not known.
+        label: the text in its box.
+        models: the models that it belongs to, if the file has several.
+        shape: of its first output, as `1x64x56x56`; empty if unknown.
+        flops: None if unknown.
     """
 
     type: str
@@ -33,20 +33,20 @@ class Style:
 
     @property
     def family(self) -> str:
-        """The short name of its family of operators."""
+        """Key of its operator family."""
         return family_of(self.type)
 
     @property
     def kind(self) -> str:
-        """What operators of one colour have in common: the models, or where there is one model, the family."""
+        """What decides its colour: the models, or the family if there is one model."""
         return self.models or FAMILIES[self.family].name
 
 
 def styles_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[str, Style]:
-    """How each operator of the graph is shown, by its name.
+    """Styles by operator name.
 
     Args:
-        models: the models that operators work for, in words, where the file has several.
+        models: the models of each operator, if the file has several.
     """
     shape_of = {spec.name: spec.shape for spec in graph.tensors}
     return {
@@ -62,7 +62,7 @@ def styles_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[s
 
 
 def styles_by_structure(structure: Structure | None) -> dict[str, Style]:
-    """The same by what a schedule file says of its model; nothing where it says nothing."""
+    """Styles from the structure in a schedule file; empty without one."""
     if structure is None:
         return {}
     by_form = list(map(_style_of_form, structure.forms))
@@ -79,7 +79,7 @@ def _style_of_form(form: OperatorForm) -> Style:
 
 
 def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:
-    """The boxes of a group: its operators, or of a long session the first, how many more, and the last."""
+    """Boxes of a group: its operators; of a long session the first, a count and the last."""
     if not STAGES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
         return group
     return (group[0], f"{len(group) - 2} more", group[-1])
@@ -97,12 +97,12 @@ def _label(kind: str, kernel: Sequence[int]) -> str:
 
 
 def style_of(name: str, styles: Mapping[str, Style]) -> Style:
-    """How the operator `name` is shown: as `styles` says, or else by the last part of its name."""
+    """Style of an operator; without one, the last part of its name."""
     return styles.get(name) or Style("", name.rsplit("/", 1)[-1])
 
 
 def latency_label(latency_us: float | None) -> str:
-    """A latency as pictures show it: there is room for two decimals of a millisecond."""
+    """A latency in pictures, with two decimals of a millisecond."""
     return latency_text(latency_us, unknown="latency unknown", digits=2)
 
 
@@ -111,7 +111,7 @@ _INK, _WHITE = "#0b0f14", "#ffffff"
 
 @dataclass(frozen=True)
 class BoxColours:
-    """Colours of a box: of its inside, of the words on it, and of its edge, which is that of the inside if empty."""
+    """Colours of a box's inside, text and edge (as the inside, if empty)."""
 
     fill: str
     ink: str
@@ -120,12 +120,12 @@ class BoxColours:
 
 @dataclass(frozen=True)
 class Family:
-    """Operators that do the same kind of work.
+    """Operators with the same kind of work.
 
     Attributes:
-        name: for people.
-        light, dark: its colours on a white ground, and on a dark one.
-        types: the ONNX and fused types that belong to it.
+        name: for legends.
+        light, dark: colours on a white and a dark background.
+        types: ONNX types and fused types.
     """
 
     name: str
@@ -183,11 +183,11 @@ FAMILIES: Mapping[str, Family] = {
         "other or unknown", BoxColours("#d8dbe1", _INK, "#6a7280"), BoxColours("#2b323c", _WHITE, "#7b8492")
     ),
 }
-"""By a short name, in the order of a legend; the last one takes all types that no other has."""
+"""By key, in the order of a legend; the last one takes all other types."""
 
 _FAMILY_OF = {kind: key for key, family in FAMILIES.items() for kind in family.types}
 
 
 def family_of(kind: str) -> str:
-    """The short name of the family of an operator type; of a type outside ONNX's own domain, that of its namesake."""
+    """Key of the family of an operator type, without its domain."""
     return _FAMILY_OF.get(kind.rpartition("::")[2], "other")

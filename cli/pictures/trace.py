@@ -1,7 +1,6 @@
-"""A schedule, or a run by one, as a trace for Perfetto and Chrome: JSON in Chrome's trace event format.
+"""A schedule, or a run by one, in Chrome's trace event format, for Perfetto and Chrome.
 
-The file has up to two processes: what was measured, with a row for each lane, and what is predicted, with a row for
-each group. Both begin at 0.
+The process "measured" has a row for each lane, "predicted" one for each group. Both start at 0.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 _MEASURED, _PREDICTED = 1, 2  # processes, in the order in which they are shown
 _LANES = 1000  # number of the row of lane 0: rows of stages have smaller numbers
 _GROUPS = 1
-_UNKNOWN_US = 10.0  # how long a stage is drawn whose latency is not known
+_UNKNOWN_US = 10.0  # drawn length of a stage with unknown latency
 
 Event = dict[str, object]
 
 
 @dataclass(frozen=True)
 class _PlacedStage:
-    """A stage with its block and its number there, both from 0."""
+    """A stage with its block and number, both from 0."""
 
     block: int
     number: int
@@ -38,11 +37,11 @@ class _PlacedStage:
 
     @property
     def name(self) -> str:
-        """The stage in words."""
+        """The stage as text."""
         return f"block {self.block} stage {self.number}"
 
     def args(self, operators: Iterable[str], groups: Sequence[int]) -> dict[str, object]:
-        """What a viewer tells of an event; `group` is a list where the event is of several."""
+        """Details of an event; `group` is a list for several groups."""
         return {
             "block": self.block,
             "stage": self.number,
@@ -53,7 +52,7 @@ class _PlacedStage:
 
 
 def predicted_facts(document: ScheduleDocument) -> dict[str, str]:
-    """For the facts of a file: what its predicted latencies are, and how stages are drawn that have none."""
+    """Facts of the file on predicted latencies."""
     how = cost_remark(document.launch, document.measured_share) or ", measured stage by stage when it was scheduled"
     what = f"of each stage on {document.device_name}{how}"
     facts = {"predicted": f"{what}; groups are drawn as long as their stage, because single groups are not predicted"}
@@ -71,14 +70,15 @@ def draw_trace(
     styles: Mapping[str, Style],
     runs: TracedRuns | None = None,
 ) -> str:
-    """The trace as text of a JSON file; ends with a newline.
+    """Text of the JSON file.
+
+    Stages without a predicted latency get a marked placeholder length. The process "predicted" is omitted if `runs` is
+    given and no stage has one.
 
     Args:
-        schedule: the schedule. A stage without a predicted latency is drawn with a length that means nothing, and its
-            name says so; where `runs` has times and no stage has a predicted latency, nothing predicted is drawn.
-        facts: of the whole file, by names: the model, the device, and so on.
-        styles: how operators are shown, by their names; one that it does not have is shown as its name.
-        runs: what was measured of a run by this schedule; None to draw what is predicted alone.
+        facts: of the whole file, such as the model and the device.
+        styles: by operator; others are shown by name.
+        runs: measured task times; None for predictions only.
     """
     places = [
         _PlacedStage(block.index, number, stage)
@@ -117,7 +117,7 @@ def _measured(places: Sequence[_PlacedStage], runs: TracedRuns, styles: Mapping[
 
 
 def _stage_spans(tasks: Iterable[TracedTask]) -> dict[int, tuple[float, float]]:
-    """For each stage that has tasks when the first began and the last ended, in the order in which stages began."""
+    """Start and end of each stage that has tasks, in order of start."""
     found: dict[int, tuple[float, float]] = {}
     for task in tasks:
         begin_us, end_us = found.get(task.origin.stage, (task.begin_us, task.end_us))
@@ -126,7 +126,7 @@ def _stage_spans(tasks: Iterable[TracedTask]) -> dict[int, tuple[float, float]]:
 
 
 def _rows(spans: Iterable[tuple[float, float]]) -> list[int]:
-    """For each span, in the order of their begins, a row on which none is left that ends later: no two may overlap."""
+    """A row for each span, in order of start, so that spans of a row do not overlap."""
     ends: list[float] = []
     found = []
     for begin_us, end_us in spans:
@@ -157,13 +157,12 @@ def _predicted(places: Sequence[_PlacedStage], styles: Mapping[str, Style]) -> I
 
 
 def _parts(stage: Stage) -> list[list[int]]:
-    """What runs side by side: each group of its own, or all together where they run as one or one after another."""
+    """Groups that run in parallel; all together if they run as one or in order."""
     rule, groups = STAGES[stage.strategy], list(range(len(stage.groups)))
     return [groups] if rule.is_one_operator or rule.is_in_order else [[group] for group in groups]
 
 
 def _name(operators: Sequence[str], styles: Mapping[str, Style]) -> str:
-    """The first operator, and how many more there are."""
     if not operators:
         return ""
     style = style_of(operators[0], styles)
@@ -183,6 +182,6 @@ def _row(process: int, row: int, name: str) -> Event:
 def _event(
     process: int, row: int, name: str, kind: str, begin_us: float, end_us: float, args: Mapping[str, object]
 ) -> Event:
-    begin = round(begin_us, 3)  # to nanoseconds first, so that no event ends behind the begin of the next one
+    begin = round(begin_us, 3)  # rounded first, so that no event overlaps the next
     times = {"ts": begin, "dur": round(round(end_us, 3) - begin, 3)}
     return {"ph": "X", "pid": process, "tid": row, "name": name, "cat": kind, **times, "args": dict(args)}

@@ -52,7 +52,7 @@ def data_of(text: str) -> dict[str, Any]:
 def test_the_file_asks_for_nothing_else() -> None:
     text = page(document())
     addresses = set(re.findall(r"https?://[^\"'\s]+", text))
-    assert addresses == {"http://www.w3.org/2000/svg"}, "a name, which nobody styles up"
+    assert addresses == {"http://www.w3.org/2000/svg"}, "a name, which nobody looks up"
     outside = [value for name, value in Elements(text).attributes if name in ("src", "href", "action", "data")]
     assert all(value is not None and value.startswith(("#", "data:,")) for value in outside)
 
