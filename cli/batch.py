@@ -19,8 +19,8 @@ from iosched.cli.common.options import (
     any_device_options,
     binding_options,
     budget_option,
+    flags_given,
     gathered,
-    given,
     json_option,
     output_option,
     precision_option,
@@ -271,7 +271,7 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
 
     if len(models) > 1:
         raise UsageError("--replace takes one MODEL: a file written by 'iosched batch'")
-    if others := given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
+    if others := flags_given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
         raise UsageError(f"--replace searches nothing: leave {others[0]} out")
     named = parse_named(replacements)
     sources = [input_file(models[0]), *(input_file(each.source) for each in named)]
@@ -355,8 +355,8 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
         print_items(cluster.members, _MODEL_COLUMNS, to_stderr=to_stderr)
         pairs = [
             ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
-            ("batched", f"{count_text(cluster.batched, 'operator')} batched with operators of other models"),
-            ("shared", f"{count_text(cluster.shared, 'node')} already computed by another model"),
+            ("batched", f"{count_text(cluster.batched, 'operator')} combined with operators of other models"),
+            ("shared", f"{count_text(cluster.shared, 'node')} reused from another model"),
             ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
             ("memory", _memory_text(cluster)),
             ("time spent", f"{result.seconds:.1f} s"),
@@ -373,7 +373,7 @@ def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
         ("after idle", lambda row: latency_text(row.rested_us, unknown="")),
         ("per model", lambda row: latency_text(row.latency_us / count)),
         ("models/s", lambda row: f"{row.per_second(count) or 0:,.0f}"),
-        ("by", lambda row: row.how),
+        ("how", lambda row: row.how),
     ]
     print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
 

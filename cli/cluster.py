@@ -14,7 +14,7 @@ import click
 
 from iosched.cli.common.errors import printable
 from iosched.cli.common.json_objects import json_object
-from iosched.cli.common.options import given
+from iosched.cli.common.options import flags_given
 from iosched.cli.common.output import note, quiet
 from iosched.cli.common.progress import Phases, bar_columns, description_for, end_of
 from iosched.cli.common.site_settings import outside_settings
@@ -192,7 +192,7 @@ def refuse_cluster(cluster: str | None, why: str) -> None:
     """
     if cluster is None:
         return
-    if given("cluster"):
+    if flags_given("cluster"):
         raise UsageError(f"{why}: leave --cluster out")
     place = outside_settings(click.get_current_context())["--cluster"].place
     note(f"{why}: the cluster from {place} is passed over.")

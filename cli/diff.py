@@ -256,7 +256,7 @@ def _print_schedules(found: SchedulesDifference, *, whole: bool) -> None:
     if alike := [pair for pair in pairs if pair.alike and not whole]:
         same = [before[pair.before] for pair in alike if pair.before is not None]
         also = [after[pair.after] for pair in alike if pair.after is not None]
-        rows.append([f"{count_text(len(alike), 'stage')} alike", "", *_totals(same, also)])
+        rows.append([f"{count_text(len(alike), 'equal stage')}", "", *_totals(same, also)])
     rows.append(["all", "", *_totals(before, after)])
     print_columns(["stages that differ" if not whole else "stages", "A | B", "A", "B"], rows)
     for each in found.found.operators:

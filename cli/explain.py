@@ -216,7 +216,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
 def _why(found: Explained) -> str:
     explanation = found.explanation
     if found.side_by_side and explanation.rival is None:
-        return "whole models run in parallel, without limits by -r and -s"
+        return "whole models run in parallel; -r and -s do not apply to them"
     place = "" if explanation.rival is None else _place(explanation.rival, explanation)
     if explanation.rival in (found.equal or ()):
         return f"{place}, it takes equally long {AS_FAR}"

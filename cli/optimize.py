@@ -19,8 +19,8 @@ from iosched.cli.common.options import (
     binding_options,
     budget_option,
     cluster_option,
+    flags_given,
     gathered,
-    given,
     json_option,
     model_argument,
     output_option,
@@ -69,7 +69,7 @@ def _settings(
 ) -> OptimizeSettings:
     from iosched.jobs.settings import OptimizeSettings
 
-    if click.get_current_context().params["source"] is not None and (options := given(*_SEARCHING)):
+    if click.get_current_context().params["source"] is not None and (options := flags_given(*_SEARCHING)):
         raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
     refuse_pruning_beside(strategy)
     check_known(device)

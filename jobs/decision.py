@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from iosched.profiler.measuring.interleave import compare, speed_text
+from iosched.profiler.measuring.interleave import compare, relative_speed_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 
 
@@ -69,8 +69,8 @@ class Decision:
         if found is None:
             return f"{ours} takes no measurable time"
         if self._is_other and self.among_plain is not None:
-            return f"{speed_text(plain, self.among_plain, words[self.usual])}, and {speed_text(ours, found, plain)}"
-        speed = speed_text(ours, found, plain)
+            return f"{relative_speed_text(plain, self.among_plain, words[self.usual])}, and {relative_speed_text(ours, found, plain)}"
+        speed = relative_speed_text(ours, found, plain)
         if self.chosen != self.plain:
             return speed
         if found.is_slower:

@@ -16,7 +16,7 @@ from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
-from iosched.profiler.measuring.interleave import speed_text
+from iosched.profiler.measuring.interleave import relative_speed_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
@@ -167,12 +167,12 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
     found = trial.ratio(trial.fastest_plain, trial.candidate)
     if found is None:
         return f"too few runs to tell whether {ours} is faster than {plain}; repeat the command to continue"
-    speed = speed_text(ours, found, plain)
+    speed = relative_speed_text(ours, found, plain)
     if trial.verdict == "faster":
         return speed
     than_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
     if than_usual is not None:
-        speed = f"{speed_text(plain, than_usual, words[trial.plain[0]])}, and {speed}"
+        speed = f"{relative_speed_text(plain, than_usual, words[trial.plain[0]])}, and {speed}"
     if trial.verdict == "slower":
         return speed if than_usual else f"{plain} is faster: {speed}"
     if trial.verdict == "equal":
@@ -331,5 +331,5 @@ def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]
     if found is None or not found.is_slower:
         return ()
     return (
-        f"After idle, {speed_text(words[shipped], found, words[plain])}, which is better for a model that runs seldom.",
+        f"After idle, {relative_speed_text(words[shipped], found, words[plain])}, which is better for a model that runs seldom.",
     )

@@ -282,7 +282,7 @@ def strategy_option(*baselines: str) -> Callable[[F], F]:
 def _pruning(r: int, s: int, no_pruning: bool) -> Pruning:
     if not no_pruning:
         return Pruning(r, s)
-    if limits := given("r", "s"):
+    if limits := flags_given("r", "s"):
         raise UsageError(f"--no-pruning and {limits[0]} contradict each other: leave one out")
     return NO_PRUNING
 
@@ -294,13 +294,13 @@ def refuse_pruning_beside(strategy: str) -> None:
         UsageError: one of them is on the command line.
     """
     own = LIMITED.get(strategy)
-    if own is not None and (options := given("no_pruning", "r", "s")):
+    if own is not None and (options := flags_given("no_pruning", "r", "s")):
         limits = {"r": own.r, "s": own.s}.items()
         said = " and ".join(f"no limit on {name}" if most is None else f"{name}={most}" for name, most in limits)
         raise UsageError(f"--strategy {strategy} implies {said}: leave {options[0]} out, or use --strategy both")
 
 
-def given(*names: str) -> list[str]:
+def flags_given(*names: str) -> list[str]:
     """Flags of the options with these parameter names that are on the command line."""
     ctx = click.get_current_context()
     flags = {param.name: param.opts[0] for param in ctx.command.params}

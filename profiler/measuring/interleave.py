@@ -80,6 +80,6 @@ def speedup_text(found: Interval) -> str:
     return f"{found.value:.3f}x ({found.low:.3f} to {found.high:.3f})"
 
 
-def speed_text(name: str, found: Interval, baseline: str) -> str:
+def relative_speed_text(name: str, found: Interval, baseline: str) -> str:
     """The same as a sentence: "the schedule runs at 1.085x (1.062 to 1.101) the speed of onnxruntime"."""
     return f"{name} runs at {speedup_text(found)} the speed of {baseline}"

@@ -94,7 +94,7 @@ def test_all_stages_are_shown_on_request(invoke, planned) -> None:
     path = planned("sequential")
     stages = json.loads(invoke("diff", path, path, "--json").stdout)["stages"]
     assert len(invoke("diff", path, path, "-v").stdout.splitlines()) == len(stages) + 3
-    assert f"{len(stages)} stages alike" in invoke("diff", path, path).stdout
+    assert f"{len(stages)} equal stages" in invoke("diff", path, path).stdout
 
 
 def test_results_are_compared_row_by_row(invoke, measured) -> None:
