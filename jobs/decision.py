@@ -68,9 +68,9 @@ class Decision:
             return f"too few runs to tell whether {ours} is faster than {plain}"
         if found is None:
             return f"{ours} takes no measurable time"
-        if self._is_other and self.among_plain is not None:
-            return f"{relative_speed_text(plain, self.among_plain, words[self.usual])}, and {relative_speed_text(ours, found, plain)}"
         speed = relative_speed_text(ours, found, plain)
+        if self._is_other and self.among_plain is not None:
+            return f"{relative_speed_text(plain, self.among_plain, words[self.usual])}, and {speed}"
         if self.chosen != self.plain:
             return speed
         if found.is_slower:

@@ -330,6 +330,5 @@ def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]
     found = trial.rested_ratio(plain, shipped)
     if found is None or not found.is_slower:
         return ()
-    return (
-        f"After idle, {relative_speed_text(words[shipped], found, words[plain])}, which is better for a model that runs seldom.",
-    )
+    speed = relative_speed_text(words[shipped], found, words[plain])
+    return (f"After idle, {speed}, which is better for a model that runs seldom.",)
