@@ -73,7 +73,7 @@ def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
         axis.plot(sizes, images, "o-", c=colour, label=name)
     axis.set_xscale("log", base=2)
     axis.set_xticks(sizes, [str(size) for size in sizes])
-    axis.set(xlabel="batch size", ylabel="images a second", ylim=(0, None), title=f"{rows[0].network}, {title}")
+    axis.set(xlabel="batch size", ylabel="images/s", ylim=(0, None), title=f"{rows[0].network}, {title}")
     axis.title.set_fontsize(10)
     axis.legend()
     figure.tight_layout()

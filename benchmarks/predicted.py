@@ -34,7 +34,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import search
 
 SIZE = 64
-HEADERS = ("network", "schedule", "operators", "stages", "measured us", "predicted / measured", "now", "after a rest")
+HEADERS = ("network", "schedule", "operators", "stages", "measured us", "predicted / measured", "now", "after idle")
 
 
 def main(words: Sequence[str]) -> None:

@@ -196,7 +196,7 @@ def newest(settings: OptimizeSettings) -> WholeRow:
 
 
 def shipped_us(one: Variant) -> float:
-    """The latency of what ships, at the speed that the machine had when its profile was begun."""
+    """The latency of what ships, at the speed of the machine's first measurements."""
     return steadied_us(one, "shipped")
 
 

@@ -1,1 +1,1 @@
-"""Command line: one file per command; parsing and printing only."""
+"""The command line: one file per command."""

@@ -1,4 +1,4 @@
-"""`iosched batch`: several models in one file."""
+"""`iosched batch`: combine several models in one file."""
 
 from __future__ import annotations
 
@@ -9,28 +9,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.complete import complete_model
-from iosched.cli.help import Command
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.intervals import COMPARED
-from iosched.cli.json_objects import json_object
-from iosched.cli.named_models import files_of, parse_named, read_models
-from iosched.cli.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.named_models import files_of, parse_named, read_models
+from iosched.cli.common.optimized_files import SCHEDULE_SUFFIX, OptimizedFiles, print_lines, schedule_of, wrote
+from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
+    any_device_options,
     binding_options,
     budget_option,
+    flags_given,
     gathered,
-    given,
     json_option,
     output_option,
-    planning_device_options,
     precision_option,
     searched_options,
     verbosity_options,
 )
-from iosched.cli.output import (
+from iosched.cli.common.output import (
     INPUTS_SEED,
     Destination,
     check_destinations,
@@ -41,10 +38,11 @@ from iosched.cli.output import (
     quiet,
     refuse_terminal,
 )
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_alike, read_schedule_and_model
-from iosched.cli.tables import print_items, print_pairs
-from iosched.cli.text import count_text, latency_text
+from iosched.cli.common.progress import AskOnce, progress_bar
+from iosched.cli.common.source import input_file, read_schedule_and_model, read_with_shapes
+from iosched.cli.common.tables import print_items, print_pairs
+from iosched.cli.common.text import COMPARED, count_text, latency_text
+from iosched.cli.help import Command
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
 
@@ -70,12 +68,12 @@ _ESTIMATED = f"models=names operators alike shared {_MEMORY}"
 _MODEL_COLUMNS: list[tuple[str, Callable[[MemberResult], str]]] = [
     ("model", lambda member: member.name),
     ("nodes", lambda member: f"{member.n_nodes:,}"),
-    ("alone, by its own schedule", lambda member: latency_text(member.latency_us, unknown="")),
+    ("alone, with its own schedule", lambda member: latency_text(member.latency_us, unknown="")),
 ]
 _ESTIMATE_COLUMNS: list[tuple[str, Callable[[ClusterEstimate], str]]] = [
     ("models", lambda each: ", ".join(each.names)),
     ("operators", lambda each: f"{each.operators:,}"),
-    ("alike at most", lambda each: f"{each.alike:,}"),
+    ("equal at most", lambda each: f"{each.alike:,}"),
     ("shared nodes", lambda each: f"{each.shared:,}"),
     ("memory alone", lambda each: _mb(each.memory.alone_nbytes)),
     ("together", lambda each: _mb(each.memory.together_nbytes)),
@@ -86,18 +84,14 @@ def _numbered(output: Destination, place: int, count: int) -> Destination:
     if count == 1:
         return output
     if output.path is None:
-        raise UsageError(f"there are {count} files to write, and {output.option} - takes one: name a file")
+        raise UsageError(f"{output.option} - takes one file, but there are {count}: name a file")
     path = output.path
     suffix = SCHEDULE_SUFFIX if path.name.endswith(SCHEDULE_SUFFIX) else path.suffix
     return Destination(output.option, path.with_name(f"{path.name.removesuffix(suffix)}.{place + 1}{suffix}"))
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a text like 16GB or 512MiB.
-
-    Raises:
-        click.BadParameter: the text is not of that form.
-    """
+    """Number of bytes in a text such as 16GB or 512MiB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
     if match is None or match[2] not in _UNITS or not float(match[1]):
         raise click.BadParameter(f"{text!r} is not of the form 16GB.")
@@ -112,9 +106,8 @@ def _settings(
     budget: float | None,
     precision: str,
     skip_broken: bool,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> BatchSettings:
-    """The settings that the options ask for."""
     from iosched.jobs.batching.plan import BatchSettings
     from iosched.profiler.devices.resolve import check_name
 
@@ -173,7 +166,7 @@ def _settings(
     multiple=True,
     help="Feed input NAME once to all models that have it.\n\nEqual operators on it are computed once.",
 )
-@planning_device_options
+@any_device_options
 @binding_options
 @precision_option("Number format of the computation on a GPU.")
 @budget_option(
@@ -260,7 +253,6 @@ def command(
 
 
 def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: bool) -> None:
-    """Prints which models come together, and what they have in common."""
     from iosched.jobs.batching.plan import estimate
 
     found = estimate(models, settings)
@@ -268,38 +260,38 @@ def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: boo
         clusters = [json_object(each, _ESTIMATED) for each in found.clusters]
         emit_json(json_object(found, f"{_DEVICE} policy memory_limit_nbytes clusters", clusters=clusters))
         return
-    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"on {found.device_name}: what 'batch' would put together")
+    print_items(found.clusters, _ESTIMATE_COLUMNS, title=f"models that 'batch' would combine on {found.device_name}")
 
 
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
-    """Writes the file with the weights of the models that `--replace` names; nothing is searched."""
+    """Replace the weights of models in a file of `batch`, without a search."""
     from iosched.jobs.annotate import annotated
     from iosched.jobs.batching.replace import replace_members
     from iosched.models.composition.members import members_of
 
     if len(models) > 1:
-        raise UsageError("--replace takes one MODEL: the file that 'iosched batch' wrote")
-    if others := given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
-        raise UsageError(f"{others[0]} is for a search, and --replace makes none: leave one of them out")
+        raise UsageError("--replace takes one MODEL: a file written by 'iosched batch'")
+    if others := flags_given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
+        raise UsageError(f"--replace searches nothing: leave {others[0]} out")
     named = parse_named(replacements)
     sources = [input_file(models[0]), *(input_file(each.source) for each in named)]
     check_destinations(files.outputs, inputs=sources, as_json=as_json)
     refuse_terminal(files.model)
     document, whole = read_schedule_and_model(models[0], None)
     if whole is None:
-        raise UsageError(f"{models[0]} is a schedule: give the file that 'iosched batch' wrote")
+        raise UsageError(f"{models[0]} is a schedule: give the model written by 'iosched batch'")
     members = {member.name: member for member in members_of(whole.proto)}
     new = {}
     for each in named:
         inputs = members[each.name].inputs.items() if each.name in members else ()
         shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
-        new[each.name] = read_alike(each.source, shapes)
+        new[each.name] = read_with_shapes(each.source, shapes)
     model, document, unshared = replace_members(whole, document, new)
     files.write(annotated(model, document), model.weights, document.to_json())
     if as_json:
         emit_json({"output": str(files.model), "replaced": list(new), "unshared": unshared})
     lines = [
-        f"{name}: {len(weights)} weights that it had together with other models are its own now."
+        f"{name}: {len(weights)} weights are no longer shared with other models."
         for name, weights in unshared.items()
         if weights
     ]
@@ -308,7 +300,7 @@ def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Opti
 
 
 def _each(files: OptimizedFiles, count: int) -> list[OptimizedFiles]:
-    """The files of each of so many clusters: behind the stem stands a number where there are several."""
+    """The files of each cluster, numbered if there are several."""
     return [
         OptimizedFiles(_numbered(files.model, place, count), files.schedule and _numbered(files.schedule, place, count))
         for place in range(count)
@@ -329,7 +321,7 @@ def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool)
 
 
 def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:
-    """The object that `batch --json` prints."""
+    """JSON object of `batch --json`."""
     members = [member for cluster in result.clusters for member in cluster.members]
     return json_object(
         result,
@@ -354,7 +346,7 @@ def _row_objects(rows: Sequence[Row], n_models: int) -> list[dict[str, object]]:
 
 
 def print_result(result: BatchResult, *, to_stderr: bool) -> None:
-    """Prints the tables of all clusters."""
+    """Print the tables of all clusters."""
     for cluster in result.clusters:
         title = f"{', '.join(member.name for member in cluster.members)} on {result.device_name}"
         if result.cost == "analytic":
@@ -363,13 +355,13 @@ def print_result(result: BatchResult, *, to_stderr: bool) -> None:
         print_items(cluster.members, _MODEL_COLUMNS, to_stderr=to_stderr)
         pairs = [
             ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
-            ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
-            ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
+            ("batched", f"{count_text(cluster.batched, 'operator')} combined with operators of other models"),
+            ("shared", f"{count_text(cluster.shared, 'node')} reused from another model"),
             ("weights", f"{_mb(cluster.memory.alone_nbytes)} alone, {_mb(cluster.memory.together_nbytes)} together"),
             ("memory", _memory_text(cluster)),
             ("time spent", f"{result.seconds:.1f} s"),
         ]
-        print_pairs("in all", pairs, to_stderr=to_stderr)
+        print_pairs("total", pairs, to_stderr=to_stderr)
 
 
 def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
@@ -378,10 +370,10 @@ def _print_rows(cluster: ClusterResult, title: str, to_stderr: bool) -> None:
         ("", lambda row: f"{row.name}{' *' if row.name == cluster.shipped else ''}"),
         ("all models", lambda row: latency_text(row.latency_us)),
         ("expected in" if cluster.document.cost == "analytic" else "95 % interval", _interval_text),
-        ("after a rest", lambda row: latency_text(row.rested_us, unknown="")),
+        ("after idle", lambda row: latency_text(row.rested_us, unknown="")),
         ("per model", lambda row: latency_text(row.latency_us / count)),
-        ("models a second", lambda row: f"{row.per_second(count) or 0:,.0f}"),
-        ("by", lambda row: row.how),
+        ("models/s", lambda row: f"{row.per_second(count) or 0:,.0f}"),
+        ("how", lambda row: row.how),
     ]
     print_items(cluster.rows, columns, title=title, to_stderr=to_stderr)
 
@@ -393,8 +385,8 @@ def _interval_text(row: Row) -> str:
 
 def _memory_text(cluster: ClusterResult) -> str:
     if cluster.plan_nbytes is None:
-        return f"about {_mb(cluster.estimated_nbytes)} with tensors, an estimate"
-    return f"{_mb(cluster.plan_nbytes)} with tensors, by the plan"
+        return f"about {_mb(cluster.estimated_nbytes)} with tensors (estimated)"
+    return f"{_mb(cluster.plan_nbytes)} with tensors (planned)"
 
 
 def _mb(nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""`iosched bench`: all schedules and peers, measured in turn."""
+"""`iosched bench`: compare schedules and other runtimes by interleaved runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from warnings import catch_warnings
 
 import click
 
-from iosched.cli.complete import complete_file
-from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import (
     Binding,
     device_options,
     input_shape_option,
@@ -23,7 +22,7 @@ from iosched.cli.options import (
     profile_db_option,
     verbosity_options,
 )
-from iosched.cli.output import (
+from iosched.cli.common.output import (
     INPUTS_SEED,
     Destination,
     check_destinations,
@@ -33,11 +32,12 @@ from iosched.cli.output import (
     notes_after,
     write,
 )
-from iosched.cli.pictures.bars import draw_bars
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
-from iosched.cli.tables import print_items, print_pairs
-from iosched.cli.text import latency_text
+from iosched.cli.common.progress import progress_bar
+from iosched.cli.common.source import input_file, read_model, refuse_both_on_stdin, schedule_for
+from iosched.cli.common.tables import print_items, print_pairs
+from iosched.cli.common.text import latency_text
+from iosched.cli.help import Command
+from iosched.cli.pictures.charts import draw_bars
 from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
@@ -156,7 +156,7 @@ def command(
         loaded = read_model(model, Binding(batch_size, input_shapes))
         taken = schedule_for(loaded, model, schedule, device)
         if taken is None and "iosched" in (*names, baseline):
-            raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
+            raise UsageError(f"{model} has no schedule to measure as 'iosched': make one with 'iosched optimize'")
         note_before([device], threads)
         with progress_bar() as observer, catch_warnings(action="ignore", category=OtherDeviceWarning):
             result = bench(
@@ -177,7 +177,7 @@ def command(
 
 def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[int, ...]) -> None:
     if "-" in (model, schedule) and len(batch_sizes) > 1:
-        raise UsageError("'-' can be read once only: with several batch sizes, save it to a file")
+        raise UsageError("'-' can be read only once: for several batch sizes, save it to a file")
     refuse_both_on_stdin(schedule, model)
 
 
@@ -192,7 +192,7 @@ def _note_start(model: Model, rounds: int, names: Sequence[str]) -> None:
 
 def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: bool) -> None:
     for name, reason in result.missing:
-        note(f"{name} is left out: {reason}")
+        note(f"{name} is skipped: {reason}")
     for line in notes_after(result.notes):
         note(line)
     if as_json:
@@ -205,7 +205,7 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
-    """The object that `bench --json` prints."""
+    """JSON object of `bench --json`."""
     rows = [json_object(row, _ROW) for row in result.rows]
     of_model = {"model": model.name, "batch_size": model.batch_size}
     return json_object(result, _OBJECT, rows=rows, missing=dict(result.missing), **of_model)
@@ -226,10 +226,10 @@ def _print(model: Model, result: BenchResult) -> None:
         ("min", lambda row: latency_text(row.min_us)),
     ]
     if result.rows[0].latency.rested_us:
-        columns.append(("after a rest", lambda row: latency_text(row.rested_us)))
+        columns.append(("after idle", lambda row: latency_text(row.rested_us)))
     if any(row.in_flight > 1 for row in result.rows):
         columns.append(("images/s", lambda row: f"{row.images_per_s or 0:,.1f}"))
-    columns.append(("speed-up (95 % interval)", lambda row: _ratio(row.over_sequential)))
+    columns.append(("speedup (95 % interval)", lambda row: _ratio(row.over_sequential)))
     if result.baseline is not None:
         columns.append((f"over {result.baseline} (95 % interval)", lambda row: _ratio(row.over_baseline)))
     print_items(result.rows, columns, title=_title(model, result))

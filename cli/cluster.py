@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from iosched.cli.errors import printable
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import given
-from iosched.cli.output import note, quiet
-from iosched.cli.progress import Phases, bar_columns, description_for, end_of
-from iosched.cli.site_option import settings_elsewhere
+from iosched.cli.common.errors import printable
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import flags_given
+from iosched.cli.common.output import note, quiet
+from iosched.cli.common.progress import Phases, bar_columns, description_for, end_of
+from iosched.cli.common.site_settings import outside_settings
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 
@@ -190,9 +190,9 @@ def refuse_cluster(cluster: str | None, why: str) -> None:
     """
     if cluster is None:
         return
-    if given("cluster"):
+    if flags_given("cluster"):
         raise UsageError(f"{why}: leave --cluster out")
-    place = settings_elsewhere(click.get_current_context())["--cluster"].place
+    place = outside_settings(click.get_current_context())["--cluster"].place
     note(f"{why}: the cluster from {place} is passed over.")
 
 

@@ -1,12 +1,12 @@
-"""`iosched completion`: the script that lets a shell complete words."""
+"""`iosched completion`: print a shell's completion script."""
 
 from __future__ import annotations
 
 import click
 
-from iosched.cli.complete import VARIABLE, use_in_shells
+from iosched.cli.common.complete import VARIABLE, register_completions
+from iosched.cli.common.options import verbosity_options
 from iosched.cli.help import Command
-from iosched.cli.options import verbosity_options
 
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -24,7 +24,7 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    use_in_shells()
+    register_completions()
     made = get_completion_class(shell)
     assert made is not None  # click has all three
     root = click.get_current_context().find_root().command

@@ -1,4 +1,4 @@
-"""`iosched devices`: what this machine can run on, and what is missing for the rest."""
+"""`iosched devices`: list devices and what they lack, and test one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import refuse_cluster
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import cluster_option, json_option, verbosity_options
+from iosched.cli.common.output import debugging, emit_json, note, quiet, say
+from iosched.cli.common.tables import print_pairs
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import cluster_option, json_option, verbosity_options
-from iosched.cli.output import debugging, emit_json, note, quiet
-from iosched.cli.tables import print_pairs
-from iosched.cli.terminal import say
-from iosched.jobs.selftest import selftest
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 def command(tries: bool, device: str | None, cluster: str | None, as_json: bool) -> None:
     """List the devices of this machine, what is missing to use them, and the GPUs that can be simulated."""
     if tries or device is not None:
-        refuse_cluster(cluster, "--selftest tries a device of this machine")
+        refuse_cluster(cluster, "--selftest tests a device of this machine")
     elif cluster is not None:
         from iosched.cli.devices_cluster import print_cluster
 
@@ -47,7 +45,7 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
         print_selftest(device or "cuda", as_json=as_json)
         return
     if device is not None:
-        raise UsageError("--device says what --selftest tries: give --selftest too")
+        raise UsageError("--device names what --selftest tests: add --selftest")
     from iosched.profiler.devices.gpus import known_gpus
     from iosched.profiler.devices.resolve import facts_here
 
@@ -59,22 +57,22 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
     for facts in found:
         print_pairs(facts.kind, facts.rows, to_stderr=False)
     rows = [(gpu.key, gpu.name) for gpu in plannable]
-    print_pairs("can be planned for without being here: optimize --device NAME", rows, to_stderr=False)
+    print_pairs("GPUs that can be simulated: optimize --device NAME", rows, to_stderr=False)
 
 
 _CHECK = "part name outcome detail seconds"
 
 
 class _Lines:
-    """A line on stderr for each check; its name stands there before the check begins, which may end the process."""
+    """A line on stderr for each check. The name is printed first, because a check may end the process."""
 
     def began(self, check: SelfCheck) -> None:
-        """Writes the name."""
+        """Print the name."""
         if not quiet():
             click.echo(f"  {check.part}: {check.name} ... ", nl=False, err=True)
 
     def ended(self, result: CheckResult) -> None:
-        """Writes the outcome behind the name, and the traceback of a failure where that is wanted."""
+        """Print the outcome, and the traceback of a failure with --debug."""
         if result.outcome == "not tried":
             note(f"  {result.title} ... not tried")
             return
@@ -85,14 +83,16 @@ class _Lines:
 
 
 def print_selftest(device: str, *, as_json: bool) -> None:
-    """Runs all checks of a device and prints a line on stdout that says what works.
+    """Run all checks of a device and print a summary on stdout.
 
     Raises:
         UsageError: there is no such device.
-        DeviceError: it is not attached, or what it needs is not installed.
-        MismatchError: all that failed are checks whose numbers were wrong.
+        DeviceError: it is not attached, or a package is missing.
+        MismatchError: only numerical checks failed.
         ExecutionError: another check failed.
     """
+    from iosched.jobs.selftest import selftest
+
     found = selftest(device, _Lines())
     if as_json:
         emit_json(_as_json(found))

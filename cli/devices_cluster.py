@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from iosched.cli.json_objects import json_object
-from iosched.cli.output import emit_json
-from iosched.cli.tables import print_pairs
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.output import emit_json
+from iosched.cli.common.tables import print_pairs
 
 if TYPE_CHECKING:
     from iosched.jobs.pool.survey import Surveyed

@@ -1,4 +1,4 @@
-"""`iosched diff`: two schedules operator by operator, or two results of `bench` with a gate."""
+"""`iosched diff`: compare two schedules, or two results of `bench` with a regression gate."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, verbosity_options
+from iosched.cli.common.output import emit_result, note, say, verbose
+from iosched.cli.common.source import STDIN, read_schedule_or_result
+from iosched.cli.common.tables import print_columns
+from iosched.cli.common.text import count_text, latency_text
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, verbosity_options
-from iosched.cli.output import emit_result, note, verbose
-from iosched.cli.source import STDIN, read_schedule_or_result
-from iosched.cli.tables import print_columns
-from iosched.cli.terminal import say
-from iosched.cli.text import count_text, latency_text
 from iosched.models.errors import IoschedError, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import CONFIDENCE
@@ -40,20 +39,16 @@ _MOST_NAMES = 3
 _WORDS = {
     "stage": "in another stage",
     "group": "in another group",
-    "strategy": "run in another way",
-    "merged": "merged with others",
+    "strategy": "run differently",
+    "merged": "merged differently",
     "order": "in another order",
     "lanes": "on other lanes",
 }
-"""How an operator runs otherwise, by the values of `Change`, which `--help` need not import."""
+"""By the values of `Change`, which `--help` need not import."""
 
 
 def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """The part that a text such as `3%` means, 0.03.
-
-    Raises:
-        click.BadParameter: the text is not of that form.
-    """
+    """Click callback that turns `3%` into 0.03."""
     del ctx, param
     if text is None:
         return None
@@ -138,20 +133,20 @@ def command(
         failure = _schedules(first, second, anyway, as_json)
     elif not isinstance(first, tuple) and not isinstance(second, tuple):
         if batch_sizes:
-            raise UsageError("--batch-size is for schedules; results of 'iosched bench --json' say theirs")
+            raise UsageError("--batch-size is for schedules; results of 'iosched bench --json' contain theirs")
         if rows and max_regression is None:
-            raise UsageError("--row says what --max-regression is about: give that, too")
+            raise UsageError("--row names what --max-regression checks: add --max-regression")
         failure = _results(first, second, (max_regression, rows), (relative_to, seed, anyway), as_json)
     else:
         schedule, result = (before, after) if isinstance(first, tuple) else (after, before)
-        raise UsageError(f"{schedule} is a schedule and {result} a result of 'bench': give two of one kind")
+        raise UsageError(f"{schedule} is a schedule and {result} a result of 'bench': give two of the same kind")
     if failure is not None:
         raise failure
 
 
 def _sizes(batch_sizes: tuple[int, ...]) -> tuple[int | None, int | None]:
     if len(batch_sizes) > 2:
-        raise UsageError("--batch-size is given more than twice: once for both, or once for A and once for B")
+        raise UsageError("--batch-size is given more than twice: give it once for both, or once for A and once for B")
     return (batch_sizes[0], batch_sizes[-1]) if batch_sizes else (None, None)
 
 
@@ -192,7 +187,7 @@ def _results(
 def results_object(
     found: ResultsDifference, judged: Gate | None, *, seed: int, relative_to: str | None
 ) -> dict[str, object]:
-    """The object that `diff --json` prints of two results."""
+    """JSON object of `diff --json` for two results."""
     how = {"kind": "bench", "level": CONFIDENCE, "seed": seed, "relative_to": relative_to}
     only = {"only_in_a": _named(found.only_before), "only_in_b": _named(found.only_after)}
     rows = [json_object(row, _ROW) for row in found.rows]
@@ -209,7 +204,7 @@ def _gate(judged: Gate) -> dict[str, object]:
 
 
 def _print_results(found: ResultsDifference, relative_to: str | None) -> None:
-    """Prints a table for each batch size, and on stderr which rows have nothing to be compared with."""
+    """Print a table for each batch size; rows without a counterpart go to stderr."""
     for where, only in (("A", found.only_before), ("B", found.only_after)):
         for name in dict.fromkeys(name for _, name in only):
             note(f"{name} is in {where} only.")
@@ -232,7 +227,7 @@ def _ratio(row: RowDifference) -> str:
 
 
 def schedules_object(found: SchedulesDifference) -> dict[str, object]:
-    """The object that `diff --json` prints of two schedules."""
+    """JSON object of `diff --json` for two schedules."""
     before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
     stages = [
         json_object(pair, _PAIR, a_us=_latency(before, pair.before), b_us=_latency(after, pair.after))
@@ -253,7 +248,7 @@ def _latency(stages: list[Stage], number: int | None) -> float | None:
 
 
 def _print_schedules(found: SchedulesDifference, *, whole: bool) -> None:
-    """Prints the stages side by side, with `whole` also those that are alike, and then a line for each operator."""
+    """Print both schedules' stages, equal ones only with `whole`, and a line for each operator that differs."""
     before, after = list(found.before.schedule.stages), list(found.after.schedule.stages)
     pairs = found.found.stages
     shown = [pair for pair in pairs if whole or not pair.alike]
@@ -261,7 +256,7 @@ def _print_schedules(found: SchedulesDifference, *, whole: bool) -> None:
     if alike := [pair for pair in pairs if pair.alike and not whole]:
         same = [before[pair.before] for pair in alike if pair.before is not None]
         also = [after[pair.after] for pair in alike if pair.after is not None]
-        rows.append([f"{count_text(len(alike), 'stage')} alike", "", *_totals(same, also)])
+        rows.append([f"{count_text(len(alike), 'equal stage')}", "", *_totals(same, also)])
     rows.append(["all", "", *_totals(before, after)])
     print_columns(["stages that differ" if not whole else "stages", "A | B", "A", "B"], rows)
     for each in found.found.operators:

@@ -1,4 +1,4 @@
-"""`iosched doctor`: what a report of a bug needs, what is wrong here, and the way out."""
+"""`iosched doctor`: report the installation, its problems and their fixes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.complete import complete_model
+from iosched.cli.common.complete import complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
+from iosched.cli.common.output import emit_result, say
+from iosched.cli.common.site_settings import KEYS, candidates, read_site_file, user_file
+from iosched.cli.common.tables import print_pairs
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import PROFILE_DB_VARIABLE, Binding, binding_options, json_option, verbosity_options
-from iosched.cli.output import emit_result
-from iosched.cli.site_files import KEYS, candidates, read_site_file, user_file
-from iosched.cli.tables import print_pairs
-from iosched.cli.terminal import say
 from iosched.jobs.doctor.diagnosis import Asked, SettingsFile
 from iosched.models.errors import UsageError
 
@@ -51,7 +50,7 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
       iosched doctor --json > report.json
       iosched doctor model.onnx
     """
-    from iosched.cli.source import read_model
+    from iosched.cli.common.source import read_model
     from iosched.jobs.doctor.diagnosis import diagnose
 
     asked = survey()
@@ -66,13 +65,13 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
 
 
 def _set_elsewhere(asked: Asked) -> Path | None:
-    """The database that a file of settings names; the library itself reads the variable."""
+    """The database in a settings file; the library itself reads the variable."""
     value, place = asked.set_to.get("profile-db", (None, ""))
     return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))
 
 
 def as_object(found: Diagnosis) -> dict[str, object]:
-    """The object that `doctor --json` prints; scripts rely on its keys."""
+    """JSON object of `doctor --json`."""
     findings = [json_object(each, "check broken=is_broken what where way", check=name) for name, each in found.findings]
     sections = {name: section.values for name, section in found.sections.items()}
     return {"healthy": not found.broken, "findings": findings, **sections}
@@ -83,14 +82,14 @@ def _print(found: Diagnosis) -> None:
         if section.rows:
             print_pairs(name, section.rows, to_stderr=False)
     for _, each in found.findings:
-        level = "broken" if each.is_broken else "remark"
-        say(f"{level}: {each.where}: {each.what}. Way out: {each.way}.")
+        level = "problem" if each.is_broken else "note"
+        say(f"{level}: {each.where}: {each.what}. Fix: {each.way}.")
     if not found.broken:
         say("No problems found.")
 
 
 def survey() -> Asked:
-    """What a command would take from files and the environment, without a word on what is wrong with it."""
+    """Settings in files and the environment, without errors for invalid ones."""
     files = _files()
     counting = [each for each in files if each.counts]
     set_to: dict[str, tuple[str | int, str]] = {}

@@ -1,4 +1,4 @@
-"""`iosched explain`: why an operator is in its stage, and what the alternatives cost."""
+"""`iosched explain`: why an operator is in its stage, and what alternatives cost."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_choice import which_schedule_option
-from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.common.batch_choice import which_schedule_option
+from iosched.cli.common.complete import complete_file, complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.common.output import emit_json, say
+from iosched.cli.common.source import read_schedule_and_model, remark_not_shipped
+from iosched.cli.common.tables import print_columns, print_pairs
+from iosched.cli.common.text import (
+    AS_FAR,
+    EQUAL,
+    cost_remark,
+    equal_text,
+    idle_text,
+    latency_text,
+    stage_object,
+    throughput_object,
+    throughput_text,
+)
 from iosched.cli.help import Command
-from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import emit_json
-from iosched.cli.source import read_schedule_and_model, remark_not_shipped
-from iosched.cli.stages import idle_text, stage_object, throughput_object, throughput_text
-from iosched.cli.tables import print_columns, print_pairs
-from iosched.cli.terminal import say
-from iosched.cli.text import cost_remark, latency_text
 from iosched.models.errors import UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 
@@ -37,14 +44,14 @@ teams side_by_side placements alternatives
 """
 _MOST_NAMES = 3
 _WHY: Mapping[Verdict, str] = {
-    "too_wide": "not weighed: its stage holds too many operators side by side",
-    "only_place": "it has no other place: its block holds nothing that it could run with",
-    "unknown": "not known: its stages were not measured here; allow more with --measurements",
-    "best": "every other place takes longer; the next best is {place}",
-    "as_good": "no other place is faster; {place} it takes about as long",
-    "worse": "by its stages alone it looks faster {place}; the two were not measured in turn",
-    "within_tolerance": "{place} it is as good: the difference is below what was searched for ({tolerance:.1%})",
-    "undecided": "no other place is known to be faster; too little was measured of it {place}",
+    "too_wide": "not analyzed: its stage runs too many operators in parallel",
+    "only_place": "it has no alternative: nothing in its block can run with it",
+    "unknown": "unknown: its stages were not measured; allow more with --measurements",
+    "best": "every alternative takes longer; the next best is {place}",
+    "as_good": "no alternative is faster; {place}, it takes about as long",
+    "worse": "its stages look faster {place}, but the two were not compared by interleaved runs",
+    "within_tolerance": "{place}, it is equally good: the difference is below the gap of the search ({tolerance:.1%})",
+    "undecided": "no alternative is known to be faster; too little was measured {place}",
 }
 
 
@@ -103,7 +110,7 @@ def command(
 
     document, loaded = read_schedule_and_model(schedule, model, batch_size=batch_size)
     if loaded is None:
-        raise UsageError(f"{schedule} does not hold the model: give it with --model")
+        raise UsageError(f"{schedule} contains no model: give it with --model")
     remark_not_shipped(document)
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
@@ -113,7 +120,7 @@ def command(
 
 
 def as_object(found: Explained) -> dict[str, object]:
-    """The object that `explain --json` prints; scripts rely on its keys."""
+    """JSON object of `explain --json`."""
     block = found.explanation
     return json_object(
         found,
@@ -163,28 +170,27 @@ def _print(found: Explained) -> None:
             [each.name, latency_text(each.latency_us), idle_text(each.idle), _company(found, each.stage)]
             for each in found.considered
         ]
-        print_columns(["in another schedule", "the whole takes", "idle", "there it is"], rows)
+        print_columns(["other schedule", "latency", "idle", "how the operator runs"], rows)
 
 
 def _print_placements(found: Explained) -> None:
     explanation = found.explanation
     if not explanation.elsewhere:
         return
-    rows = [["as it is", latency_text(explanation.present_us), idle_text(found.idle.get(explanation.present)), ""]]
+    rows = [["current", latency_text(explanation.present_us), idle_text(found.idle.get(explanation.present)), ""]]
     for placement in explanation.possible:
         latency, difference = _price(placement, found)
         rows.append([_place(placement, explanation), latency, _idle(placement, found), difference])
-    print_columns(["in another place", "the block takes at best", "idle", "difference"], rows)
+    print_columns(["alternative", "block's best latency", "idle", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
-        say(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
+        say(f"Not possible under -r and -s: with operators of stage {_names(barred)}.")
     if found.equal:
-        say(equal_text("it does now"))
+        say(equal_text("the current place"))
     for line in _best_elsewhere(found):
         say(line)
 
 
 def _company(found: Explained, stage: Stage) -> str:
-    """How a stage that has the operator runs, and what else is in it."""
     others = [name for name in found.units.expanded_stage(stage).operators if name not in found.together]
     return f"{stage.strategy.value}, {f'with {_names(others)}' if others else 'alone'}"
 
@@ -196,31 +202,31 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
         ("strategy", _company(found, present)),
-        *([("side by side", f"models side by side: {_names(found.side_by_side)}")] if found.side_by_side else []),
+        *([("in parallel", f"models in parallel: {_names(found.side_by_side)}")] if found.side_by_side else []),
         ("its stage", throughput_text(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
     if found.teams is not None:
         rows.append(("teams", f"{found.teams.text}; latencies are those of one team"))
     if len(found.together) > 1:
-        rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one"))
+        rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one operator"))
     return rows
 
 
 def _why(found: Explained) -> str:
     explanation = found.explanation
     if found.side_by_side and explanation.rival is None:
-        return "whole models run beside each other here, which counts neither for -r nor -s; each keeps to itself"
+        return "whole models run in parallel; -r and -s do not apply to them"
     place = "" if explanation.rival is None else _place(explanation.rival, explanation)
     if explanation.rival in (found.equal or ()):
-        return f"{place} it takes as long, {AS_FAR}"
+        return f"{place}, it takes equally long {AS_FAR}"
     if (better := found.better) is not None:
         ratio = speedup_text(found.in_turn[better])
-        return f"it would be faster {_place(better, explanation)}: {ratio}, the block with either measured in turn"
+        return f"it is faster {_place(better, explanation)}: {ratio} in interleaved runs of the block"
     if found.in_turn and explanation.verdict(found.tolerance) == "worse":
         likely = max(found.in_turn, key=lambda other: found.in_turn[other].value)
         ratio = speedup_text(found.in_turn[likely])
-        return f"{_place(likely, explanation)} it looks faster, and no difference was found in turn: {ratio}"
+        return f"it looks faster {_place(likely, explanation)}, but interleaved runs show no difference: {ratio}"
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
@@ -232,9 +238,9 @@ def _best_elsewhere(found: Explained) -> list[str]:
     place = _place(best, found.explanation)
     if best.kind == "by_stages":
         own = next(stage for stage in best.stages if found.explanation.operator in stage.operators)
-        return [f"Its stage in the best schedule known {place}:", _stage_line(found, own)]
+        return [f"Its stage in the best known schedule {place}:", _stage_line(found, own)]
     now = {(stage.strategy, stage.groups) for stage in found.explanation.stages}
-    lines = [f"The best schedule known with it {place}, where it differs:"]
+    lines = [f"Best known schedule with the operator {place} (differing stages):"]
     for number, stage in enumerate(best.stages, found.explanation.first_stage + 1):
         if (stage.strategy, stage.groups) not in now:
             lines.append(_stage_line(found, stage, f"stage {number}  "))
@@ -250,12 +256,12 @@ def _place(placement: Elsewhere, explanation: Places) -> str:
     if placement.kind == "alone":
         return "alone"
     if placement.kind == "fewer":
-        return "with fewer of its stage"
+        return "with fewer operators in its stage"
     if placement.kind == "by_stages":
         return "without the session"
     assert placement.stage is not None
     when = "earlier" if placement.stage < explanation.stage else "later"
-    return f"{when}, with operators of stage {placement.stage + 1}"
+    return f"{when}, with stage {placement.stage + 1}"
 
 
 def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
@@ -266,14 +272,13 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     if not now or not math.isfinite(us):
         return f"{least}{latency_text(us)}", ""
     sign = "-" if us < now else "+"
-    part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
+    part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # measured ratios need interleaved runs
     mark = f" {EQUAL}" if placement in (found.equal or ()) else ""
-    turn = f", in turn {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
+    turn = f", interleaved {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 
 def _idle(placement: Elsewhere, found: Explained) -> str:
-    """The idle share of the operator's stage in that place."""
     own = (stage for stage in placement.stages if found.explanation.operator in stage.operators)
     return idle_text(next(map(found.idle.get, own), None))
 

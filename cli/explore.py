@@ -1,4 +1,4 @@
-"""`iosched explore`: variants of a model, and the best of them."""
+"""`iosched explore`: search variants of a model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
-from iosched.cli.complete import complete_file, complete_model
-from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
-from iosched.cli.help import Command
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_file, complete_model
+from iosched.cli.common.options import (
     Binding,
     binding_options,
     budget_option,
@@ -29,11 +26,22 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_json, emit_result, note, quiet, write
+from iosched.cli.common.output import (
+    INPUTS_SEED,
+    Destination,
+    check_destinations,
+    emit_json,
+    emit_result,
+    note,
+    quiet,
+    say,
+    write,
+)
+from iosched.cli.common.progress import AskOnce, progress_bar
+from iosched.cli.common.source import input_file, read_model
+from iosched.cli.explore_report import WrittenFiles, as_object, left_in, left_remarks, print_found, remarks_of
+from iosched.cli.help import Command
 from iosched.cli.pictures.front import draw_front
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model
-from iosched.cli.terminal import say
 from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE, DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import ExecutionError, UsageError
@@ -49,7 +57,7 @@ _PLOT_HELP = "Draw the front, or one objective's trials, as SVG; '-' is stdout."
 
 
 class WithCommands(Command, click.Group):
-    """A command that also has commands: it does its own work unless its first word names one of them."""
+    """A command with subcommands: it runs itself unless its first word names one of them."""
 
     allow_extra_args = False
     allow_interspersed_args = True
@@ -57,26 +65,26 @@ class WithCommands(Command, click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parses the words of this command, or of the command that the first word names."""
+        """Parse the words of this command or of a subcommand."""
         below = self.commands.get(args[0]) if args else None
         if below is None:
             return click.Command.make_context(self, info_name, args, parent, **extra)
         return below.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the words as those of a command."""
+        """Parse as a command, not as a group."""
         return click.Command.parse_args(self, ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Does this command's own work."""
+        """Run the command itself."""
         return click.Command.invoke(self, ctx)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The usage of the command itself."""
+        """Usage of the command itself."""
         return click.Command.collect_usage_pieces(self, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options and the commands."""
+        """Write the options and the subcommands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
@@ -84,7 +92,6 @@ class WithCommands(Command, click.Group):
 def _settings(
     objectives: tuple[str, ...], budget: float | None, threads: int | None, profile_db: Path | None, **own: Any
 ) -> ExploreSettings:
-    """The settings that the options ask for, but for the study's file, whose default depends on the base model."""
     from iosched.jobs.exploring.settings import ExploreSettings
     from iosched.jobs.settings import OptimizeSettings
 
@@ -234,9 +241,11 @@ def command(
     found_space = find_space(space)
     model = None if base is None else read_model(base, binding)
     if model is None and binding != Binding():
-        raise UsageError("--batch-size and --input-shape are for BASE, and the space brings its own: leave them out")
+        raise UsageError(
+            "--batch-size and --input-shape are for BASE, but the space has its own base model: leave them out"
+        )
     settings = replace(settings, storage=storage or where / _STUDY)
-    with _made(where):
+    with _output_folder(where):
         result, used = _explored(model, found_space, settings, cluster)
         written = {chosen.number: _written(chosen, where) for chosen in result.chosen}
     if plot is not None:
@@ -265,15 +274,15 @@ def _explored(
 
 
 def _folder(base: str | None, space: str) -> Path:
-    """The folder to write to by default, named after the base model or, without one, after the space."""
+    """Default output folder, named after the base model or the space."""
     name = Path(space.removesuffix(".py") if base is None else base.removesuffix(".onnx")).name
     plain = re.sub(r"[^\w.+-]+", "_", name.rpartition("builtin:")[2].replace(":", "-")).strip(".-")[:100]
     return Path(f"{plain or 'model'}.explored")
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """A context in which the folder is there; one that was made for it and has nothing in it goes after an error."""
+def _output_folder(folder: Path) -> Iterator[None]:
+    """Create the folder; remove it after an error if it is new and empty."""
     if not folder.parent.is_dir():
         raise UsageError(f"-o {folder}: there is no folder {folder.parent}: create it first")
     was_there = folder.exists()
@@ -284,25 +293,24 @@ def _made(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # as where something was kept in it
+        with suppress(OSError):  # the folder is not empty
             if not was_there:
                 folder.rmdir()
         raise
 
 
-def _written(chosen: Chosen, folder: Path) -> Written:
-    """Writes the model of a variant and its schedule."""
+def _written(chosen: Chosen, folder: Path) -> WrittenFiles:
     from iosched.jobs.annotate import annotated
     from iosched.models.export import write_model
 
     stem, document = f"trial-{chosen.number:04}", chosen.document
-    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", document.shipped)
+    written = WrittenFiles(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", document.shipped)
     write_model(annotated(chosen.model, document), chosen.model.weights, written.model)
     write(Destination("-o", written.schedule), document.to_json().encode())
     return written
 
 
-def _report(result: ExploreResult, written: dict[int, Written], left: Sequence[Path], *, to_stderr: bool) -> None:
+def _report(result: ExploreResult, written: dict[int, WrittenFiles], left: Sequence[Path], *, to_stderr: bool) -> None:
     if quiet():
         return
     print_found(result.found, written, to_stderr=to_stderr)
@@ -316,7 +324,6 @@ def _report(result: ExploreResult, written: dict[int, Written], left: Sequence[P
 
 
 def _refuse_nothing(found: Found) -> None:
-    """Ends with an error where every trial has failed."""
     failed = [each.feedback.reason for each in found.individuals if each.state == "failed"]
     if failed and len(failed) == len(found.finished):
         raise ExecutionError(f"all {len(failed)} trials failed; the last: {failed[-1]}")

@@ -1,4 +1,4 @@
-"""What `iosched explore` says of a study: the JSON object, and the table for people."""
+"""Results of `iosched explore`: JSON object and table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.cli.json_objects import json_object
-from iosched.cli.tables import print_columns, print_pairs
-from iosched.cli.text import count_text, latency_text
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.tables import print_columns, print_pairs
+from iosched.cli.common.text import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
 
 if TYPE_CHECKING:
@@ -28,28 +28,28 @@ _MOST_LEFT = 5
 
 
 @dataclass(frozen=True)
-class Written:
-    """Where a variant and its schedule were written, and what ships: the schedule, or a library without one."""
+class WrittenFiles:
+    """Files of a variant, and what ships in them."""
 
     model: Path
     schedule: Path
     shipped: str
 
 
-def left_in(folder: Path, written: Mapping[int, Written]) -> Sequence[Path]:
-    """The models in the folder that are called like those of trials, and that this call has not written."""
+def left_in(folder: Path, written: Mapping[int, WrittenFiles]) -> Sequence[Path]:
+    """Models of other trials in the folder, which this call has not written."""
     now = {each.model for each in written.values()}
     return sorted(path for path in folder.glob("trial-[0-9]*.onnx") if path not in now)
 
 
 def as_object(
-    found: Found, written: Mapping[int, Written], result: ExploreResult | None, left: Sequence[Path] = ()
+    found: Found, written: Mapping[int, WrittenFiles], result: ExploreResult | None, left: Sequence[Path] = ()
 ) -> dict[str, object]:
-    """The object that `explore --json` and `explore show --json` print; scripts rely on its keys.
+    """JSON object of `explore --json` and `explore show --json`.
 
     Args:
-        result: what this call has done; None if it only looks.
-        left: models that earlier calls have written to the same folder.
+        result: of this call; None for `show`.
+        left: models that earlier calls have written to the folder.
     """
     ranked = found.ranked()
     front = [each for rank, each in ranked if rank == 0]
@@ -72,14 +72,14 @@ def as_object(
     )
 
 
-def _entry(each: Individual, found: Found, written: Written | None) -> dict[str, object]:
+def _entry(each: Individual, found: Found, written: WrittenFiles | None) -> dict[str, object]:
     objectives = {objective.name: each.feedback.values[objective.name] for objective in found.card.objectives}
     files = json_object(written, "file=model schedule shipped")
     return {**json_object(each, _TRIAL, objectives=objectives), **files}
 
 
-def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool) -> None:
-    """Prints the front, what was written besides, and the counts of trials."""
+def print_found(found: Found, written: Mapping[int, WrittenFiles], *, to_stderr: bool) -> None:
+    """Print the front, the other variants written, and the counts of trials."""
     names = found.card.names
     shown = [(rank, each) for rank, each in found.ranked() if rank == 0 or each.number in written]
     first = found.card.objectives[0]
@@ -92,9 +92,9 @@ def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool
     title = f"{found.card.name} in {found.card.space}: {', '.join(map(str, found.card.objectives))}"
     if rows:
         headers = ["trial", *names, "file"]
-        print_columns(headers, rows, title=f"{title} (* is on the front)", to_stderr=to_stderr)
+        print_columns(headers, rows, title=f"{title} (* is on the Pareto front)", to_stderr=to_stderr)
         print_pairs("choices", [(str(each.number), _choices(each)) for _, each in shown], to_stderr=to_stderr)
-    print_pairs("in all" if rows else title, _pairs(found), to_stderr=to_stderr)
+    print_pairs("total" if rows else title, _pairs(found), to_stderr=to_stderr)
 
 
 def _cell(each: Individual, name: str) -> str:
@@ -110,7 +110,7 @@ def _cell(each: Individual, name: str) -> str:
 
 
 def _choices(each: Individual) -> str:
-    """What was chosen, by the questions' names without their candidates: "stage1: ways 2, growth 8; stage2: ways 1"."""
+    """Choices without their candidates: "stage1: ways 2, growth 8; stage2: ways 1"."""
     asked = [(name.rpartition("{")[0] or name).rpartition("]/") for name in each.choices]
     is_one_place = len({place for place, _, _ in asked}) == 1
     at: dict[str, list[str]] = {}
@@ -124,33 +124,33 @@ def _choices(each: Individual) -> str:
 def _pairs(found: Found) -> list[tuple[str, str]]:
     constraints, stopped, running = found.card.constraints, found.count("stopped"), found.count("running")
     feasible = sum(each.point is not None and each.point.violation <= 0 for each in found.individuals)
-    different = count_text(found.count("complete") - found.reused, "different variant")
+    different = count_text(found.count("complete") - found.reused, "distinct variant")
     said = {
         "trials": f"{len(found.finished)}, of which {found.count('failed')} failed",
-        "ended early": f"{stopped}, since going on was not worth it" if stopped else "",
-        "evaluated": f"{different}; {found.reused} were seen before",
+        "ended early": f"{stopped}, as not promising" if stopped else "",
+        "evaluated": f"{different}; {found.reused} repeats",
         "constraints": f"{', '.join(map(str, constraints))}: met by {feasible}" if constraints else "",
-        "running": f"{running}, in another process or to be evaluated again" if running else "",
-        "took": f"{found.seconds:.0f} s in all trials",
+        "running": f"{running}, in another process or to be repeated" if running else "",
+        "time": f"{found.seconds:.0f} s in all trials",
         "study": str(found.storage),
     }
     return [(what, text) for what, text in said.items() if text]
 
 
 def left_remarks(left: Sequence[Path]) -> Sequence[str]:
-    """Names models of earlier calls, which would be taken for the best otherwise."""
+    """Name models of earlier calls, which could be mistaken for the best."""
     if not left:
         return []
     named = ", ".join(path.name for path in left[:_MOST_LEFT])
     more = f" and {len(left) - _MOST_LEFT} more" if len(left) > _MOST_LEFT else ""
-    return [f"Left in {left[0].parent} by earlier calls, and not among the best now: {named}{more}"]
+    return [f"Written to {left[0].parent} by earlier calls, no longer among the best: {named}{more}"]
 
 
 def remarks_of(found: Found) -> Sequence[str]:
-    """Why trials failed, the commonest reasons first."""
+    """Why trials failed, most frequent reasons first."""
     reasons = Counter(each.feedback.reason for each in found.individuals if each.state == "failed")
     lines = [
-        f"{count} failed: {reason}" if count > 1 else f"Trial failed: {reason}"
+        f"{count} trials failed: {reason}" if count > 1 else f"Trial failed: {reason}"
         for reason, count in reasons.most_common(_MOST_REASONS)
     ]
     more = len(reasons) - len(lines)

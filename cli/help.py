@@ -1,6 +1,6 @@
-"""Help in two lengths: `--help` shows the options that most people need, `--help-all` every option with its details.
+"""Two help lengths: `--help` shows the basic options, `--help-all` every option with details.
 
-The first paragraph of a help text is shown by both, the others by `--help-all` and on the pages of docs/cli.
+Both show the first paragraph of a help text; `--help-all` and docs/cli show the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 SHOWS_ALL = "iosched.help_all"
-"""The key in a context's `meta` under which it is true where help shows every option and detail."""
+"""Key in the context's `meta`: show all options and details."""
 
 _SECTIONS = {
     "Model": "batch-size batch-sizes input-shape share-input precision model",
@@ -27,10 +27,10 @@ _COMMON = {"quiet", "verbose", "debug", "log-file"}
 
 
 class Command(click.Command):
-    """A command whose options have headings, and whose help has two lengths.
+    """A command with option headings and two help lengths.
 
     Args:
-        basic: the options that `--help` shows, without dashes, separated by spaces; by default all of its own.
+        basic: options that `--help` shows, without dashes, separated by spaces; default: all of its own.
     """
 
     def __init__(self, *args: Any, basic: str = "", **kwargs: Any) -> None:
@@ -40,7 +40,7 @@ class Command(click.Command):
         self.params.append(_help_all())
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the description: the first paragraph and the examples, or all paragraphs."""
+        """Write the first paragraph and the examples, or all paragraphs."""
         first, *others = inspect.cleandoc(self.help or "").split("\n\n")
         shown = [text for text in others if ctx.meta.get(SHOWS_ALL) or text.startswith("\b")]
         formatter.write_paragraph()
@@ -48,7 +48,7 @@ class Command(click.Command):
             formatter.write_text("\n\n".join([first, *shown]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options, each under its heading."""
+        """Write the options under their headings."""
         rows = {_word(param): row for param in self.get_params(ctx) if (row := self._row(param, ctx))}
         sections = {heading: names.split() for heading, names in _SECTIONS.items()}
         others = [name for name in rows if name not in chain(*sections.values())]
@@ -71,7 +71,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group whose commands are each a `Command`."""
+    """A group of `Command`s."""
 
     command_class = Command
 

@@ -1,4 +1,4 @@
-"""`iosched inspect`: how large the search is, before it is made."""
+"""`iosched inspect`: size of the search."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import (
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import (
     Binding,
     binding_options,
     json_option,
@@ -18,9 +17,11 @@ from iosched.cli.options import (
     pruning_options,
     verbosity_options,
 )
-from iosched.cli.output import emit_json
-from iosched.cli.source import embedded_schedules, read_model
-from iosched.cli.tables import print_columns
+from iosched.cli.common.output import emit_json
+from iosched.cli.common.source import embedded_schedules, read_model
+from iosched.cli.common.tables import print_columns
+from iosched.cli.common.text import count_text
+from iosched.cli.help import Command
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
@@ -76,10 +77,10 @@ def command(
 
 @dataclass(frozen=True, eq=False)
 class _Inspected:
-    """The counts of each block of a model, the limits on stages that they were counted under, and how it was made.
+    """A model with the counts of its blocks.
 
     Attributes:
-        shipped: what ships at each batch size that the file has a schedule for.
+        shipped: what ships at each batch size that has a schedule.
     """
 
     model: Model
@@ -100,7 +101,7 @@ def _shipped(schedules: ScheduleDocument | BatchSchedules | None) -> dict[int, S
 
 
 def as_object(found: _Inspected) -> dict[str, object]:
-    """The object that `inspect --json` prints; scripts rely on its keys."""
+    """JSON object of `inspect --json`."""
     return json_object(
         found,
         _OBJECT,
@@ -137,19 +138,15 @@ def _print(found: _Inspected) -> None:
 
 
 def _line(record: Record) -> str:
-    made = [_many(len(record.choices), "choice"), _many(len(record.seeded), "seeded weight")]
+    made = [count_text(len(record.choices), "choice"), count_text(len(record.seeded), "seeded weight")]
     if record.sliced:
-        made.append(f"{_many(len(record.sliced), 'weight')} cut out of the base's")
+        made.append(f"{count_text(len(record.sliced), 'weight')} sliced from the base")
     return f"a variant of {record.name!r}: {', '.join(made)}"
 
 
 def _schedules_line(shipped: Mapping[int, Shipped]) -> str:
     sizes = ", ".join(f"{size} ({what} ships)" for size, what in shipped.items())
     return f"with a schedule for batch size {sizes}" if len(shipped) == 1 else f"with schedules for batch sizes {sizes}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _number(value: int) -> str:

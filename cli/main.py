@@ -1,4 +1,4 @@
-"""The `iosched` command. Each of its commands is a file of this folder, `NAME.py`, and an entry of `COMMANDS`."""
+"""The `iosched` command. A subcommand is a file `NAME.py` of this folder and an entry of `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from iosched.cli.complete import VARIABLE, use_in_shells
-from iosched.cli.errors import guarded, warnings_as_notes
-from iosched.cli.log_file import WORDS, logged
-from iosched.cli.options import verbosity_options
+from iosched.cli.common.complete import VARIABLE, register_completions
+from iosched.cli.common.errors import guarded, warnings_as_notes
+from iosched.cli.common.log_file import WORDS, logged
+from iosched.cli.common.options import verbosity_options
 
 
 def version_text() -> str:
-    """One line; its second word is the version of the package, as ever."""
+    """One line; its second word is the package version."""
     from iosched.models.version import iosched_version
     from iosched.runtime.compiled import compiled_executor
 
@@ -28,7 +28,7 @@ def version_text() -> str:
 
 
 def print_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
-    """Prints that line and ends the call; for click."""
+    """Click callback of `--version`."""
     if not is_wanted or ctx.resilient_parsing:
         return
     click.echo(version_text())
@@ -53,18 +53,18 @@ COMMANDS = {
     "profile": "files.md#the-profile-database",
     "completion": "getting-started.md#completion-in-the-shell",
 }
-"""The commands, each with the section of docs/ that is its guide."""
+"""Commands, each with its guide in docs/."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports the file of a command when the command is asked for."""
+    """A group that imports a command's file on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, in the order in which a newcomer needs them."""
+        """Command names, in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports `iosched.cli.NAME` and returns its `command`."""
+        """Import `iosched.cli.NAME` and return its `command`."""
         if cmd_name not in COMMANDS:
             return None
         command = import_module(f"iosched.cli.{cmd_name}").command
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Names the closest command where there is none of that name."""
+        """Suggest the closest command for an unknown one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -85,19 +85,19 @@ class LazyGroup(click.Group):
             raise click.UsageError(error.message + hint, ctx) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the options before the command's name; the words stay known, for the log and for results."""
+        """Parse the options before the command's name, and keep all words for the log and for results."""
         ctx.meta[WORDS] = tuple(args)
         return super().parse_args(ctx, args)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parses the command line; `--help` and `--version`, which print while it is parsed, may meet a closed pipe."""
+        """Parse the command line; `--help` and `--version` may meet a closed pipe here."""
         with guarded():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command, and turns whatever it raises into an exit code."""
+        """Run the command and turn exceptions into exit codes."""
         with warnings_as_notes(), logged(ctx), guarded(ctx):
             return super().invoke(ctx)
 
@@ -134,18 +134,18 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the `iosched` script; a shell that asks for completions calls it too."""
+    """Entry point of the `iosched` script, also called for shell completion."""
     _replace_closed_streams()
     if VARIABLE in os.environ:
-        use_in_shells()
+        register_completions()
     cli(prog_name="iosched")
 
 
 def _replace_closed_streams() -> None:
-    """Opens /dev/null for each standard stream that was closed when the process began (`iosched ... >&-`).
+    """Open /dev/null for standard streams that are closed (`iosched ... >&-`).
 
-    Otherwise the next file that is opened, such as the profile database, would get the stream's number, and what
-    libraries print would be written into it.
+    Otherwise the next opened file, such as the profile database, gets the stream's number, and output of libraries is
+    written into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -1,4 +1,4 @@
-"""`iosched matrix`: schedules for several devices and batch sizes, each costed on all of them."""
+"""`iosched matrix`: schedule a model for several devices and batch sizes, and compute every schedule on all of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
-from iosched.cli.help import Command
-from iosched.cli.intervals import ENDS, EQUAL, RATIO, equal_text, latency_ends_text
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import (
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
     batch_sizes_option,
     cluster_option,
     devices_option,
@@ -31,13 +29,22 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, write
-from iosched.cli.pictures.heat_map import draw_heat_map
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model
-from iosched.cli.tables import print_items
-from iosched.cli.terminal import say
-from iosched.cli.text import latency_text, percent_more, share_text
+from iosched.cli.common.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, say, write
+from iosched.cli.common.progress import progress_bar
+from iosched.cli.common.source import input_file, read_model
+from iosched.cli.common.tables import print_items
+from iosched.cli.common.text import (
+    ENDS,
+    EQUAL,
+    RATIO,
+    equal_text,
+    latency_ends_text,
+    latency_text,
+    percent_more,
+    share_text,
+)
+from iosched.cli.help import Command
+from iosched.cli.pictures.charts import draw_heat_map
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,9 +73,8 @@ def _settings(
     precision: PrecisionName,
     strategy: SearchStrategy,
     pruning: Pruning,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> MatrixSettings:
-    """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.matrix import MatrixSettings
 
     if not devices:
@@ -122,9 +128,9 @@ def command(
     is the latency of a target's own schedule. Other latencies are followed by the difference to it; = marks a
     difference within the uncertainty of the model.
 
-    GPUs are simulated by the analytic model, and 'cpu' is measured. Stage measurements from such a GPU are used once
-    'iosched profile import' has added them. With --cluster, --device names devices of the cluster, and its workers
-    compute cells in parallel.
+    'cpu' and attached GPUs are measured; other GPUs are simulated by the analytic model. Stage measurements from such a
+    GPU are used once 'iosched profile import' has added them. With --cluster, --device names devices of the cluster,
+    and its workers compute cells in parallel.
 
     \b
     Examples:
@@ -149,7 +155,7 @@ def command(
 def _batches(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[int, Model]]:
-    """Each batch size with the model bound to it; the model is read again for each, when its turn comes."""
+    """The model bound to each batch size, read when it is needed."""
     from iosched.models.export import source_of
     from iosched.models.load import load_model
 
@@ -179,13 +185,13 @@ def _matrix(
         note(line)
     on_cpu = any(map(is_measured_on_cpu, settings.devices))
     if len(batch_sizes) > 1 and on_cpu:
-        note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
+        note("cpu is measured at each batch size. This takes minutes, and longer for large batches.")
     with progress_bar() as observer:
         return matrix(batches, settings, observer), None
 
 
 def labels(result: MatrixResult) -> list[str]:
-    """A short name for each target: its device, its batch size, or both, as far as targets differ in them."""
+    """Short names of targets: device, batch size or both, whichever differ."""
     one_device = len({target.device for target in result.targets}) == 1
     one_batch = len({target.batch_size for target in result.targets}) == 1
     if one_batch:
@@ -197,7 +203,7 @@ def labels(result: MatrixResult) -> list[str]:
 
 
 def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dict[str, object]:
-    """The object that `matrix --json` prints."""
+    """JSON object of `matrix --json`."""
     targets = [
         json_object(target, _TARGET, speedup=target.speedup and json_object(target.speedup, RATIO))
         for target in result.targets
@@ -232,16 +238,16 @@ def _cost_text(result: MatrixResult) -> str:
     if not any(_has_measured(result)):
         return f"latency, {_COST_TEXT[result.cost]}"
     cpu = "; on the CPU measured" if result.cost == "mixed" else ""
-    return f"latency, on GPUs {_COMPUTED}, but for stages that were measured elsewhere{cpu}"
+    return f"latency, on GPUs {_COMPUTED}, except stages measured on another machine{cpu}"
 
 
 def _has_measured(result: MatrixResult) -> list[bool]:
-    """Of each target, whether it has stages that were measured elsewhere."""
+    """Whether each target has stages measured on another machine."""
     return [any(row) for row in result.measured_share]
 
 
 def _notes(result: MatrixResult) -> list[str]:
-    """Where measured stages come from, once for all targets that say the same."""
+    """Sources of measured stages, once for all targets with the same one."""
     said: dict[str, list[str]] = {}
     for name, target in zip(labels(result), result.targets, strict=True):
         for sentence in target.notes:
@@ -257,7 +263,7 @@ def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
         ("sequential", lambda executed: _sequential(result.targets[executed])),
     ]
     if any(map(any, result.intervals)):
-        columns.append((f"* lies in ({result.level:.0%})", partial(_within, result)))
+        columns.append((f"* interval ({result.level:.0%})", partial(_within, result)))
     if any(_has_measured(result)):
         columns.append(("* measured", partial(_share, result)))
     print_items(range(len(names)), columns, title=f"{_title(model, result)}: {_cost_text(result)}")
@@ -266,7 +272,7 @@ def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
 
 
 def _share(result: MatrixResult, executed: int) -> str:
-    """How much of what a target's own schedule takes was measured."""
+    """Share of a target's own latency that was measured."""
     if result.targets[executed].cost == "measured":
         return "all"
     share = result.measured_share[executed][executed]
@@ -301,8 +307,8 @@ def _remark(result: MatrixResult) -> None:
     for name, target in zip(names, result.targets, strict=True):
         if target.taken_from is not None:
             note(
-                f"The search for {name} ended unproven, and the schedule for {names[target.taken_from]} is faster"
-                " there: it stands for both."
+                f"The search for {name} ended unproven; the schedule for {names[target.taken_from]} is faster"
+                " there and is used for both."
             )
         elif not target.optimal:
             note(f"The schedule for {name} is the best found, {proof_text(target.proven)}.")

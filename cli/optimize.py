@@ -1,4 +1,4 @@
-"""`iosched optimize`: the main job."""
+"""`iosched optimize`: find a schedule and write the model with it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_choice import for_model
 from iosched.cli.cluster import check_known, cluster_object, refuse_cluster
-from iosched.cli.complete import complete_file
-from iosched.cli.dry_run import print_estimate
-from iosched.cli.help import Command
-from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
-from iosched.cli.optimize_report import as_object, table_rows
-from iosched.cli.optimized_files import OptimizedFiles, files_of
-from iosched.cli.options import (
+from iosched.cli.common.batch_choice import for_model
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.optimized_files import OptimizedFiles, files_of
+from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
+    any_device_options,
     batch_sizes_option,
     binding_options,
     budget_option,
     cluster_option,
+    flags_given,
     gathered,
-    given,
     json_option,
     model_argument,
     output_option,
-    planning_device_options,
     precision_option,
     pruning_options,
     refuse_pruning_beside,
@@ -35,8 +31,11 @@ from iosched.cli.options import (
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
-from iosched.cli.source import input_file, read_model, read_schedules, read_units, stem
+from iosched.cli.common.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
+from iosched.cli.common.source import input_file, read_model, read_schedules, read_units, stem
+from iosched.cli.help import Command
+from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
+from iosched.cli.optimize_report import as_object, print_estimate, table_rows
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
@@ -47,47 +46,12 @@ if TYPE_CHECKING:
     from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.models.model import Model
     from iosched.profiler.devices.open_settings import Barriers, LayoutName
-    from iosched.scheduler.batch_schedules import BatchSchedules
-    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.pruning import Pruning
     from iosched.scheduler.strategy_names import StrategyName
 
 
 _SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "units", "dry_run")
-"""The parameters of `optimize` that say how to search."""
-
-schedule_from_option = click.option(
-    "--schedule-from",
-    "source",
-    shell_complete=complete_file,
-    metavar="F",
-    help="Use the schedule in F; search nothing.\n\nF is a schedule file or an optimized model with the same "
-    "structure, such as the model before retraining. '-' is stdin.",
-)
-
-
-def refuse_searching() -> None:
-    """Refuses the options that say how to search, beside `--schedule-from`, with which nothing is searched.
-
-    Raises:
-        UsageError: one of them was written on the command line.
-    """
-    if click.get_current_context().params["source"] is not None and (options := given(*_SEARCHING)):
-        raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
-
-
-def schedules_from(source: str | None, model: str) -> ScheduleDocument | BatchSchedules | None:
-    """Reads what `--schedule-from` names, or returns None where the option is not given.
-
-    Args:
-        source: the file that `--schedule-from` names, or None.
-        model: MODEL as the command line names it, to refuse that both are standard input.
-
-    Raises:
-        UsageError: both are standard input.
-        InvalidScheduleError: the file cannot be read, or has no schedule.
-    """
-    return None if source is None else read_schedules(source, model=model)
+"""Parameters that control the search."""
 
 
 def _settings(
@@ -101,12 +65,12 @@ def _settings(
     layout: LayoutName,
     objective: Objective,
     strict: bool,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> OptimizeSettings:
-    """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.settings import OptimizeSettings
 
-    refuse_searching()
+    if click.get_current_context().params["source"] is not None and (options := flags_given(*_SEARCHING)):
+        raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
     refuse_pruning_beside(strategy)
     check_known(device)
     return OptimizeSettings(
@@ -145,8 +109,15 @@ def _settings(
     text="Schedule to write; '-' is stdout. Default: STEM.schedule.json.\n\nSTEM is that of OUT.onnx if you name it. A "
     "model on stdout carries the schedule, and no file is written.",
 )
-@schedule_from_option
-@planning_device_options
+@click.option(
+    "--schedule-from",
+    "source",
+    shell_complete=complete_file,
+    metavar="F",
+    help="Use the schedule in F; search nothing.\n\nF is a schedule file or an optimized model with the same "
+    "structure, such as the model before retraining. '-' is stdin.",
+)
+@any_device_options
 @binding_options
 @batch_sizes_option(
     "--batch-sizes",
@@ -252,7 +223,7 @@ def command(
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
     """
     inputs = [input_file(text) for text in (model, source, units) if text is not None]
-    if not dry_run:  # default names are known only when the model is read
+    if not dry_run:  # default names depend on the model
         check_destinations([output, schedule], inputs=inputs, as_json=as_json)
         refuse_terminal(output)
     if dry_run and settings.objective != DEFAULT_OBJECTIVE:
@@ -261,7 +232,8 @@ def command(
         refuse_cluster(cluster, "--dry-run estimates a search on this machine")
     settings = replace(settings, units=read_units(units, model))
     batch_sizes = tuple(sorted(batch_sizes))
-    binding, taken = one_size(binding, batch_sizes), schedules_from(source, model)
+    binding = one_size(binding, batch_sizes)
+    taken = None if source is None else read_schedules(source, model=model)
 
     def files_for(loaded: Model | DynamicBatchModel) -> OptimizedFiles:
         files = files_of(stem(model, loaded.name), output, schedule)

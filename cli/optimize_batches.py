@@ -1,4 +1,4 @@
-"""`optimize --batch-sizes`: one model with a dynamic batch, and a schedule in it for each of several batch sizes."""
+"""`optimize --batch-sizes`: one model with a dynamic batch and a schedule for each batch size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
-from iosched.cli.dry_run import print_estimate
-from iosched.cli.interrupt import AskOnce
-from iosched.cli.optimize_report import as_object, table_rows
-from iosched.cli.optimized_files import OptimizedFiles
-from iosched.cli.options import Binding
-from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before
-from iosched.cli.progress import TerminalObserver, progress_bar
-from iosched.cli.source import read_open_model
+from iosched.cli.common.optimized_files import OptimizedFiles
+from iosched.cli.common.options import Binding
+from iosched.cli.common.output import INPUTS_SEED, emit_result, note, note_before
+from iosched.cli.common.progress import AskOnce, TerminalObserver, progress_bar
+from iosched.cli.common.source import read_open_model
+from iosched.cli.optimize_report import as_object, print_estimate, table_rows
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,10 +29,10 @@ R = TypeVar("R")
 
 
 def one_size(binding: Binding, batch_sizes: tuple[int, ...]) -> Binding:
-    """The binding, with the batch size of `--batch-sizes` where that is one.
+    """The binding, with a single size of `--batch-sizes` as the batch size.
 
     Raises:
-        UsageError: `--batch-size` is given, too.
+        UsageError: `--batch-size` is given as well.
     """
     if batch_sizes and binding.batch_size is not None:
         raise UsageError("--batch-size and --batch-sizes contradict each other: leave one out")
@@ -42,11 +40,11 @@ def one_size(binding: Binding, batch_sizes: tuple[int, ...]) -> Binding:
 
 
 def read_dynamic(text: str, batch_sizes: Sequence[int], binding: Binding) -> DynamicBatchModel:
-    """Loads MODEL with its batch dynamic.
+    """Load MODEL with a dynamic batch.
 
     Raises:
-        UsageError: it has no batch, or the shapes given do not fit.
-        InvalidModelError: it is no model that can be run.
+        UsageError: it has no batch, or the shapes do not fit.
+        InvalidModelError: it cannot be run.
     """
     from iosched.models.dynamic_batch import with_dynamic_batch
 
@@ -56,7 +54,7 @@ def read_dynamic(text: str, batch_sizes: Sequence[int], binding: Binding) -> Dyn
 def estimate_each(
     model: DynamicBatchModel, batch_sizes: Sequence[int], settings: OptimizeSettings, *, as_json: bool
 ) -> None:
-    """Prints how large the search for each batch size is; one JSON object each, on a line of its own."""
+    """Print the size of the search for each batch size; one line of JSON each."""
     for size in batch_sizes:
         if not as_json:
             click.echo(f"Batch size {size}")
@@ -73,10 +71,10 @@ def optimize_each(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Optimizes for each batch size, writes the files and prints what was found.
+    """Optimize for each batch size, write the files and print the results.
 
     Raises:
-        What failed at a batch size, after the files were written with the schedules for the others.
+        The error of a batch size that failed, after the other schedules are written.
     """
     from iosched.jobs.annotate import annotated_batches
     from iosched.jobs.optimize_batches import optimize_batches
@@ -90,9 +88,11 @@ def optimize_each(
         emit_result(batches_object(model.name, found, files) | cluster_object(used), INPUTS_SEED)
     titles = {size: f"{model.name}, batch size {size}, on {each.device_name}" for size, each in found.results.items()}
     tables = [(titles[size], table_rows(each)) for size, each in found.results.items()]
-    notes = dict.fromkeys(line for each in found.results.values() for line in each.notes)
+    notes = [*dict.fromkeys(line for each in found.results.values() for line in each.notes)]
+    if found.left:
+        notes.append(f"Interrupted before batch sizes {', '.join(map(str, found.left))}: they have no schedule.")
     example = f"--batch-size {found.schedules.batch_sizes[-1]} "
-    files.report(tables, [*notes, *_missing(found)], as_json=as_json, options=example)
+    files.report(tables, notes, as_json=as_json, options=example)
     for size, error in found.failed.items():
         note(f"Batch size {size} failed; the files have the schedules for the others.")
         raise error
@@ -103,7 +103,7 @@ def optimizing(
     cluster: str | None,
     do: Callable[[OptimizeOne, TerminalObserver, Interrupt], R],
 ) -> tuple[R, ClusterUse | None]:
-    """What `do` makes of the function that optimizes one model, on this machine or on a device of a cluster."""
+    """Call `do` with the function that optimizes one model, on this machine or on a cluster."""
     if cluster is None:
         from iosched.jobs.optimize import optimize
 
@@ -119,13 +119,8 @@ def optimizing(
     )
 
 
-def _missing(found: BatchesResult) -> list[str]:
-    sizes = ", ".join(map(str, found.left))
-    return [f"Interrupted before batch sizes {sizes}: there is no schedule for them."] if found.left else []
-
-
 def batches_object(model: str, found: BatchesResult, files: OptimizedFiles) -> dict[str, object]:
-    """The object that `optimize --batch-sizes --json` prints."""
+    """JSON object of `optimize --batch-sizes --json`."""
     return {
         "model": model,
         **files.as_object(),

@@ -1,19 +1,32 @@
-"""What `iosched optimize` says of its result: the JSON object, and the rows of the table for people."""
+"""Results of `iosched optimize`: JSON object and tables."""
 
 from __future__ import annotations
 
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from iosched.cli.intervals import AS_FAR, COMPARED, ENDS, RATIO, latency_ends_text
-from iosched.cli.json_objects import CHECK, json_object
-from iosched.cli.text import latency_text, share_text, source_text
+from iosched.cli.common.json_objects import CHECK, json_object
+from iosched.cli.common.output import emit_json, note
+from iosched.cli.common.tables import print_columns, print_pairs
+from iosched.cli.common.text import (
+    AS_FAR,
+    COMPARED,
+    ENDS,
+    RATIO,
+    latency_ends_text,
+    latency_text,
+    share_text,
+    source_text,
+)
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
+    from iosched.jobs.estimate import Estimate
     from iosched.jobs.result import OptimizeResult
+    from iosched.jobs.settings import OptimizeSettings
+    from iosched.models.model import Model
     from iosched.runtime.compare import Check
 
 _OBJECT = """
@@ -32,11 +45,11 @@ _KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
 _PRICED = {False: "computed", True: "looked up or computed"}
-"""By what schedules are compared on a GPU that is not attached, and how: whether stages were measured elsewhere."""
+"""Source of latencies on a simulated GPU, by whether stages were measured on another machine."""
 
 
 def as_object(result: OptimizeResult) -> dict[str, object]:
-    """The object that `optimize --json` prints, but for the model and the files."""
+    """JSON object of `optimize --json`, without the model and the files."""
     return json_object(
         result,
         _OBJECT,
@@ -49,7 +62,7 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
 
 
 def _rates(result: OptimizeResult) -> dict[str, float] | None:
-    """Images a second by name; None where latency was asked for."""
+    """Images per second by name; None if the objective is latency."""
     if result.document.objective == DEFAULT_OBJECTIVE:
         return None
     known = {"iosched": result.measured_us, **_plain_us(result)}
@@ -57,13 +70,12 @@ def _rates(result: OptimizeResult) -> dict[str, float] | None:
 
 
 def _rate_rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Images a second, where they were asked for, and by which teams."""
     rates = _rates(result)
     if rates is None:
         return []
     text = ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items())
     teams = result.document.teams
-    return [("images a second", text), ("cores", "one team" if teams is None else teams.text)]
+    return [("images/s", text), ("cores", "one team" if teams is None else teams.text)]
 
 
 def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
@@ -78,10 +90,12 @@ def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
 
 
 def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    """The table for people: names and values, row by row."""
+    """Rows of names and values."""
     plain = _before(result)
     before_us = _plain_us(result)[plain]
-    before = f"{_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"
+    before, share = _BASELINES[plain], result.sequential_measured_share
+    if share is not None:
+        before += f", {share_text(share)} of it measured"
     if _is_reduced(result):
         before += f", in {DEFAULT_PRECISION}"
     rows = [
@@ -110,24 +124,24 @@ def _check_row(check: Check | None) -> list[tuple[str, str]]:
     if check is None:
         return []
     verdict = "passed" if check.passed else "FAILED"
-    off = f"off by {check.max_rel:.2g} of their scale from" if isfinite(check.max_rel) else "cannot be compared with"
+    off = f"differ by {check.max_rel:.2g} of their scale from" if isfinite(check.max_rel) else "cannot be compared with"
     return [("check", f"{verdict}: outputs {off} onnxruntime's")]
 
 
 def _kernels_text(result: OptimizeResult) -> str:
     if result.kernels_before is None:
         return "not counted"
-    after = "not told by OpenVINO" if result.kernels_after is None else str(result.kernels_after)
+    after = "unknown for OpenVINO" if result.kernels_after is None else str(result.kernels_after)
     return f"{result.kernels_before} before, {after} after"
 
 
 def _is_reduced(result: OptimizeResult) -> bool:
-    """Whether a CPU runs in another precision than plain onnxruntime, so that no schedule does."""
+    """Whether the CPU runs in reduced precision, and so without a schedule."""
     return result.reference_us is not None and result.document.precision != DEFAULT_PRECISION
 
 
 def _before(result: OptimizeResult) -> str:
-    """The name of the way without a schedule that what ships is compared with."""
+    """Name of the baseline."""
     if result.reference_us is None:
         return "sequential"
     is_plain = result.shipped in ("reference", "openvino")
@@ -135,29 +149,24 @@ def _before(result: OptimizeResult) -> str:
 
 
 def _plain_us(result: OptimizeResult) -> dict[str, float | None]:
-    """The latencies of the ways without a schedule that was found, by their names."""
+    """Latencies of the baselines."""
     return {"reference": result.reference_us, "openvino": result.openvino_us, "sequential": result.sequential_us}
 
 
-def _sequential_remark(measured_share: float | None) -> str:
-    """How much of the sequential latency was measured elsewhere: what is found is compared with it."""
-    return "" if measured_share is None else f", {share_text(measured_share)} of it measured"
-
-
 def _cost_rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Where latencies come from that were not measured here, and what stands in brackets."""
+    """Source of simulated latencies, and the meaning of brackets."""
     launch = result.document.launch
     if launch is None:
         return []
-    source = source_text(result.measured_share, " on such a GPU elsewhere", launch=launch)
+    source = source_text(result.measured_share, " on such a GPU in another machine", launch=launch)
     rows = [("cost", f"analytic: {source}")]
     if result.intervals is not None:
-        rows.append(("in brackets", f"where {result.intervals.level:.0%} of measurements are expected to lie"))
+        rows.append(("in brackets", f"interval expected to hold {result.intervals.level:.0%} of measurements"))
     return rows
 
 
 def _ends_text(result: OptimizeResult, name: str) -> str:
-    """The interval of a computed latency, in brackets; empty where there is none."""
+    """Interval of a computed latency in brackets, or empty."""
     found = None if result.intervals is None else result.intervals.latency_us.get(name)
     return "" if found is None or not found.value else f" ({latency_ends_text(found)})"
 
@@ -172,17 +181,17 @@ def _baselines_text(result: OptimizeResult) -> str:
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Latencies after a rest, which are what a process that seldom runs the model gets."""
+    """Latencies after idle: those of a process that runs the model seldom."""
     plain = _before(result)
     plain_us, shipped_us = result.rested_us.get(plain), result.shipped_rested_us
     if plain_us is None or shipped_us is None:
         return []
     ours = "" if result.shipped == plain else f", shipped {_latency(shipped_us)}"
-    return [("after a rest", f"{_BASELINES[plain]} {_latency(plain_us)}{ours}")]
+    return [("after idle", f"{_BASELINES[plain]} {_latency(plain_us)}{ours}")]
 
 
 def _gain_text(result: OptimizeResult) -> str:
-    """How many times as fast as before what ships is: measured or by the analytic model, with its interval."""
+    """Speedup of what ships, measured or analytic, with its interval."""
     if result.shipped == "sequential" and result.cost == "analytic":
         return ""
     if result.intervals is not None:
@@ -204,7 +213,7 @@ def _found_text(result: OptimizeResult) -> str:
         return f"predicted {_latency(result.predicted_us)}{_ends_text(result, 'iosched')}"
     if result.measured_us is None and not result.predicted_us:
         return _latency(None)
-    speed = speed_text(result.device_kind) if result.slowness is None else "at the machine's present speed"
+    speed = speed_text(result.device_kind) if result.slowness is None else "at the machine's current speed"
     words = filter(None, ("predicted", _latency(result.predicted_us), speed))
     return f"{_latency(result.measured_us)} ({' '.join(words)})"
 
@@ -229,3 +238,51 @@ def _search_text(result: OptimizeResult) -> str:
         result.gap, result.gap_of, under, measured=result.cost == "measured", predicted=result.predicted_gap
     )
     return f"{found}; {counted}"
+
+
+_ESTIMATE = """
+model device.kind=device_kind device.name=device_name cost pruning measurements seconds known disturbed blocks
+"""
+_COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "measurements")
+
+
+def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
+    """Print the size of the search by block."""
+    from iosched.jobs.estimate import estimate
+    from iosched.profiler.devices.resolve import remarks
+
+    for line in remarks(settings.device):
+        note(line)
+    found = estimate(model, settings)
+    for line in found.notes:
+        note(line)
+    if as_json:
+        emit_json(json_object(found, _ESTIMATE, model=model.name, pruning=settings.pruning))
+        return
+    rows = [[str(block.index), *(f"{getattr(block, key):,}" for key in _COUNTS)] for block in found.blocks]
+    headers = ["block", "n", "d", "states", "stages", "signatures", "known", "to measure at most"]
+    print_columns(headers, rows, title=f"{model.name} on {found.device_name}: size of the search by 'optimize'")
+    print_pairs("total", _estimate_rows(found), to_stderr=False)
+
+
+def _estimate_rows(found: Estimate) -> list[tuple[str, str]]:
+    known = found.known
+    rows = [
+        ("operators", f"{sum(block.operators for block in found.blocks):,} in {len(found.blocks)} blocks"),
+        ("signatures", f"{sum(block.signatures for block in found.blocks):,} stages of different cost"),
+    ]
+    if found.cost == "analytic":
+        text = f"{known:,} of them were measured on such a GPU in another machine"
+        measured = [("already known", text)] if known else []
+        source = "the rest is computed" if known else "computed from the GPU's specification"
+        return [*rows, *measured, ("to measure", f"nothing: the cost is analytic, {source}")]
+    disturbed = f", {found.disturbed:,} of them disturbed" if found.disturbed else ""
+    repeats = f", {found.repeats:,} of them repeats" if found.repeats else ""
+    total = f"{found.seconds:.0f} s" if found.seconds < 120 else f"{found.seconds / 60:.0f} minutes"
+    stage = f"{found.measurement_s:.2g} s for each stage{' (measured on this machine)' if found.stage_s else ''}"
+    return [
+        *rows,
+        ("already known", f"{known:,} in the profile database, by all strategies{disturbed}"),
+        ("to measure", f"at most {found.measurements:,}{repeats}; bounds usually save more"),
+        ("time", f"at most {total}: {stage}, and the comparison of whole models"),
+    ]

@@ -1,4 +1,4 @@
-"""`iosched profile`: the database of measured stages."""
+"""`iosched profile`: the database of stage measurements."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from iosched.cli.complete import complete_file
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.common.output import Destination, check_destinations, destination, emit_json, note, write
+from iosched.cli.common.tables import print_columns
 from iosched.cli.help import Group
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
-from iosched.cli.tables import print_columns
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def stats(profile_db: Path | None, as_json: bool) -> None:
 
 
 def device_text(key: str) -> str:
-    """A device key for people: its JSON fields on one line, or the key itself where it is none."""
+    """A device key on one line; unparsable keys unchanged."""
     try:
         fields = json.loads(key)
         versions = ", ".join(f"{name} {version}" for name, version in fields["versions"].items())
@@ -77,9 +77,9 @@ def device_text(key: str) -> str:
 
 
 def _design_text(fields: dict[str, Any]) -> str:
-    """Which of the devices of one name it is, in parentheses, as far as the key says it."""
+    """CPU design in parentheses, to distinguish devices of the same name."""
     if "design" not in fields:
-        return " (which one is not known: no longer used)" if fields["kind"] == "cpu" else ""
+        return " (unknown design: no longer used)" if fields["kind"] == "cpu" else ""
     numbers = [f"{key} {fields['design'][key]}" for key in ("family", "model", "stepping") if fields["design"].get(key)]
     return f" ({', '.join(numbers)})" if numbers else ""
 
@@ -95,15 +95,15 @@ def clear(profile_db: Path | None, device: str | None, yes: bool) -> None:
         if not yes:
             _confirm(database)
         removed = database.clear(device)
-    note(f"Forgot {removed:,} measurements.")
+    note(f"Deleted {removed:,} measurements.")
 
 
 def _confirm(database: ProfileDatabase) -> None:
     if not sys.stdin.isatty():
-        raise UsageError("nobody to ask whether to forget all measurements: say --yes")
+        raise UsageError("deleting all measurements needs confirmation on a terminal: add --yes")
     count = database.stats().measurements
-    if not click.confirm(f"Forget up to {count:,} measurements in {database.path}?", err=True):
-        raise UsageError("nothing was forgotten")
+    if not click.confirm(f"Delete up to {count:,} measurements in {database.path}?", err=True):
+        raise UsageError("nothing was deleted")
 
 
 @command.command()
@@ -141,9 +141,9 @@ def import_(file: str, profile_db: Path | None) -> None:
 
 
 def _lines(file: str) -> Iterator[str]:
-    """The lines of a file, one at a time: what is no profile, however large, is refused at its first line.
+    """Lines of a file, one at a time, so that a wrong file is refused at its first line.
 
-    A line that is too long comes without its end, and is refused for that.
+    A line that is too long is cut, and therefore refused.
     """
     from iosched.profiler.store.transfer import LONGEST_LINE
 
@@ -151,14 +151,14 @@ def _lines(file: str) -> Iterator[str]:
         with _text(file) as text:
             yield from iter(lambda: text.readline(LONGEST_LINE + 1), "")
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}: give a file that 'iosched profile export' wrote") from None
+        raise UsageError(f"{file}: {error.strerror}: give a file written by 'iosched profile export'") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: no text: give a file that 'iosched profile export' wrote") from None
+        raise UsageError(f"{file}: not UTF-8: give a file written by 'iosched profile export'") from None
 
 
 @contextmanager
 def _text(file: str) -> Iterator[TextIO]:
-    """The file, or standard input, as text whose lines end at line feeds alone: names may hold U+2028."""
+    """The file or standard input as text, with lines ending only at line feeds: names may contain U+2028."""
     if file != "-":
         with Path(file).open(encoding="utf-8", newline="\n") as opened:
             yield opened

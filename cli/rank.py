@@ -1,4 +1,4 @@
-"""`iosched rank`: what many models cost on several devices."""
+"""`iosched rank`: latency of many models on several devices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_pool
-from iosched.cli.complete import complete_model
-from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.named_models import name_of
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.named_models import name_of
+from iosched.cli.common.options import (
     Binding,
-    Searched,
+    SearchOptions,
     binding_options,
     budget_option,
     cluster_option,
@@ -27,11 +26,12 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
-from iosched.cli.progress import progress_bar
-from iosched.cli.source import STDIN, read_model
-from iosched.cli.tables import Columns, print_items
-from iosched.cli.text import count_text, latency_text, share_text
+from iosched.cli.common.output import INPUTS_SEED, emit_result, note, note_before, notes_after, quiet
+from iosched.cli.common.progress import progress_bar
+from iosched.cli.common.source import STDIN, read_model
+from iosched.cli.common.tables import Columns, print_items
+from iosched.cli.common.text import count_text, latency_text, share_text
+from iosched.cli.help import Command
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
 
@@ -54,9 +54,8 @@ def _settings(
     measure: Measure,
     precision: PrecisionName,
     budget: float | None,
-    searched: Searched,
+    searched: SearchOptions,
 ) -> RankSettings:
-    """The settings that the options ask for; raises where a device is unknown, before models are read."""
     from iosched.jobs.rank import RankSettings
 
     if not devices:
@@ -146,17 +145,17 @@ def _ranked(
     if cluster is not None:
         return with_pool(
             *(cluster, settings.profile_db, settings.threads),
-            lambda pool, view: _as_far_as_it_goes(lambda: rank(sources, settings, view, pool)),
+            lambda pool, view: _partial_if_interrupted(lambda: rank(sources, settings, view, pool)),
             settings.budget_s,
         )
     if settings.measure != "none":
         note_before(settings.devices, settings.threads)
     with progress_bar(settings.budget_s) as observer:
-        return _as_far_as_it_goes(lambda: rank(sources, settings, observer)), None
+        return _partial_if_interrupted(lambda: rank(sources, settings, observer)), None
 
 
-def _as_far_as_it_goes(ranking: Callable[[], RankResult]) -> _Ranked:
-    """The rows that are done, and the interruption where there was one."""
+def _partial_if_interrupted(ranking: Callable[[], RankResult]) -> _Ranked:
+    """The result, and the interruption if there was one."""
     from iosched.jobs.rank import RankInterruptedError
 
     try:
@@ -175,7 +174,7 @@ def _print(result: RankResult, settings: RankSettings, used: ClusterUse | None, 
 
 
 def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[], Model]]:
-    """What loads each model, by its name; models whose files have one name are called by their paths.
+    """Loaders by model name; models with the same name are called by their paths.
 
     Raises:
         UsageError: a model is given twice.
@@ -191,24 +190,24 @@ def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[]
 
 
 def as_object(result: RankResult, settings: RankSettings) -> dict[str, object]:
-    """The object that `rank --json` prints."""
+    """JSON object of `rank --json`."""
     rows = [{**json_object(row, _ROW), **json_object(row.cost, _COST)} for row in result.rows]
     keys = "rows measure hit_rate interrupted=was_interrupted seconds notes"
     return json_object(result, keys, rows=rows, measure=settings.measure)
 
 
 def print_table(result: RankResult) -> None:
-    """Prints a row for each model on each device, and below it what users should know of the latencies."""
+    """Print a row for each model and device, then notes."""
     columns: Columns[RankRow] = [
         ("model", lambda row: row.model),
         ("device", lambda row: row.device),
         ("latency", _of_cost(lambda cost: latency_text(cost.latency_us))),
-        ("lies in", _of_cost(_interval)),
-        ("one after another", _of_cost(lambda cost: latency_text(cost.sequential_us))),
+        ("interval", _of_cost(_interval)),
+        ("sequential", _of_cost(lambda cost: latency_text(cost.sequential_us))),
         ("parameters", lambda row: _scaled(row.params)),
         ("FLOPs", lambda row: _scaled(row.flops)),
         ("share of peak", _of_cost(lambda cost: "" if cost.share_of_peak is None else f"{cost.share_of_peak:.1%}")),
-        ("from", _source),
+        ("source", _source),
         ("in database", _of_cost(lambda cost: "" if cost.hit_rate is None else share_text(cost.hit_rate))),
     ]
     print_items(result.rows, columns, title=_title(result))
@@ -223,23 +222,23 @@ def print_table(result: RankResult) -> None:
 
 
 def _title(result: RankResult) -> str:
-    rate = "" if result.hit_rate is None else f", {share_text(result.hit_rate)} of the stages known before"
+    rate = "" if result.hit_rate is None else f", {share_text(result.hit_rate)} of stages from the database"
     return f"{count_text(len({row.model for row in result.rows}), 'model')}{rate}"
 
 
 def _of_cost(cell: Callable[[ModelCost], str]) -> Callable[[RankRow], str]:
-    """The cells of rows that have a latency; empty for all others."""
+    """Cells of rows that have a latency; empty for others."""
     return lambda row: "" if row.cost is None else cell(row.cost)
 
 
 def _interval(cost: ModelCost) -> str:
     if cost.low_us is None or cost.high_us is None or cost.level is None:
-        return "not known"
+        return "unknown"
     return f"{latency_text(cost.low_us)} to {latency_text(cost.high_us)} ({cost.level:.0%})"
 
 
 def _source(row: RankRow) -> str:
-    """What the latency was computed from, or why there is none."""
+    """Source of the latency, or why there is none."""
     cost = row.cost
     if cost is None:
         return "interrupted" if row.is_unreached else "error"
@@ -249,7 +248,7 @@ def _source(row: RankRow) -> str:
 
 
 def _scaled(count: int | None) -> str:
-    """A count with a letter for its thousands: `1.2M`."""
+    """A count with a unit prefix: `1.2M`."""
     if count is None:
         return ""
     for letter, unit in (("G", 10**9), ("M", 10**6), ("k", 10**3)):

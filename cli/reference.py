@@ -1,4 +1,4 @@
-"""Writes docs/cli/, a page for each command: `python -m iosched.cli.reference`, at the repository's top."""
+"""Write docs/cli/, a page for each command: `python -m iosched.cli.reference` in the repository's top folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ them. [JSON output](../json.md) has the keys of `--json`, [exit codes](../exit-c
 
 
 def pages() -> dict[str, str]:
-    """The text of each file of docs/cli/ by its name."""
+    """Texts of the files of docs/cli/ by name."""
     top = _context(cli, "iosched", None)
     below = {name: each for name in cli.list_commands(top) if (each := cli.get_command(top, name)) is not None}
     rows = [f"| [iosched {name}]({name}.md) | {_prose(each.get_short_help_str(200))} |" for name, each in below.items()]
@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
 
 
 def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Every command below `command`, itself first, with the words that call it."""
+    """All commands below `command` and itself, with the words that call them."""
     yield ctx.command_path, command, ctx
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
@@ -57,7 +57,7 @@ def _page(name: str, command: click.Command, ctx: click.Context) -> str:
 
 
 def _section(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """The help of one command, with all of its options as a table."""
+    """Help of one command, with its options as a table."""
     yield from ["```text", command.get_usage(ctx).removeprefix("Usage: "), "```", ""]
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield from [*_paragraph(paragraph), ""]
@@ -73,7 +73,7 @@ def _section(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def _paragraph(text: str) -> list[str]:
-    """A paragraph of help. One that begins with a backspace keeps its lines, and a first one with a colon is prose."""
+    """A paragraph of help. After a backspace, lines are kept; a first line with a colon is prose."""
     if not text.startswith("\b"):
         return [_prose(text)]
     heading, *lines = text.removeprefix("\b").strip("\n").splitlines()
@@ -84,7 +84,7 @@ def _paragraph(text: str) -> list[str]:
 
 
 def _prose(text: str) -> str:
-    """The text as Markdown that shows it as it is, what stands in quotes as code."""
+    """Escaped Markdown, with quoted words as code."""
     words = re.split(r"(?<!\w)'([^']+)'(?!\w)", " ".join(text.split()))
     return "".join(_code(part) if place % 2 else _escaped(part) for place, part in enumerate(words))
 
@@ -94,7 +94,7 @@ def _escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Code, in a table too, whose columns end at bars."""
+    """Code that may be in a table, whose columns end at bars."""
     return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
@@ -113,7 +113,7 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
 
 
 def main() -> None:
-    """Writes the pages, and removes those of commands that are gone."""
+    """Write the pages and remove those of deleted commands."""
     if not FOLDER.parent.is_dir():
         sys.exit(f"there is no folder {FOLDER.parent}: call this at the repository's top")
     FOLDER.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""`iosched run`: runs a model by its schedule."""
+"""`iosched run`: run a model by its schedule."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from warnings import catch_warnings
 
 import click
 
-from iosched.cli.complete import complete_file
-from iosched.cli.help import Command
-from iosched.cli.json_objects import CHECK, json_object
-from iosched.cli.options import (
+from iosched.cli.common.complete import complete_file
+from iosched.cli.common.json_objects import CHECK, json_object
+from iosched.cli.common.options import (
     INPUT_FILE,
     Binding,
     binding_options,
@@ -25,7 +24,7 @@ from iosched.cli.options import (
     parse_input_file,
     verbosity_options,
 )
-from iosched.cli.output import (
+from iosched.cli.common.output import (
     INPUTS_SEED,
     Destination,
     check_destinations,
@@ -34,9 +33,10 @@ from iosched.cli.output import (
     refuse_terminal,
     write_and_note,
 )
-from iosched.cli.source import input_file, read_alike, read_model, schedule_for
-from iosched.cli.tables import print_pairs
-from iosched.cli.text import latency_text, shape_text
+from iosched.cli.common.source import input_file, read_model, read_with_shapes, schedule_for
+from iosched.cli.common.tables import print_pairs
+from iosched.cli.common.text import latency_text, shape_text
+from iosched.cli.help import Command
 from iosched.models.errors import ExecutionError, MismatchError, OtherDeviceWarning, UsageError
 
 if TYPE_CHECKING:
@@ -144,13 +144,11 @@ def command(
     document = None if taken is None else taken.document
     scheduled_by = "--trace" if trace is not None else "--check-schedule" if check_schedule else None
     if scheduled_by is not None and document is None:
-        raise UsageError(
-            f"{scheduled_by} is of a run by a schedule, and there is none: make one with 'iosched optimize'"
-        )
+        raise UsageError(f"{scheduled_by} needs a schedule, but there is none: make one with 'iosched optimize'")
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
     reference = _reference(loaded, against) if (check or check_schedule or against) and not members else None
-    with _telling_words(loaded, input_files), catch_warnings(action="ignore", category=OtherDeviceWarning):
+    with _explaining_random_strings(loaded, input_files), catch_warnings(action="ignore", category=OtherDeviceWarning):
         found = run(
             loaded,
             document,
@@ -183,31 +181,31 @@ def _taken(model: Model, text: str, schedule: str | None, device: str) -> Taken 
     taken = schedule_for(model, text, schedule, device)
     if taken is None:
         how = unscheduled_text(device)
-        note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")
+        note(f"{model.name} has no schedule: running it {how}. Make one with 'iosched optimize'.")
     return taken
 
 
 def _shapes(files: tuple[tuple[str, Path], ...]) -> dict[str, tuple[int, ...]]:
-    from iosched.cli.arrays import array_shape
+    from iosched.cli.run_arrays import array_shape
 
     return {name: array_shape(path) for name, path in files}
 
 
 def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.ndarray]:
-    from iosched.cli.arrays import read_inputs
+    from iosched.cli.run_arrays import read_inputs
     from iosched.runtime.inputs import random_inputs
 
     specs = model.graph.inputs
     arrays = read_inputs(files, specs)
     missing = [spec for spec in specs if spec.name not in arrays]
     if missing:
-        note(f"Seeded random values for {', '.join(spec.name for spec in missing)}.")
+        note(f"Using seeded random values for {', '.join(spec.name for spec in missing)}.")
     return {**random_inputs(missing), **arrays}
 
 
 @contextmanager
-def _telling_words(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterator[None]:
-    """Says of a run that fails which texts were made up, since many models take only those that they learned."""
+def _explaining_random_strings(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterator[None]:
+    """Add to a failure which inputs were random strings: many models accept only known ones."""
     try:
         yield
     except ExecutionError as error:
@@ -216,20 +214,17 @@ def _telling_words(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterato
         if not drawn:
             raise
         way = " ".join(f"--input {name}=FILE.npy" for name in drawn)
-        raise ExecutionError(
-            f"{error}\nMade-up texts may be none that the model knows: give real ones with {way}."
-        ) from error
+        raise ExecutionError(f"{error}\nThe model may not accept random strings: give real ones with {way}.") from error
 
 
 def _reference(model: Model, against: tuple[str, ...]) -> Model:
-    """The model to compare with, bound to the same shapes."""
     if len(against) > 1:
-        raise UsageError("--against is given twice: this model has no models in it that could be compared one by one")
-    return read_alike(against[0], model.bindings) if against else model
+        raise UsageError("--against is given twice, but MODEL is not a file of 'batch': give it once")
+    return read_with_shapes(against[0], model.bindings) if against else model
 
 
 def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
-    """The models that those in a file of several are compared with, by their names in it; empty for any other file.
+    """Original models by their names in a file of several; empty for other files.
 
     Raises:
         UsageError: the file has no model of that name.
@@ -247,36 +242,36 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
         shapes = {
             own: model.bindings[called] for own, called in members[name].inputs.items() if called in model.bindings
         }
-        found[name] = read_alike(source, shapes)
+        found[name] = read_with_shapes(source, shapes)
     return found
 
 
 def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
     if not document.is_shipped:
         library = "plain onnxruntime" if document.is_plain else "OpenVINO"
-        note(f"Run by its schedule. Without {option} {library} runs it, which was shipped as the fastest.")
+        note(f"Run by its schedule. Without {option}, {library} runs it, which ships as the fastest.")
 
 
 def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
-    from iosched.cli.pictures.theme import looks_of
+    from iosched.cli.pictures.theme import styles_of
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
     document, runs = trace.document, trace.runs
     facts = {
         "model": model.name,
-        "measured": f"{found.description}: begin and end of each call of a kernel, on the lane that made it; what lies "
-        "between two calls is waiting and hand-over",
-        "run": f"{runs.number + 1} of {len(runs.times_us)}, the one in the middle by latency: {runs.latency_us:.3f} us",
+        "measured": f"{found.description}: start and end of each kernel call, on its lane; gaps between calls are "
+        "waiting and hand-off",
+        "run": f"{runs.number + 1} of {len(runs.times_us)}, the median by latency: {runs.latency_us:.3f} us",
         **predicted_facts(document),
     }
-    return draw_trace(document.schedule, facts=facts, looks=looks_of(model.graph), runs=runs)
+    return draw_trace(document.schedule, facts=facts, styles=styles_of(model.graph), runs=runs)
 
 
 def _emit(
     found: RunResult, taken: Taken | None, output: Destination | None, as_json: bool, *, is_data_elsewhere: bool
 ) -> None:
     if output is not None:
-        from iosched.cli.arrays import npz
+        from iosched.cli.run_arrays import npz
 
         write_and_note(output, npz(found.outputs))
     if as_json:
@@ -288,7 +283,7 @@ def _emit(
 
 
 def as_object(found: RunResult, taken: Taken | None) -> dict[str, object]:
-    """The object that `run --json` prints."""
+    """JSON object of `run --json`."""
     check = found.check and json_object(found.check, CHECK, first_difference=found.first_difference)
     return {
         "latency_us": json_object(found.timing, "median=median_us p10=p10_us p90=p90_us min=min_us samples=samples_us"),
@@ -305,7 +300,11 @@ def _shape(value: object) -> list[int] | None:
 
 def _print(found: RunResult) -> None:
     timing, runs = found.timing, len(found.timing.samples_us)
-    spread = f" (median of {runs}; {latency_text(timing.p10_us)} to {latency_text(timing.p90_us)})" if runs > 1 else ""
+    spread = (
+        f" (median of {runs}; p10 to p90: {latency_text(timing.p10_us)} to {latency_text(timing.p90_us)})"
+        if runs > 1
+        else ""
+    )
     rows = [("latency", f"{latency_text(timing.median_us)}{spread}")]
     for name, value in found.outputs.items():
         shape = _shape(value)

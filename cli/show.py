@@ -1,4 +1,4 @@
-"""`iosched show`: pictures of a schedule."""
+"""`iosched show`: draw a schedule."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.batch_choice import which_schedule_option
-from iosched.cli.complete import complete_file, complete_model
+from iosched.cli.common.batch_choice import which_schedule_option
+from iosched.cli.common.complete import complete_file, complete_model
+from iosched.cli.common.json_objects import json_object
+from iosched.cli.common.options import json_option, output_option, profile_db_option, verbosity_options
+from iosched.cli.common.output import (
+    STDOUT,
+    Destination,
+    check_destinations,
+    emit_json,
+    fitted_line,
+    note,
+    width_of,
+    write_and_note,
+)
+from iosched.cli.common.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
+from iosched.cli.common.text import count_text, stage_object, throughput_object
 from iosched.cli.help import Command
-from iosched.cli.json_objects import json_object
-from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
-from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
-from iosched.cli.pictures.drawing import Drawn
-from iosched.cli.pictures.formats import FORMATS
-from iosched.cli.pictures.theme import Look
-from iosched.cli.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
-from iosched.cli.stages import stage_object, throughput_object
-from iosched.cli.terminal import fitted_line, width_of
-from iosched.cli.text import count_text
+from iosched.cli.pictures.formats import FORMATS, Drawing
+from iosched.cli.pictures.theme import Style
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,14 +115,15 @@ def command(
     remark_not_shipped(document)
     document, fits = (document, False) if loaded is None else _fitted(document, loaded)
     if alternative is not None and picture == "netron" and output is not None:
-        raise UsageError("--format netron is for an optimized model, whose schedule it is: leave --alternative out")
+        raise UsageError("--format netron draws the schedule of an optimized model: leave --alternative out")
     shipped = document
     if alternative is not None:
         document = _instead(document, alternative)
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
-    drawn = _drawn_alone(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
-    drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else _considered(alternative))
+    drawn = _drawing_without_model(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
+    other = f"This is {alternative!r}, an alternative that 'optimize' considered and did not ship."
+    drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else other)
     if fits and loaded is not None:
         drawn = replace(drawn, known=cache(partial(_known, loaded, document, profile_db)))
     if as_json:
@@ -126,26 +133,25 @@ def command(
 
 
 def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
-    """The schedule in the names of `model`, and whether it is a schedule of that model; it is drawn in either case."""
+    """The schedule in the names of `model`, and whether it fits that model."""
     from iosched.models.errors import InvalidScheduleError
     from iosched.scheduler.transfer import fitted
 
     try:
         return fitted(document, model), True
     except InvalidScheduleError as error:
-        note(f"What stages compute is left out: {error}")
+        note(f"The throughput of stages is not shown: {error}")
         return document, False
 
 
-def _drawn_alone(document: ScheduleDocument) -> Drawn:
-    """What is drawn of a schedule file without its model."""
-    from iosched.cli.pictures.theme import looks_by_structure
+def _drawing_without_model(document: ScheduleDocument) -> Drawing:
+    from iosched.cli.pictures.theme import styles_by_structure
 
-    return Drawn(document, looks_by_structure(document.structure))
+    return Drawing(document, styles_by_structure(document.structure))
 
 
 def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) -> KnownStages:
-    """What the profile database has of the stages; where it cannot be asked, why not."""
+    """Measurements of the stages in the profile database, or why there are none."""
     from iosched.jobs.known_stages import KnownStages, known_stages
     from iosched.models.errors import IoschedError
 
@@ -155,16 +161,16 @@ def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) ->
         return KnownStages(why=str(error).partition("\n")[0])
 
 
-def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawn:
-    """What is drawn of `document`, a part of `shipped` or an alternative in it; None where that is of another model."""
-    from iosched.cli.pictures.theme import looks_of
+def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawing:
+    """Drawing of `document`, a part of `shipped` or an alternative in it; None if that is for another model."""
+    from iosched.cli.pictures.theme import styles_of
     from iosched.profiler.devices.resolve import throughputs
 
-    looks = looks_of(model.graph, _models_of_operators(model))
+    styles = styles_of(model.graph, _models_of_operators(model))
     if shipped is None:
-        return Drawn(document, looks)
-    return Drawn(
-        document, looks, throughputs(model, document), model.graph.predecessors, partial(_nodes, model, shipped)
+        return Drawing(document, styles)
+    return Drawing(
+        document, styles, throughputs(model, document), model.graph.predecessors, partial(_nodes, model, shipped)
     )
 
 
@@ -177,7 +183,7 @@ def _nodes(model: Model, shipped: ScheduleDocument) -> list[PlacedNode]:
 
 
 def _models_of_operators(model: Model) -> dict[str, str]:
-    """For each operator of a file of several models whose it is, in words; nothing for any other file."""
+    """Models of each operator in a file of several; empty for other files."""
     from iosched.models.composition.members import members_of, owners
 
     members = members_of(model.proto)
@@ -189,8 +195,8 @@ def _models_of_operators(model: Model) -> dict[str, str]:
     return found
 
 
-def as_object(drawn: Drawn) -> dict[str, object]:
-    """The object that `show --json` prints; scripts rely on its keys."""
+def as_object(drawn: Drawing) -> dict[str, object]:
+    """JSON object of `show --json`."""
     blocks = [
         {
             **json_object(block, "index optimal"),
@@ -209,15 +215,15 @@ def as_object(drawn: Drawn) -> dict[str, object]:
     }
 
 
-def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
-    """The latency and the throughput of stages that run one after another."""
+def _sums(drawn: Drawing, stages: Iterable[Stage]) -> dict[str, object]:
+    """Latency and throughput of consecutive stages."""
     from iosched.scheduler.schedule import total_us
 
     run = list(stages)
     return {"latency_us": total_us(run), **throughput_object(drawn.throughput(run))}
 
 
-def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
+def _draw(picture: str, drawn: Drawing, output: Destination) -> None:
     text = FORMATS[picture](drawn, _knows_unicode(output))
     if output.path is None:
         click.echo(_on_terminal(text, drawn) if picture == "text" else text, nl=False)
@@ -225,10 +231,10 @@ def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
     write_and_note(output, text.encode())
 
 
-def _on_terminal(text: str, drawn: Drawn) -> str:
-    """Text wrapped and coloured for stdout, where that is a terminal; `click` takes colours away where it is none."""
+def _on_terminal(text: str, drawn: Drawing) -> str:
+    """Text wrapped and coloured for stdout."""
     fitting = wrapped(text, width_of(sys.stdout))
-    return painted(fitting, drawn.looks) if has_colours(os.environ) else fitting
+    return coloured(fitting, drawn.styles) if uses_colours(os.environ) else fitting
 
 
 def _knows_unicode(output: Destination) -> bool:
@@ -244,10 +250,6 @@ def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
     return replace(document, schedule=known[name], proven=None, alternatives=())
 
 
-def _considered(name: str) -> str:
-    return f"This is {name!r}, which 'optimize' considered beside the schedule that it shipped."
-
-
 def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
     from iosched.scheduler.schedule import Schedule
 
@@ -260,38 +262,37 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
-def has_colours(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal is to be given colours: not with NO_COLOR, and not if it knows none."""
+def uses_colours(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal gets colours: not with NO_COLOR, nor if it has none."""
     return not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
 
 
-def painted(text: str, looks: Mapping[str, Look]) -> str:
-    """The text with the names of operators in the colours of their models; as it is where there is one model.
+def coloured(text: str, styles: Mapping[str, Style]) -> str:
+    """Colour the names of operators by model, if there are several models.
 
     Args:
-        text: words between blanks; one that is an operator's name is coloured.
-        looks: how operators are shown, by their names.
+        styles: by operator.
     """
-    models = dict.fromkeys(look.models for look in looks.values() if look.models)
+    models = dict.fromkeys(style.models for style in styles.values() if style.models)
     colours = dict(zip(models, cycle(_COLOURS), strict=False))
 
     def word(match: re.Match[str]) -> str:
-        look = looks.get(match[0])
-        return match[0] if look is None or not look.models else click.style(match[0], fg=colours[look.models])
+        style = styles.get(match[0])
+        return match[0] if style is None or not style.models else click.style(match[0], fg=colours[style.models])
 
     return re.sub(r"\S+", word, text) if models else text
 
 
 _MARK = re.compile(r"^( .*?)((?:──|┬─|├─|└─|--|\+-|\|-|`-) .*)$")
 _GOES_ON = {"┬": "│", "├": "│", "+": "|", "|": "|"}
-"""What stands below a group's mark where another group follows."""
+"""Below a group's mark, if another group follows."""
 _MOST = 0.5
-"""The part of a line that what stands before a group may take; where it is more, it gets a line of its own."""
+"""Greatest share of a line for the text before a group; longer text gets its own line."""
 _INDENT = " " * 6
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """The text of a schedule wrapped to so many columns; as it is for None."""
+    """Wrap the text of a schedule to `width` columns; None keeps it."""
     if width is None or all(len(line) <= width for line in text.splitlines()):
         return text
     return "".join(f"{part}\n" for line in text.splitlines() for part in _parts(line, width))

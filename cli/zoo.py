@@ -1,4 +1,4 @@
-"""`iosched zoo`: the bundled benchmark networks."""
+"""`iosched zoo`: bundled benchmark networks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from iosched.cli.complete import complete_network
+from iosched.cli.common.complete import complete_network
+from iosched.cli.common.options import json_option, output_option, verbosity_options
+from iosched.cli.common.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 from iosched.cli.help import Group
-from iosched.cli.options import json_option, output_option, verbosity_options
-from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 
 
 @click.group(name="zoo", cls=Group, short_help="List the bundled networks, or export one as ONNX.")
@@ -51,7 +51,7 @@ def export(name: str, output: Destination | None) -> None:
     check_destinations([output])
     refuse_terminal(output)
     proto = zoo.build(name)
-    if output is None:  # known to be a file's name only now that there is such a network
+    if output is None:  # the network exists, so its name is a file name
         output = Destination("-o", Path(f"{name}.onnx"))
         check_destinations([output])
     write_and_note(output, proto.SerializeToString())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from iosched.profiler.measuring.interleave import compare, speedup_text
+from iosched.profiler.measuring.interleave import compare, relative_speed_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 
 
@@ -67,17 +67,17 @@ class Decision:
         if found is None and self.rounds < LEAST_SAMPLES:
             return f"too few runs to tell whether {ours} is faster than {plain}"
         if found is None:
-            return f"{ours} takes no time that could be told from that of {plain}"
+            return f"{ours} takes no measurable time"
+        speed = relative_speed_text(ours, found, plain)
         if self._is_other and self.among_plain is not None:
-            than_usual = f"{plain} is {speedup_text(self.among_plain)} as fast as {words[self.usual]}"
-            return f"{than_usual}, and {ours} {speedup_text(found)} as fast as {plain}"
+            return f"{relative_speed_text(plain, self.among_plain, words[self.usual])}, and {speed}"
         if self.chosen != self.plain:
-            return f"{ours} is {speedup_text(found)} as fast as {plain}"
+            return speed
         if found.is_slower:
-            return f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
+            return f"{plain} is faster: {speed}"
         if found.is_decided:
-            return f"no difference found: {ours} is {speedup_text(found)} as fast as {plain}"
-        return f"undecided: {ours} is {speedup_text(found)} as fast as {plain}, too noisy to tell"
+            return f"no difference found: {speed}"
+        return f"undecided: {speed}, too noisy to tell"
 
 
 def decide(

@@ -16,7 +16,7 @@ from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
-from iosched.profiler.measuring.interleave import speedup_text
+from iosched.profiler.measuring.interleave import relative_speed_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
@@ -166,18 +166,18 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
     ours, plain = words[trial.candidate], words[trial.fastest_plain]
     found = trial.ratio(trial.fastest_plain, trial.candidate)
     if found is None:
-        return f"too few runs to tell whether {ours} is faster than {plain}; the same command goes on from here"
-    as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
+        return f"too few runs to tell whether {ours} is faster than {plain}; repeat the command to continue"
+    speed = relative_speed_text(ours, found, plain)
     if trial.verdict == "faster":
-        return as_fast
+        return speed
     than_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
     if than_usual is not None:
-        as_fast = f"{plain} is {speedup_text(than_usual)} as fast as {words[trial.plain[0]]}, and {as_fast}"
+        speed = f"{relative_speed_text(plain, than_usual, words[trial.plain[0]])}, and {speed}"
     if trial.verdict == "slower":
-        return as_fast if than_usual else f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
+        return speed if than_usual else f"{plain} is faster: {speed}"
     if trial.verdict == "equal":
-        return f"no difference found: {as_fast}"
-    return f"undecided: {as_fast}; the same command goes on from here"
+        return f"no difference found: {speed}"
+    return f"undecided: {speed}, too noisy to tell; repeat the command to continue"
 
 
 def reduced_verdict(
@@ -313,10 +313,9 @@ def _reason(
     if shipped == "sequential":
         return f"by {by} no other schedule is faster than one operator after another"
     if intervals is not None and intervals.speedup["sequential"].is_equal:
-        return "as far as the analytic model can tell it is as fast as one operator after another, and not slower"
-    return (
-        f"by {by} it is {latency_us['sequential'] / latency_us['iosched']:.2f}x as fast as one operator after another"
-    )
+        return "it is as fast as one operator after another, within the uncertainty of the analytic model"
+    times = latency_us["sequential"] / latency_us["iosched"]
+    return f"by {by} it runs at {times:.2f}x the speed of one operator after another"
 
 
 def with_setting(running: Running, setting: ReferenceSettings | None) -> Running:
@@ -331,7 +330,5 @@ def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]
     found = trial.rested_ratio(plain, shipped)
     if found is None or not found.is_slower:
         return ()
-    return (
-        f"After a rest {words[shipped]} is {speedup_text(found)} as fast as {words[plain]}, which serves better what"
-        " runs seldom.",
-    )
+    speed = relative_speed_text(words[shipped], found, words[plain])
+    return (f"After idle, {speed}, which is better for a model that runs seldom.",)

@@ -42,8 +42,8 @@ def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False)
         return "not proven optimal"
     optimal = f"optimal {under}" if under else "optimal"
     if measured:
-        optimal = "best by its latencies as they were measured"
-    return optimal if proven == "whole" else f"each block {optimal}, the whole not proven"
+        optimal = "best by the measured latencies"
+    return optimal if proven == "whole" else f"each block {optimal}, the whole graph not proven"
 
 
 def gap_text(
@@ -64,9 +64,9 @@ def gap_text(
     if gap == 0:
         return proof_text(of, under, measured=measured)
     if gap < 1 and predicted is not None:
-        return f"best found; the search ended where predictions of stages, which may be wrong, leave {predicted:.1%}"
+        return f"best found; by predicted stage latencies, at most {predicted:.1%} is left to gain"
     if gap < 1 and measured:
-        return f"best found; the search ended where bounds, which stages need not keep, leave {max(gap, 0.001):.1%}"
+        return f"best found; by estimated bounds, at most {max(gap, 0.001):.1%} is left to gain"
     if gap < 1:
         possible = "possible" if of == "whole" else "possible in these blocks"
         return f"within {max(gap, 0.001):.1%} of the best {possible} under the stages' bounds"

@@ -10,7 +10,7 @@ import pytest
 from few_samples import FewSamples
 from hypothesis import settings
 
-from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
+from iosched.cli.common.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
 from iosched.jobs import time_budget as pace
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device

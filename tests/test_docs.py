@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.cli.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
+from iosched.cli.common.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
 from iosched.cli.main import COMMANDS
 from iosched.cli.reference import pages
 from iosched.profiler.store.tables import KINDS, table_of

@@ -1,1 +1,1 @@
-"""Pictures of schedules and of measured latencies, as text and as SVG."""
+"""Pictures of schedules and latencies."""

@@ -1,28 +1,33 @@
-"""The formats in which `show` draws a schedule. One is a function of this module and one entry of `FORMATS`."""
+"""Formats of `show`: each is a function here and an entry of `FORMATS`."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING
 
-from iosched.cli.errors import printable
-from iosched.cli.pictures.drawing import Drawn
-from iosched.cli.pictures.families import FAMILIES, Paint
-from iosched.cli.stages import idle_text, throughput_columns, throughput_text
+from iosched.cli.common.errors import printable
+from iosched.cli.common.text import cost_remark, idle_text, throughput_columns, throughput_text
+from iosched.cli.pictures.theme import FAMILIES, BoxColours
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.cli.pictures.netron import PlacedNode
+    from iosched.cli.pictures.theme import Style
+    from iosched.jobs.known_stages import KnownStages
+    from iosched.profiler.devices.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.schedule import Stage
+    from iosched.scheduler.schedule import Schedule, Stage
 
 
-def _text(drawn: Drawn, unicode: bool) -> str:
+def _text(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.schedule_text import Remarks, draw_text
 
     known, remarks = drawn.throughputs, None
@@ -35,7 +40,7 @@ def _text(drawn: Drawn, unicode: bool) -> str:
     text = draw_text(
         document.schedule,
         title=drawn.title,
-        looks=drawn.looks,
+        styles=drawn.styles,
         proven=_proven(document),
         unicode=unicode,
         remarks=remarks,
@@ -43,56 +48,54 @@ def _text(drawn: Drawn, unicode: bool) -> str:
     return printable(text + _considered(document))
 
 
-def _idle_column(drawn: Drawn, stage: Stage) -> str:
-    """The idle share of a stage, of fixed width; empty where it is known of no stage."""
+def _idle_column(drawn: Drawing, stage: Stage) -> str:
     is_known = any(share is not None for share in drawn.idle.values())
     return f"{idle_text(drawn.idle[stage]):>6} idle" if is_known else ""
 
 
 def _proven(document: ScheduleDocument) -> str | None:
-    """What is proven of the schedule, in words; None where nothing is."""
     from iosched.scheduler.proof import proof_text
 
     return None if document.proven is None else proof_text(document.proven, measured=document.cost == "measured")
 
 
 def _considered(document: ScheduleDocument) -> str:
-    """A line on the other schedules in the file, for `--alternative`."""
+    """Line with the other schedules in the file, for `--alternative`."""
     from iosched.cli.pictures.theme import latency_label
 
     if not document.alternatives:
         return ""
     others = ", ".join(f"{each.name} {latency_label(each.latency_us)}" for each in document.alternatives)
-    return f"\nconsidered as well: {others}\n"
+    return f"\nalternatives: {others}\n"
 
 
-def _svg(drawn: Drawn, unicode: bool) -> str:
+def _svg(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.schedule_svg import draw_svg
 
     del unicode  # an SVG file is always UTF-8
     document = drawn.document
-    return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=_proven(document))
+    return draw_svg(document.schedule, title=drawn.title, styles=drawn.styles, proven=_proven(document))
 
 
-def _netron(drawn: Drawn, unicode: bool) -> str:
+def _netron(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.netron import draw_netron
 
     del unicode  # JSON is ASCII here
     if drawn.nodes is None:
-        raise UsageError("--format netron is for the nodes of a model: give the optimized model, or --model as well")
+        raise UsageError("--format netron needs the model: give the optimized model, or --model")
     return draw_netron(drawn.document.schedule, drawn.nodes())
 
 
-def _trace(drawn: Drawn, unicode: bool) -> str:
+def _trace(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
     del unicode  # JSON is ASCII here
     document = drawn.document
     facts = {"model": document.model, **predicted_facts(document)}
-    return draw_trace(document.schedule, facts=facts, looks=drawn.looks)
+    return draw_trace(document.schedule, facts=facts, styles=drawn.styles)
 
 
-def _html(drawn: Drawn, unicode: bool) -> str:
+def _html(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.page_data import page_data
     from iosched.jobs.known_stages import KnownStages
 
@@ -101,27 +104,22 @@ def _html(drawn: Drawn, unicode: bool) -> str:
     return draw_html(f"{drawn.document.model} on {drawn.document.device_name}", page_data(drawn, known))
 
 
-FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {
+FORMATS: Mapping[str, Callable[[Drawing, bool], str]] = {
     "text": _text,
     "svg": _svg,
     "html": _html,
     "netron": _netron,
     "trace": _trace,
 }
-"""A function for each format, of what is to be drawn and of whether the reader's encoding knows Unicode."""
+"""Functions of the drawing and of whether the output's encoding supports Unicode."""
 
 
 _SCRIPTS = ("model", "layout", "draw", "details", "overview", "marks", "controls")
-"""In this order they are one script, in which each may use all."""
+"""Concatenated to one script in this order."""
 
 
 def draw_html(title: str, data: Mapping[str, object]) -> str:
-    """The page as text of an HTML file.
-
-    Args:
-        title: of the page.
-        data: see `page_data`.
-    """
+    """HTML page with the data of `page_data`."""
     scripts = "\n".join(_page(f"{name}.js") for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{scripts}}})();'
     style = "\n".join([*_colours(), _page("page.css")])
@@ -143,22 +141,90 @@ def _hash(text: str) -> str:
 
 
 def _embedded(data: Mapping[str, object]) -> str:
-    """JSON that stands in a script element: without `<`, nothing in it can end the element or begin a comment."""
+    """JSON for a script element: without `<`, nothing can end the element or start a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _colours() -> Iterator[str]:
-    """Rules for the colours of families, and for those of models, which take them in turn."""
+    """CSS rules for the colours of families and models."""
     for key, family in FAMILIES.items():
         yield f".by-family .f-{key}, .legend .f-{key} {{ {_both(family.light, family.dark)} }}"
     for number, family in enumerate(each for each in FAMILIES.values() if not each.light.edge):
         yield f".by-model .m-{number} {{ {_both(family.light, family.dark)} }}"
 
 
-def _both(light: Paint, dark: Paint) -> str:
+def _both(light: BoxColours, dark: BoxColours) -> str:
     edges = [paint.edge or "transparent" for paint in (light, dark)]
     return (
         f"--fill: light-dark({light.fill}, {dark.fill}); --words: light-dark({light.ink}, {dark.ink}); "
         f"--edge: light-dark({edges[0]}, {edges[1]});"
     )
+
+
+Reads = Mapping[str, Sequence[str]]
+"""By operator, the operators that it reads from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A schedule to draw, with what is known of its model.
+
+    Attributes:
+        document: the schedule.
+        styles: by operator.
+        throughputs: of stages.
+        reads: by operator, the operators that it reads from.
+        nodes: returns the nodes of the optimized model.
+        known: returns measurements of the stages.
+        instead: what runs the model in place of this schedule, or None.
+    """
+
+    document: ScheduleDocument
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    throughputs: Throughputs | None = None
+    reads: Reads | None = None
+    nodes: Callable[[], Iterable[PlacedNode]] | None = None
+    known: Callable[[], KnownStages] | None = None
+    instead: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Model, device, and whether latencies were measured."""
+        return f"{self.document.model} on {self.document.device_name}{self.remark}"
+
+    @property
+    def remark(self) -> str:
+        """Remark if latencies were not measured, else empty."""
+        return cost_remark(self.document.launch, self.document.measured_share)
+
+    @property
+    def edges(self) -> Reads | None:
+        """Predecessors by operator, from the model or from the schedule file."""
+        if self.reads is not None or self.document.structure is None:
+            return self.reads
+        structure = self.document.structure
+        maker: list[str] = ["" for _ in structure.inputs]
+        for operator in structure.operators:
+            maker += [operator.name] * len(operator.form.outputs)
+        return {
+            operator.name: tuple(dict.fromkeys(maker[tensor] for tensor in operator.reads if maker[tensor]))
+            for operator in structure.operators
+        }
+
+    def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
+        """Throughput of consecutive stages; None without the model."""
+        return None if self.throughputs is None else self.throughputs.of(stages)
+
+    @cached_property
+    def idle(self) -> Mapping[Stage, float | None]:
+        """Share of the lanes' time spent waiting, by stage; empty if unknown."""
+        found = () if self.known is None else self.known().stages
+        return {stage: known.idle for stage, known in zip(self.document.schedule.stages, found, strict=False)}
+
+    def before(self, known: KnownStages) -> Schedule:
+        """The operators one after another, with their known latencies alone."""
+        from iosched.jobs.known_stages import in_a_row
+        from iosched.scheduler.lone_latencies import one_by_one
+
+        return in_a_row(known, one_by_one(self.document))

@@ -1,4 +1,4 @@
-"""The variants of a study as SVG: two objectives against each other, or one by the order of trials."""
+"""Variants of a study as SVG: two objectives, or one objective by trial."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 36, 104, 74
 _BEST, _OTHER, _BROKEN = "#c2410c", "#7d94b0", "#c9ced6"
 _TICKS = 8
 _MOST_NAMED = 12
-_JOINED, _SO_FAR = "joined: none is better", "the line is the best so far"
+_JOINED, _SO_FAR = "line: Pareto front", "line: best so far"
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Values along one side of the picture: the numbers between which it spans, and pixels at these."""
+    """An axis: its range of values and of pixels."""
 
     title: str
     low: float
@@ -42,10 +42,9 @@ class _Axis:
 
 
 def draw_front(found: Found) -> str:
-    """A point for each variant that was evaluated; those that nothing is better than are joined.
+    """A point for each evaluated variant, and a line through the Pareto front.
 
-    The first two objectives are the axes. With one objective, it stands over the numbers of the trials, and the line is
-    the best so far.
+    With one objective, the x axis is the trial number and the line the best so far.
     """
     shown = [each for each in found.individuals if each.point is not None and each.feedback.reused is None]
     shown = [each for each in shown if all(map(math.isfinite, each.point.losses if each.point else ()))]
@@ -152,7 +151,7 @@ def _dot(x: float, y: float, colour: str) -> str:
 
 
 def _round_step(step: float) -> float:
-    """The next larger of 1, 2 and 5 times a power of ten."""
+    """The next larger 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 

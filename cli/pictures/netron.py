@@ -1,8 +1,7 @@
-"""A schedule as an attachment for Netron: JSON that its viewer shows beside the nodes of the optimized model.
+"""A schedule as an attachment for Netron: JSON shown next to the nodes of the optimized model.
 
-Netron finds a node by the first line of its name, and a tensor by the first line of the tensor's. `optimize` gives
-every node its first output's name, so all nodes of an optimized file are found. In a file whose nodes have no names,
-tensors still are.
+Netron finds nodes and tensors by the first line of their names. `optimize` names every node after its first output; in
+files with unnamed nodes, only tensors are found.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from dataclasses import dataclass
 from iosched.scheduler.schedule import Schedule, Stage
 
 Place = tuple[int, int, int]
-"""A block by its index, a stage of it and a group of that by their numbers, from 0."""
+"""Block index, stage number and group number, from 0."""
 
 
 @dataclass(frozen=True)
 class PlacedNode:
-    """A node of a model file, and where the schedule runs it."""
+    """A node of a model file, and its place in the schedule."""
 
     name: str
     outputs: tuple[str, ...]
@@ -28,14 +27,13 @@ class PlacedNode:
 
 
 def draw_netron(schedule: Schedule, nodes: Iterable[PlacedNode]) -> str:
-    """The attachment as text of a JSON file; ends with a newline.
+    """Text of the JSON file.
 
-    Each node, and each tensor that it computes, gets its place as metadata, and the latency of its stage as metrics.
-    Nodes whose names begin with the same line are left out, and so are such tensors: Netron would take one for another.
+    Nodes and their tensors get their place as metadata and the latency of the stage as metrics. Names with equal first
+    lines are omitted, because Netron confuses them.
 
     Args:
-        schedule: the schedule to draw; nodes of other blocks are left out.
-        nodes: of the optimized model.
+        nodes: of the optimized model; those of blocks that are not in `schedule` are omitted.
     """
     stages = {(block.index, number): stage for block in schedule.blocks for number, stage in enumerate(block.stages)}
     drawn = [node for node in nodes if node.place[:2] in stages]

@@ -1,59 +1,54 @@
-"""What the page of a schedule shows, as plain data for its script: numbers, words and names, nothing of their looks."""
+"""Data of the HTML page for its script: numbers and names without styling."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from iosched.cli.errors import printable
-from iosched.cli.pictures.families import FAMILIES
-from iosched.cli.pictures.theme import look_of
-from iosched.cli.stages import throughput_text, work_text
-from iosched.cli.text import count_text, shape_text
+from iosched.cli.common.errors import printable
+from iosched.cli.common.text import count_text, shape_text, throughput_text, work_text
+from iosched.cli.pictures.theme import FAMILIES, style_of
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import proof_text
-from iosched.scheduler.schedule import Block, Stage
+from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import STAGES
 
 if TYPE_CHECKING:
-    from iosched.cli.pictures.drawing import Drawn
+    from iosched.cli.pictures.formats import Drawing
     from iosched.jobs.known_stages import KnownStage, KnownStages
     from iosched.profiler.devices.throughput import Throughput
     from iosched.scheduler.document import ScheduleDocument
 
 Numbers = Mapping[str, int]
-"""Operators by name: their places in the list of all that are drawn."""
+"""Operator numbers by name."""
 
 _WHOLES = {
-    "measured": "the schedule found, run as a whole",
-    "predicted": "the schedule found, by its stages",
+    "measured": "schedule, measured as a whole",
+    "predicted": "schedule, sum of its stages",
     "sequential": "one operator after another",
-    "greedy": "all that is ready at once (greedy)",
+    "greedy": "all ready operators at once (greedy)",
     "reference": "plain onnxruntime",
     "openvino": "OpenVINO",
     "serial": "one model after another",
-    "packed": "the models side by side",
-    "batched": "what is alike as one operator",
+    "packed": "the models in parallel",
+    "batched": "equal operators batched",
     "mixed": "one schedule for all models",
 }
-_NO_PEAK = "share of the peak: not known, since the peak of this device is not"
-_NO_MODEL = "not known without the model: give the optimized model, or --model"
+_NO_PEAK = "share of peak: the peak of this device is unknown"
+_NO_MODEL = "unknown without the model: give the optimized model, or --model"
 
 
-def page_data(drawn: Drawn, known: KnownStages) -> dict[str, object]:
-    """The data as JSON takes it; names have no control characters. O(operators + edges).
-
-    Operators are numbered in the order of the schedule, and are told of by these numbers.
+def page_data(drawn: Drawing, known: KnownStages) -> dict[str, object]:
+    """Data of the page for JSON. Operators are numbered in schedule order. O(operators + edges).
 
     Args:
-        drawn: the schedule.
-        known: what was measured of its stages.
+        known: measurements of the stages.
     """
     document, edges = drawn.document, drawn.edges
     names = [name for stage in document.schedule.stages for name in stage.operators]
     number = {name: place for place, name in enumerate(names)}
-    looks = [look_of(name, drawn.looks) for name in names]
-    families, models = list(FAMILIES), list(dict.fromkeys(look.models for look in looks if look.models))
+    styles = [style_of(name, drawn.styles) for name in names]
+    families, models = list(FAMILIES), list(dict.fromkeys(style.models for style in styles if style.models))
     return {
         "title": printable(document.model),
         "notes": [*_notes(drawn, known)],
@@ -64,14 +59,14 @@ def page_data(drawn: Drawn, known: KnownStages) -> dict[str, object]:
         "operators": [
             [
                 printable(name),
-                printable(look.label),
-                printable(look.type),
-                families.index(look.family),
-                models.index(look.models) if look.models else -1,
-                look.shape,
-                look.flops,
+                printable(style.label),
+                printable(style.type),
+                families.index(style.family),
+                models.index(style.models) if style.models else -1,
+                style.shape,
+                style.flops,
             ]
-            for name, look in zip(names, looks, strict=True)
+            for name, style in zip(names, styles, strict=True)
         ],
         "reads": None if edges is None else [_numbers(edges.get(name, ()), number) for name in names],
         "blocks": [*_blocks(drawn, known, number)],
@@ -83,22 +78,18 @@ def _numbers(names: Sequence[str], number: Numbers) -> list[int]:
     return [number[name] for name in names if name in number]
 
 
-def _blocks(drawn: Drawn, known: KnownStages, number: Numbers) -> Iterator[dict[str, object]]:
+def _blocks(drawn: Drawing, known: KnownStages, number: Numbers) -> Iterator[dict[str, object]]:
     found = iter(known.stages)
     for block, before in zip(drawn.document.schedule.blocks, drawn.before(known).blocks, strict=True):
         yield {
             "index": block.index,
             "optimal": block.optimal,
             "stages": [_stage(drawn, stage, next(found, None), number) for stage in block.stages],
-            "before": _before(before, number),
+            "before": [[_numbers(stage.operators, number), _us(stage.latency_us)] for stage in before.stages],
         }
 
 
-def _before(block: Block, number: Numbers) -> list[list[object]]:
-    return [[_numbers(stage.operators, number), _us(stage.latency_us)] for stage in block.stages]
-
-
-def _stage(drawn: Drawn, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
+def _stage(drawn: Drawing, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
     rule, found = STAGES[stage.strategy], drawn.throughput([stage])
     measured = None if known is None else known.measured
     latency_us = measured.median_us if stage.latency_us is None and measured is not None else stage.latency_us
@@ -124,14 +115,14 @@ def _stage(drawn: Drawn, stage: Stage, known: KnownStage | None, number: Numbers
 
 
 def _busy(known: KnownStage | None, found: Throughput | None) -> float | None:
-    """The part of the SMs' or the lanes' time that is filled with work; None where that is not known."""
+    """Utilization of the SMs or lanes, or None."""
     if found is not None and found.sm_share is not None:
         return found.sm_share
     return None if known is None or known.idle is None else 1 - known.idle
 
 
 def _us(latency_us: float | None) -> float | None:
-    """To nanoseconds: more digits make the file larger alone."""
+    """Round to nanoseconds, to keep the file small."""
     return None if latency_us is None else round(latency_us, 3)
 
 
@@ -139,8 +130,8 @@ def _share(share: float | None) -> float | None:
     return None if share is None else round(share, 4)
 
 
-def _notes(drawn: Drawn, known: KnownStages) -> Iterator[str]:
-    """Sentences on top: what runs the model instead, and where latencies come from that were not measured."""
+def _notes(drawn: Drawing, known: KnownStages) -> Iterator[str]:
+    """Notes at the top: what runs the model instead, and the source of latencies."""
     if drawn.instead is not None:
         yield drawn.instead
     if drawn.remark:
@@ -148,15 +139,15 @@ def _notes(drawn: Drawn, known: KnownStages) -> Iterator[str]:
     without = sum(stage.latency_us is None for stage in drawn.document.schedule.stages)
     if without and known.stages:
         yield (
-            f"Of {count_text(without, 'stage')} the schedule file has no latency; what is drawn of them was measured, "
-            "as far as it is known, when this machine searched."
+            f"The schedule file has no latency for {count_text(without, 'stage')}; known ones come from this machine's "
+            "profile database."
         )
     teams = drawn.document.teams
     if teams is not None:
-        yield f"Teams of cores run the schedule: {teams.text}. All latencies are those of one team."
+        yield f"Teams of cores run the schedule: {teams.text}. Latencies are those of one team."
 
 
-def _facts(drawn: Drawn) -> Iterator[tuple[str, str]]:
+def _facts(drawn: Drawing) -> Iterator[tuple[str, str]]:
     document, search = drawn.document, drawn.document.search
     stages = tuple(document.schedule.stages)
     operators = sum(len(stage.operators) for stage in stages)
@@ -178,16 +169,16 @@ def _facts(drawn: Drawn) -> Iterator[tuple[str, str]]:
 
 
 def _wholes(document: ScheduleDocument) -> list[tuple[str, float | None]]:
-    """Latencies of the whole model in the order of `_WHOLES`, with names that it does not have at the end."""
+    """Latencies of the whole model in the order of `_WHOLES`, other names last."""
     order = {name: place for place, name in enumerate(_WHOLES)}
     return sorted(document.latency_us.items(), key=lambda item: order.get(item[0], len(order)))
 
 
-def _unknown(drawn: Drawn, known: KnownStages) -> dict[str, str]:
-    """Why something is not known of stages, by what it is; what is known of some of them has no entry."""
+def _unknown(drawn: Drawing, known: KnownStages) -> dict[str, str]:
+    """Reasons for values that are unknown for all stages."""
     found = {}
     if drawn.throughputs is None:
-        found["peak"] = f"share of the peak: {_NO_MODEL}"
+        found["peak"] = f"share of peak: {_NO_MODEL}"
     elif drawn.throughputs.peak_tflops is None:
         found["peak"] = _NO_PEAK
     why = known.why or (None if drawn.throughputs is not None else _NO_MODEL)

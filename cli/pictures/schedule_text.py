@@ -1,12 +1,12 @@
-"""A schedule as text: one line for each group, operators in the order in which they run."""
+"""A schedule as text: a line for each group, operators in execution order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from iosched.cli.pictures.theme import Look, latency_label, look_of, shown
-from iosched.cli.text import count_text
+from iosched.cli.common.text import count_text
+from iosched.cli.pictures.theme import Style, latency_label, shown, style_of
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 from iosched.scheduler.strategies import STAGES
@@ -17,7 +17,7 @@ _ASCII = {"only": "-- ", "first": "+- ", "middle": "|- ", "last": "`- ", "then":
 
 @dataclass(frozen=True)
 class Remarks:
-    """What is said beside latencies: of all stages together in words, and of each stage in columns of fixed widths."""
+    """Text next to latencies: for all stages, and for each stage in columns of fixed width."""
 
     of_all: Callable[[Iterable[Stage]], str]
     of_stage: Callable[[Stage], str]
@@ -27,20 +27,18 @@ def draw_text(
     schedule: Schedule,
     *,
     title: str,
-    looks: Mapping[str, Look],
+    styles: Mapping[str, Style],
     proven: str | None = None,
     unicode: bool = True,
     remarks: Remarks | None = None,
 ) -> str:
-    """A picture for a terminal; ends with a newline.
+    """Picture for a terminal.
 
     Args:
-        schedule: the schedule to draw.
         title: the first line.
-        looks: how operators are shown, by their names; an operator that it does not have is shown as its name.
-        proven: what is proven of the schedule, in words; None where nothing is said of it.
-        unicode: whether lines are drawn with line-drawing characters, or with plain ASCII.
-        remarks: what is said beside latencies, if anything.
+        styles: by operator; others are shown by name.
+        proven: what is proven of the schedule, or None.
+        unicode: use line-drawing characters instead of ASCII.
     """
     stages = list(schedule.stages)
     counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
@@ -48,7 +46,7 @@ def draw_text(
     more += [] if remarks is None else [remarks.of_all(stages)]
     lines = [title, ", ".join([*counts, latency_label(total_us(schedule.stages)), *more])]
     for block in schedule.blocks:
-        lines += ["", _headline(block), *_stages(block, looks, _UNICODE if unicode else _ASCII, remarks)]
+        lines += ["", _headline(block), *_stages(block, styles, _UNICODE if unicode else _ASCII, remarks)]
     text = "\n".join(lines) + "\n"
     return text if unicode else text.replace("µs", "us").replace("×", "x")  # noqa: RUF001
 
@@ -63,7 +61,7 @@ def _headline(block: Block) -> str:
 
 
 def _stages(
-    block: Block, looks: Mapping[str, Look], marks: Mapping[str, str], remarks: Remarks | None
+    block: Block, styles: Mapping[str, Style], marks: Mapping[str, str], remarks: Remarks | None
 ) -> Iterator[str]:
     heads = [_stage_head(index, stage, remarks) for index, stage in enumerate(block.stages)]
     width = max(map(len, heads), default=0)
@@ -71,7 +69,7 @@ def _stages(
         last = len(stage.groups) - 1
         for index, group in enumerate(stage.groups):
             lead = head if index == 0 else ""
-            chain = _chain(shown(stage, group), looks, marks["then"]) + _lanes(stage, index)
+            chain = marks["then"].join(_operator(name, styles) for name in shown(stage, group)) + _lanes(stage, index)
             yield f"{lead:<{width}} {marks[_place(index, last)]}{chain}"
 
 
@@ -92,7 +90,7 @@ def _place(index: int, last: int) -> str:
 
 
 def _lanes(stage: Stage, index: int) -> str:
-    """The lanes of a group, where the groups of the stage do not simply have one each."""
+    """Lanes of a group, unless each group simply has one."""
     if stage.division is None or sorted(stage.division.groups) == [(lane,) for lane in range(len(stage.groups))]:
         return ""
     own = stage.division.groups[index]
@@ -101,10 +99,6 @@ def _lanes(stage: Stage, index: int) -> str:
     return f"  ({'lane' if len(own) == 1 else 'lanes'} {numbers})"
 
 
-def _chain(group: Sequence[str], looks: Mapping[str, Look], then: str) -> str:
-    return then.join(_operator(name, looks) for name in group)
-
-
-def _operator(name: str, looks: Mapping[str, Look]) -> str:
-    look = look_of(name, looks)
-    return f"{look.label} {name}" if look.type else name
+def _operator(name: str, styles: Mapping[str, Style]) -> str:
+    style = style_of(name, styles)
+    return f"{style.label} {name}" if style.type else name

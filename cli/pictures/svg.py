@@ -1,11 +1,11 @@
-"""What all SVG pictures share: the frame, the colours of text, and text itself."""
+"""Frame, colours and text of SVG pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape  # not of xml.sax, which loads http
 
-from iosched.cli.errors import printable
+from iosched.cli.common.errors import printable
 
 INK = "#1d242d"
 GREY = "#5a6472"
@@ -13,7 +13,7 @@ _FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
 def picture(width: float, height: float, parts: Iterable[str]) -> str:
-    """An SVG file with a white ground, which refers to no other file."""
+    """SVG file with a white background and no references."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="{_FONTS}">'
@@ -25,7 +25,7 @@ def picture(width: float, height: float, parts: Iterable[str]) -> str:
 def text(
     x: float, y: float, words: str, *, size: float = 13, fill: str = INK, weight: str = "400", anchor: str = "start"
 ) -> str:
-    """An element with escaped words at (x, y); `anchor` is "start", "middle" or "end"."""
+    """Text element at (x, y); `anchor` is "start", "middle" or "end"."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
         f'text-anchor="{anchor}">{escaped(words)}</text>'
@@ -33,5 +33,5 @@ def text(
 
 
 def escaped(words: str) -> str:
-    """Words as XML takes them; control characters, which XML does not allow, and line breaks are replaced."""
+    """Escape for XML; replaces line breaks and control characters, which XML does not allow."""
     return escape(printable(words.replace("\n", "\N{REPLACEMENT CHARACTER}")), quote=False)

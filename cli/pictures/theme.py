@@ -1,4 +1,4 @@
-"""What all pictures of a schedule have in common: how operators and latencies are shown."""
+"""Styles of operators and latencies in all pictures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from iosched.cli.pictures.families import FAMILIES, family_of
-from iosched.cli.text import latency_text, shape_text
+from iosched.cli.common.text import latency_text, shape_text
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import OperatorForm, Structure
 from iosched.scheduler.schedule import Stage
@@ -15,15 +14,15 @@ from iosched.scheduler.strategies import STAGES
 
 
 @dataclass(frozen=True)
-class Look:
-    """How an operator is shown: `label` is the text in its box, and `kind` decides the colour.
+class Style:
+    """How an operator is drawn.
 
     Attributes:
         type: the operator's type.
-        label: says it in short.
-        models: the models that it works for, where the file has several.
-        shape: of its first output, as `1x64x56x56`; empty where it is not known.
-        flops: what it computes; None where that is not known.
+        label: the text in its box.
+        models: the models that it belongs to, if the file has several.
+        shape: of its first output, as `1x64x56x56`; empty if unknown.
+        flops: None if unknown.
     """
 
     type: str
@@ -34,24 +33,24 @@ class Look:
 
     @property
     def family(self) -> str:
-        """The short name of its family of operators."""
+        """Key of its operator family."""
         return family_of(self.type)
 
     @property
     def kind(self) -> str:
-        """What operators of one colour have in common: the models, or where there is one model, the family."""
+        """What decides its colour: the models, or the family if there is one model."""
         return self.models or FAMILIES[self.family].name
 
 
-def looks_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[str, Look]:
-    """How each operator of the graph is shown, by its name.
+def styles_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[str, Style]:
+    """Styles by operator name.
 
     Args:
-        models: the models that operators work for, in words, where the file has several.
+        models: the models of each operator, if the file has several.
     """
     shape_of = {spec.name: spec.shape for spec in graph.tensors}
     return {
-        each.name: Look(
+        each.name: Style(
             each.type,
             _label(each.type, each.integers("kernel_shape")),
             models.get(each.name, ""),
@@ -62,25 +61,25 @@ def looks_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[st
     }
 
 
-def looks_by_structure(structure: Structure | None) -> dict[str, Look]:
-    """The same by what a schedule file says of its model; nothing where it says nothing."""
+def styles_by_structure(structure: Structure | None) -> dict[str, Style]:
+    """Styles from the structure in a schedule file; empty without one."""
     if structure is None:
         return {}
-    by_form = list(map(_look_of_form, structure.forms))
+    by_form = list(map(_style_of_form, structure.forms))
     return {
         each.name: by_form[number] for each, number in zip(structure.operators, structure.form_numbers, strict=True)
     }
 
 
-def _look_of_form(form: OperatorForm) -> Look:
+def _style_of_form(form: OperatorForm) -> Style:
     kernels = (dict(node.attributes).get("kernel_shape") for node in form.nodes)
     kernel = next((found for found in kernels if found), "")
     shape = form.outputs[0].rpartition(" ")[2] if form.outputs else ""
-    return Look(form.type, _label(form.type, tuple(map(int, re.findall(r"[0-9]{1,9}", kernel)))), shape=shape)
+    return Style(form.type, _label(form.type, tuple(map(int, re.findall(r"[0-9]{1,9}", kernel)))), shape=shape)
 
 
 def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:
-    """The boxes of a group: its operators, or of a long session the first, how many more, and the last."""
+    """Boxes of a group: its operators; of a long session the first, a count and the last."""
     if not STAGES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
         return group
     return (group[0], f"{len(group) - 2} more", group[-1])
@@ -97,11 +96,98 @@ def _label(kind: str, kernel: Sequence[int]) -> str:
     return kind
 
 
-def look_of(name: str, looks: Mapping[str, Look]) -> Look:
-    """How the operator `name` is shown: as `looks` says, or else by the last part of its name."""
-    return looks.get(name) or Look("", name.rsplit("/", 1)[-1])
+def style_of(name: str, styles: Mapping[str, Style]) -> Style:
+    """Style of an operator; without one, the last part of its name."""
+    return styles.get(name) or Style("", name.rsplit("/", 1)[-1])
 
 
 def latency_label(latency_us: float | None) -> str:
-    """A latency as pictures show it: there is room for two decimals of a millisecond."""
-    return latency_text(latency_us, unknown="latency not known", digits=2)
+    """A latency in pictures, with two decimals of a millisecond."""
+    return latency_text(latency_us, unknown="latency unknown", digits=2)
+
+
+_INK, _WHITE = "#0b0f14", "#ffffff"
+
+
+@dataclass(frozen=True)
+class BoxColours:
+    """Colours of a box's inside, text and edge (as the inside, if empty)."""
+
+    fill: str
+    ink: str
+    edge: str = ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators with the same kind of work.
+
+    Attributes:
+        name: for legends.
+        light, dark: colours on a white and a dark background.
+        types: ONNX types and fused types.
+    """
+
+    name: str
+    light: BoxColours
+    dark: BoxColours
+    types: frozenset[str] = frozenset()
+
+
+_CONVOLUTION = """Conv ReluConv ReluSepConv SepConv ConvTranspose ConvInteger QLinearConv DeformConv CausalConvWithState
+    FusedConv NhwcConv"""
+_PRODUCT = """Gemm MatMul MatMulInteger QLinearMatMul QGemm FusedMatMul FusedGemm MatMulNBits Einsum Attention
+    MultiHeadAttention GroupQueryAttention LinearAttention LSTM GRU RNN DFT STFT Det"""
+_POOLING = """MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool
+    QLinearGlobalAveragePool MaxRoiPool RoiAlign MaxUnpool ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ArgMax ArgMin CumSum CumProd TopK NonMaxSuppression"""
+_ARITHMETIC = """Add Sum Sub Mul Div Mod Max Min Mean Pow Abs Neg Sign Ceil Floor Round Reciprocal Sqrt Exp Log Sin Cos
+    Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual Where
+    BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor IsInf IsNaN QLinearAdd QLinearMul RotaryEmbedding"""
+_ACTIVATION = """Relu LeakyRelu PRelu ThresholdedRelu Elu Celu Selu Gelu FastGelu BiasGelu QuickGelu Mish Swish SwiGLU
+    HardSwish HardSigmoid Sigmoid Softplus Softsign Tanh Erf Clip Shrink Softmax LogSoftmax Hardmax QLinearSigmoid
+    QLinearSoftmax"""
+_NORMALIZATION = """BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization
+    LpNormalization MeanVarianceNormalization LRN SkipLayerNormalization SimplifiedLayerNormalization Dropout"""
+_MOVEMENT = """Concat Split Slice Gather GatherElements GatherND ScatterElements ScatterND Reshape Flatten Transpose
+    Squeeze Unsqueeze Expand Tile Pad Identity Cast CastLike BitCast Resize Upsample DepthToSpace SpaceToDepth
+    GridSample Shape Size ConstantOfShape OneHot Range Trilu Compress NonZero Unique ReverseSequence Col2Im
+    CenterCropPad TensorScatter QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConcat"""
+
+FAMILIES: Mapping[str, Family] = {
+    "conv": Family(
+        "convolution", BoxColours("#2486e5", _INK), BoxColours("#6283f3", _INK), frozenset(_CONVOLUTION.split())
+    ),
+    "product": Family(
+        "product, attention, recurrence",
+        BoxColours("#63218d", _WHITE),
+        BoxColours("#a64199", _WHITE),
+        frozenset(_PRODUCT.split()),
+    ),
+    "pool": Family(
+        "pooling, reduction", BoxColours("#105821", _WHITE), BoxColours("#556f34", _WHITE), frozenset(_POOLING.split())
+    ),
+    "sum": Family(
+        "arithmetic", BoxColours("#c58508", _INK), BoxColours("#ef7d1a", _INK), frozenset(_ARITHMETIC.split())
+    ),
+    "act": Family(
+        "activation", BoxColours("#7f6e2a", _WHITE), BoxColours("#ebc812", _INK), frozenset(_ACTIVATION.split())
+    ),
+    "norm": Family(
+        "normalization", BoxColours("#006d84", _WHITE), BoxColours("#57e4d6", _INK), frozenset(_NORMALIZATION.split())
+    ),
+    "move": Family(
+        "data movement", BoxColours("#8b8c9b", _INK), BoxColours("#9e9fa2", _INK), frozenset(_MOVEMENT.split())
+    ),
+    "other": Family(
+        "other or unknown", BoxColours("#d8dbe1", _INK, "#6a7280"), BoxColours("#2b323c", _WHITE, "#7b8492")
+    ),
+}
+"""By key, in the order of a legend; the last one takes all other types."""
+
+_FAMILY_OF = {kind: key for key, family in FAMILIES.items() for kind in family.types}
+
+
+def family_of(kind: str) -> str:
+    """Key of the family of an operator type, without its domain."""
+    return _FAMILY_OF.get(kind.rpartition("::")[2], "other")

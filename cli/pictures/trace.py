@@ -1,7 +1,6 @@
-"""A schedule, or a run by one, as a trace for Perfetto and Chrome: JSON in Chrome's trace event format.
+"""A schedule, or a run by one, in Chrome's trace event format, for Perfetto and Chrome.
 
-The file has up to two processes: what was measured, with a row for each lane, and what is predicted, with a row for
-each group. Both begin at 0.
+The process "measured" has a row for each lane, "predicted" one for each group. Both start at 0.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iosched.cli.pictures.theme import Look, look_of
-from iosched.cli.text import cost_remark, count_text
+from iosched.cli.common.text import cost_remark, count_text
+from iosched.cli.pictures.theme import Style, style_of
 from iosched.runtime.traced import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 _MEASURED, _PREDICTED = 1, 2  # processes, in the order in which they are shown
 _LANES = 1000  # number of the row of lane 0: rows of stages have smaller numbers
 _GROUPS = 1
-_UNKNOWN_US = 10.0  # how long a stage is drawn whose latency is not known
+_UNKNOWN_US = 10.0  # drawn length of a stage with unknown latency
 
 Event = dict[str, object]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A stage with its block and its number there, both from 0."""
+class _PlacedStage:
+    """A stage with its block and number, both from 0."""
 
     block: int
     number: int
@@ -38,11 +37,11 @@ class _Place:
 
     @property
     def name(self) -> str:
-        """The stage in words."""
+        """The stage as text."""
         return f"block {self.block} stage {self.number}"
 
     def args(self, operators: Iterable[str], groups: Sequence[int]) -> dict[str, object]:
-        """What a viewer tells of an event; `group` is a list where the event is of several."""
+        """Details of an event; `group` is a list for several groups."""
         return {
             "block": self.block,
             "stage": self.number,
@@ -53,14 +52,14 @@ class _Place:
 
 
 def predicted_facts(document: ScheduleDocument) -> dict[str, str]:
-    """For the facts of a file: what its predicted latencies are, and how stages are drawn that have none."""
+    """Facts of the file on predicted latencies."""
     how = cost_remark(document.launch, document.measured_share) or ", measured stage by stage when it was scheduled"
     what = f"of each stage on {document.device_name}{how}"
-    facts = {"predicted": f"{what}; groups are drawn as long as their stage, since nothing is predicted of one of them"}
+    facts = {"predicted": f"{what}; groups are drawn as long as their stage, because single groups are not predicted"}
     unknown = sum(stage.predicted_us is None for stage in document.schedule.stages)
     if unknown:
         count = count_text(unknown, "stage")
-        facts["unknown"] = f"no latency is predicted of {count}; {_UNKNOWN_US:g} us, if they are drawn, means nothing"
+        facts["unknown"] = f"{count} without a predicted latency; their length, {_UNKNOWN_US:g} us, means nothing"
     return facts
 
 
@@ -68,30 +67,33 @@ def draw_trace(
     schedule: Schedule,
     *,
     facts: Mapping[str, str],
-    looks: Mapping[str, Look],
+    styles: Mapping[str, Style],
     runs: TracedRuns | None = None,
 ) -> str:
-    """The trace as text of a JSON file; ends with a newline.
+    """Text of the JSON file.
+
+    Stages without a predicted latency get a marked placeholder length. The process "predicted" is omitted if `runs` is
+    given and no stage has one.
 
     Args:
-        schedule: the schedule. A stage without a predicted latency is drawn with a length that means nothing, and its
-            name says so; where `runs` has times and no stage has a predicted latency, nothing predicted is drawn.
-        facts: of the whole file, by names: the model, the device, and so on.
-        looks: how operators are shown, by their names; one that it does not have is shown as its name.
-        runs: what was measured of a run by this schedule; None to draw what is predicted alone.
+        facts: of the whole file, such as the model and the device.
+        styles: by operator; others are shown by name.
+        runs: measured task times; None for predictions only.
     """
     places = [
-        _Place(block.index, number, stage) for block in schedule.blocks for number, stage in enumerate(block.stages)
+        _PlacedStage(block.index, number, stage)
+        for block in schedule.blocks
+        for number, stage in enumerate(block.stages)
     ]
-    events = [] if runs is None else list(_measured(places, runs, looks))
+    events = [] if runs is None else list(_measured(places, runs, styles))
     if runs is None or any(place.stage.predicted_us is not None for place in places):
-        events += _predicted(places, looks)
+        events += _predicted(places, styles)
     head = json.dumps({"displayTimeUnit": "ns", "otherData": dict(facts)})[:-1]
     lines = ",\n".join(map(json.dumps, events))
     return f'{head}, "traceEvents": [\n{lines}\n]}}\n'
 
 
-def _measured(places: Sequence[_Place], runs: TracedRuns, looks: Mapping[str, Look]) -> Iterator[Event]:
+def _measured(places: Sequence[_PlacedStage], runs: TracedRuns, styles: Mapping[str, Style]) -> Iterator[Event]:
     lanes = 1 + max((task.origin.lane for task in runs.tasks), default=0)
     spans = _stage_spans(runs.tasks)
     rows = _rows(spans.values())
@@ -110,12 +112,12 @@ def _measured(places: Sequence[_Place], runs: TracedRuns, looks: Mapping[str, Lo
         own = task.origin.operators
         groups = sorted({group_of[name] for name in own if name in group_of})
         args = {**places[task.origin.stage].args(own, groups), "kernels": task.origin.name}
-        name = _name(own, looks) or task.origin.name
+        name = _name(own, styles) or task.origin.name
         yield _event(_MEASURED, _LANES + task.origin.lane, name, "task", task.begin_us, task.end_us, args)
 
 
 def _stage_spans(tasks: Iterable[TracedTask]) -> dict[int, tuple[float, float]]:
-    """For each stage that has tasks when the first began and the last ended, in the order in which stages began."""
+    """Start and end of each stage that has tasks, in order of start."""
     found: dict[int, tuple[float, float]] = {}
     for task in tasks:
         begin_us, end_us = found.get(task.origin.stage, (task.begin_us, task.end_us))
@@ -124,7 +126,7 @@ def _stage_spans(tasks: Iterable[TracedTask]) -> dict[int, tuple[float, float]]:
 
 
 def _rows(spans: Iterable[tuple[float, float]]) -> list[int]:
-    """For each span, in the order of their begins, a row on which none is left that ends later: no two may overlap."""
+    """A row for each span, in order of start, so that spans of a row do not overlap."""
     ends: list[float] = []
     found = []
     for begin_us, end_us in spans:
@@ -134,7 +136,7 @@ def _rows(spans: Iterable[tuple[float, float]]) -> list[int]:
     return found
 
 
-def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[Event]:
+def _predicted(places: Sequence[_PlacedStage], styles: Mapping[str, Style]) -> Iterator[Event]:
     yield from _process(_PREDICTED, "predicted")
     yield _row(_PREDICTED, 0, "stages")
     for group in range(max((len(_parts(place.stage)) for place in places), default=0)):
@@ -145,27 +147,26 @@ def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[
         end_us = begin_us + (_UNKNOWN_US if latency_us is None else latency_us)
         groups = range(len(place.stage.groups))
         args = {**place.args(place.stage.operators, groups), "predicted_us": latency_us}
-        name = place.name if latency_us is not None else f"{place.name} (latency not known)"
+        name = place.name if latency_us is not None else f"{place.name} (latency unknown)"
         yield _event(_PREDICTED, 0, name, "stage", begin_us, end_us, args)
         for row, part in enumerate(_parts(place.stage)):
             own = [name for group in part for name in place.stage.groups[group]]
-            name = _name(own, looks)
+            name = _name(own, styles)
             yield _event(_PREDICTED, _GROUPS + row, name, "group", begin_us, end_us, place.args(own, part))
         begin_us = end_us
 
 
 def _parts(stage: Stage) -> list[list[int]]:
-    """What runs side by side: each group of its own, or all together where they run as one or one after another."""
+    """Groups that run in parallel; all together if they run as one or in order."""
     rule, groups = STAGES[stage.strategy], list(range(len(stage.groups)))
     return [groups] if rule.is_one_operator or rule.is_in_order else [[group] for group in groups]
 
 
-def _name(operators: Sequence[str], looks: Mapping[str, Look]) -> str:
-    """The first operator, and how many more there are."""
+def _name(operators: Sequence[str], styles: Mapping[str, Style]) -> str:
     if not operators:
         return ""
-    look = look_of(operators[0], looks)
-    first = f"{look.label} {operators[0]}" if look.type else operators[0]
+    style = style_of(operators[0], styles)
+    first = f"{style.label} {operators[0]}" if style.type else operators[0]
     return first if len(operators) == 1 else f"{first} + {len(operators) - 1} more"
 
 
@@ -181,6 +182,6 @@ def _row(process: int, row: int, name: str) -> Event:
 def _event(
     process: int, row: int, name: str, kind: str, begin_us: float, end_us: float, args: Mapping[str, object]
 ) -> Event:
-    begin = round(begin_us, 3)  # to nanoseconds first, so that no event ends behind the begin of the next one
+    begin = round(begin_us, 3)  # rounded first, so that no event overlaps the next
     times = {"ts": begin, "dur": round(round(end_us, 3) - begin, 3)}
     return {"ph": "X", "pid": process, "tid": row, "name": name, "cat": kind, **times, "args": dict(args)}

@@ -303,7 +303,7 @@ def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, othe
     if chosen == plain:
         return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
     times = plain_us / predicted[chosen].median_us
-    return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
+    return chosen, f"by the analytic model {WORDS[chosen]} runs at {times:.2f}x the speed of {WORDS[plain]}", None
 
 
 def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measurement], choose: _Choose) -> Compared:

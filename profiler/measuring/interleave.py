@@ -76,5 +76,10 @@ def compare(baseline: Measurement, candidate: Measurement) -> Interval | None:
 
 
 def speedup_text(found: Interval) -> str:
-    """The speed-up with its interval as a text: "1.085x (1.062 to 1.101)"."""
+    """The speedup with its interval as text: "1.085x (1.062 to 1.101)"."""
     return f"{found.value:.3f}x ({found.low:.3f} to {found.high:.3f})"
+
+
+def relative_speed_text(name: str, found: Interval, baseline: str) -> str:
+    """The same as a sentence: "the schedule runs at 1.085x (1.062 to 1.101) the speed of onnxruntime"."""
+    return f"{name} runs at {speedup_text(found)} the speed of {baseline}"

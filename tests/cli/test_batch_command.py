@@ -70,7 +70,7 @@ def test_pictures_and_explanations_know_the_models(invoke: Invoke, files: list[s
     assert len({colour for colour, _ in legend}) == 3
     found = json.loads(invoke("explain", "super.onnx", "b/c", "--json").stdout)
     assert found["side_by_side"] == ["a", "b", "c"]
-    assert "models side by side: a, b, c" in invoke("explain", "super.onnx", "b/c").stdout
+    assert "models in parallel: a, b, c" in invoke("explain", "super.onnx", "b/c").stdout
     invoke(*words, "serial")
     assert json.loads(invoke("explain", "super.onnx", "b/c", "--json").stdout)["side_by_side"] == []
 
@@ -150,7 +150,7 @@ def test_models_that_do_not_fit_are_written_apart(
     assert [each["schedule"] for each in found["clusters"]] == ["super.1.schedule.json", "super.2.schedule.json"]
     assert [each["models"] for each in found["clusters"]] == [["a", "b"], ["c"]]
     assert all((workdir / name).exists() for name in found["outputs"])
-    complains(invoke("batch", *files, *PAPER, *limit, "-o", "-"), 2, "2 files to write", "-o - takes one")
+    complains(invoke("batch", *files, *PAPER, *limit, "-o", "-"), 2, "-o - takes one file, but there are 2")
     complains(invoke("batch", *files, *PAPER, "--memory", "1kB", "-o", "super.onnx"), 2, "alone", "--memory")
 
 
@@ -186,7 +186,7 @@ def test_a_broken_file_is_named_and_may_be_left_out(
     complains(invoke(*words), 2, "model 'broken'")
     result = invoke(*words, "--skip-broken")
     assert result.exit_code == 0, result.stderr
-    assert "Left out 'broken'" in result.stderr
+    assert "Skipped 'broken'" in result.stderr
     assert len(members_of(onnx.load(workdir / "super.onnx"))) == 3
     complains(invoke("batch", "broken.onnx", *PAPER, "--skip-broken"), 2)
 
@@ -211,7 +211,7 @@ def test_names_have_to_tell_models_apart(
 ) -> None:
     (workdir / "other").mkdir()
     onnx.save(chain(5), workdir / "other" / "a.onnx")
-    complains(invoke("batch", "a.onnx", "other/a.onnx", *PAPER), 2, "both be called 'a'", "OTHER=other/a.onnx")
+    complains(invoke("batch", "a.onnx", "other/a.onnx", *PAPER), 2, "both be named 'a'", "OTHER=other/a.onnx")
     assert invoke("batch", "a.onnx", "z=other/a.onnx", *PAPER, "-q").exit_code == 0
     complains(invoke("batch", "a.onnx", "-", *PAPER), 2, "NAME=-")
     complains(invoke("batch", "a.onnx", "b.onnx", *PAPER, "-o", "a.onnx"), 2, "overwrite the input")
@@ -245,7 +245,7 @@ def test_a_model_is_replaced_by_a_retrained_one(
     assert invoke("run", "newer.onnx", *against).exit_code == 0
     assert invoke("run", "newer.onnx", "--against", "b=b.onnx").exit_code == 4
     words = ("batch", "super.onnx", "--replace", "b=new.onnx")
-    complains(invoke(*words, "--budget", "3"), 2, "--budget is for a search")
+    complains(invoke(*words, "--budget", "3"), 2, "--replace searches nothing: leave --budget out")
     complains(invoke(*words, "-o", "new.onnx"), 2, "overwrite the input")
     complains(invoke(*words, "a.onnx"), 2, "takes one MODEL")
     complains(invoke("batch", "super.onnx", "--replace", "z=new.onnx"), 2, "no model 'z' in the file")

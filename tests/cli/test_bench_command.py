@@ -74,7 +74,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert (found["model"], found["device"], found["batch_size"]) == ("branches", "Test CPU", 1)
     assert all(set(row) == ROW_KEYS for row in found["rows"])
     assert found["samples_us"]["both"] == [4.0, 5.0, 6.0]
-    assert "openvino is left out: not installed" in result.stderr
+    assert "openvino is skipped: not installed" in result.stderr
 
 
 def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
@@ -82,8 +82,8 @@ def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
     assert lines[0] == "branches, batch 1, Test CPU"
     assert lines[1].split()[:5] == ["p50", "p90", "p99", "p10", "min"]
     assert lines[2].split()[:11] == ["sequential", "10.0", "µs", "12.0", "µs", "19.0", "µs", "9.0", "µs", "8.0", "µs"]
-    assert lines[3].split()[:9] == ["both", "5.0", "µs", "6.0", "µs", "not", "known", "4.0", "µs"]
-    assert "after a rest" in lines[1]
+    assert lines[3].split()[:8] == ["both", "5.0", "µs", "6.0", "µs", "unknown", "4.0", "µs"]
+    assert "after idle" in lines[1]
     assert lines[3].endswith("  2.000x (1.900 to 2.100)")
     assert lines[4].endswith("  too few rounds")
 
@@ -100,7 +100,7 @@ def test_the_table_says_what_its_rows_are(invoke, model: Path, asked) -> None:
 
 def test_a_baseline_is_a_column_with_intervals(invoke, model: Path, asked) -> None:
     lines = invoke("bench", model, "--baseline", "both").stdout.splitlines()
-    assert lines[1].endswith("  speed-up (95 % interval)  over both (95 % interval)")
+    assert lines[1].endswith("  speedup (95 % interval)  over both (95 % interval)")
     assert lines[3].endswith("  2.000x (1.900 to 2.100)    0.800x (0.700 to 0.900)")
     found = json.loads(invoke("bench", model, "--baseline", "both", "--json").stdout)
     assert found["baseline"] == "both"

@@ -101,4 +101,4 @@ def test_the_time_that_is_said_follows_from_what_measuring_took_here(
     after = optimized(invoke, fire_file, "--dry-run", "--no-resume")
     per_stage = (after["seconds"] - 8.0) / after["measurements"]
     assert per_stage > 0.7
-    assert "s a stage as measured here" in invoke("optimize", fire_file, *WORDS, "--dry-run").stdout
+    assert "s for each stage (measured on this machine)" in invoke("optimize", fire_file, *WORDS, "--dry-run").stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.cli import source
+from iosched.cli.common import source
 
 
 def ended(number: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -45,5 +45,5 @@ def test_an_input_that_does_not_end(
     invoke: Callable[..., object], complains: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "MAX_PROTO_NBYTES", 2**21)
-    complains(invoke("inspect", "-", stdin=bytes(2**21 + 1)), 2, "standard input does not end after 2 GB")
+    complains(invoke("inspect", "-", stdin=bytes(2**21 + 1)), 2, "standard input exceeds 2 GB")
     complains(invoke("inspect", "-", stdin=bytes(2**21)), 2, "is not an ONNX model")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
-from iosched.cli.complete import VARIABLE, joined, with_option
+from iosched.cli.common.complete import VARIABLE, joined, with_option
 from iosched.cli.main import COMMANDS, cli
 from iosched.models import zoo
 from iosched.profiler.devices.gpus import gpu_keys

@@ -70,8 +70,8 @@ def test_no_cluster_is_a_missing_dependency(invoke, complains, monkeypatch: pyte
     [
         (["--cluster", "here"], "the port is missing, as in here:6379"),
         (["--cluster", "local:1024"], "local:1024 with one thread each needs 1024 cores"),
-        (["--cluster", "local:1", "--selftest"], "--selftest tries a device of this machine: leave --cluster out"),
-        (["--cluster", "local:1", "--device", "cpu"], "--selftest tries a device of this machine: leave --cluster out"),
+        (["--cluster", "local:1", "--selftest"], "--selftest tests a device of this machine: leave --cluster out"),
+        (["--cluster", "local:1", "--device", "cpu"], "--selftest tests a device of this machine: leave --cluster out"),
     ],
 )
 def test_wrong_usage_is_refused(invoke, complains, words: list[str], said: str) -> None:

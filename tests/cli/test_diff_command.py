@@ -94,7 +94,7 @@ def test_all_stages_are_shown_on_request(invoke, planned) -> None:
     path = planned("sequential")
     stages = json.loads(invoke("diff", path, path, "--json").stdout)["stages"]
     assert len(invoke("diff", path, path, "-v").stdout.splitlines()) == len(stages) + 3
-    assert f"{len(stages)} stages alike" in invoke("diff", path, path).stdout
+    assert f"{len(stages)} equal stages" in invoke("diff", path, path).stdout
 
 
 def test_results_are_compared_row_by_row(invoke, measured) -> None:
@@ -163,7 +163,7 @@ def test_results_of_other_models_are_refused_until_a_word_is_said(invoke, compla
 def test_two_kinds_are_refused(invoke, complains, planned, measured) -> None:
     schedule, result = planned("greedy"), measured("b.json", iosched=1)
     for pair in ((schedule, result), (result, schedule)):
-        complains(invoke("diff", *pair), 2, f"{schedule} is a schedule and {result} a result", "one kind")
+        complains(invoke("diff", *pair), 2, f"{schedule} is a schedule and {result} a result", "the same kind")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iosched.cli import doctor as doctor_command
-from iosched.cli import site_files
+from iosched.cli.common import site_settings as site_files
 from iosched.jobs.doctor import diagnosis, installation
 from iosched.jobs.doctor.diagnosis import CHECKS, Diagnosis, Section
 from iosched.profiler.devices.finding import Finding
@@ -42,15 +42,15 @@ def test_remarks_are_lines_and_no_failure(invoke, scripted) -> None:
     scripted(REMARK)
     result = invoke("doctor")
     assert result.exit_code == 0
-    assert "remark: the cores: it is slow. Way out: wait." in result.stdout.splitlines()
+    assert "note: the cores: it is slow. Fix: wait." in result.stdout.splitlines()
 
 
 def test_what_is_broken_is_a_line_and_exit_code_1(invoke, scripted) -> None:
     scripted(REMARK, BROKEN)
     result = invoke("doctor")
     assert result.exit_code == 1
-    lines = [line for line in result.stdout.splitlines() if "Way out" in line]
-    assert lines[0].startswith("broken: a library: it is ")
+    lines = [line for line in result.stdout.splitlines() if "Fix: " in line]
+    assert lines[0].startswith("problem: a library: it is ")
     assert "\x1b" not in result.stdout
     assert len(lines) == 2
     assert "No problems" not in result.stdout
@@ -88,7 +88,7 @@ def test_the_database_that_is_named_is_looked_at(invoke, workdir: Path, monkeypa
     (workdir / "bad.sqlite").write_bytes(b"no database" * 500)
     result = invoke("doctor", "--profile-db", "bad.sqlite")
     assert result.exit_code == 1
-    assert "broken: bad.sqlite: bad.sqlite is damaged" in result.stdout
+    assert "problem: bad.sqlite: bad.sqlite is damaged" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,11 @@ def test_it_tells_which_files_of_settings_are_read(
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("threads = ", "no TOML"), ('cluster = "auto"', "not taken from a file"), ("thread = 2", "did you mean threads")],
+    [
+        ("threads = ", "not valid TOML"),
+        ('cluster = "auto"', "not read from a file"),
+        ("thread = 2", "did you mean threads"),
+    ],
 )
 def test_a_wrong_file_keeps_it_from_nothing_and_is_told(settings_section, workdir: Path, text: str, what: str) -> None:
     (workdir / "iosched.toml").write_text(text)

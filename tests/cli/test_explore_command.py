@@ -97,7 +97,7 @@ def test_json_says_what_scripts_rely_on_and_show_says_the_same(explore: Invoke, 
 def test_choices_are_shown_in_the_words_of_the_space(counted: Invoke, workdir: Path) -> None:
     result = counted("--trials", 3)
     params = {each["trial"]: each["params"] for each in _object(counted("--trials", 3, "--json"))["front"]}
-    shown = result.stdout.partition("\nchoices\n")[2].partition("\nin all\n")[0].splitlines()
+    shown = result.stdout.partition("\nchoices\n")[2].partition("\ntotal\n")[0].splitlines()
     assert dict(line.split(maxsplit=1) for line in shown) == {
         str(trial): ", ".join(
             f"{name.removeprefix('behind[c]/').partition('{')[0]} {choice}" for name, choice in each.items()
@@ -153,7 +153,7 @@ def test_models_of_earlier_calls_stay_and_are_named(explore: Invoke, workdir: Pa
     assert found["left"] == [first]
     assert (workdir / first).exists()
     said = explore("--trials", 8, *best).stdout
-    assert f"Left in out by earlier calls, and not among the best now: {Path(first).name}\n" in said
+    assert f"Written to out by earlier calls, no longer among the best: {Path(first).name}\n" in said
 
 
 def test_of_many_models_of_earlier_calls_some_are_named(explore: Invoke, workdir: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from shipped import document
 
-from iosched.cli.errors import message_of
+from iosched.cli.common.errors import message_of
 from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors

@@ -72,11 +72,11 @@ def test_schedules_that_the_model_cannot_tell_apart_are_marked(
     words = ("matrix", model, "--device", "v100,k80")
     table = invoke(*words).stdout
     assert ("4.4 µs +10.0% =" in table) == is_equal
-    assert ("= takes as long as the row's own schedule (*)" in table) == is_equal
+    assert ("= is equal to the row's own schedule (*) within the model's uncertainty" in table) == is_equal
     assert "3.5 to 4.5 µs" in table
     drawn = texts(invoke(*words, "--plot", "-").stdout)
     assert ("+10.0% =" in drawn) == is_equal
-    assert any(text.startswith("= takes as long as the row's own schedule") for text in drawn) == is_equal
+    assert any(text.startswith("= is equal to the row's own schedule") for text in drawn) == is_equal
 
 
 def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -
     assert lines[0] == (
         "branches on 2 devices, batch 1: latency, computed by the analytic model for one CUDA graph, not measured"
     )
-    assert lines[1].split() == ["executed", "on", "for", "v100", "for", "k80", "sequential", "*", "lies", "in", "(90%)"]
+    assert lines[1].split() == ["executed", "on", "for", "v100", "for", "k80", "sequential", "*", "interval", "(90%)"]
     assert [line.split()[0] for line in lines[2:4]] == ["v100", "k80"]
     assert [line.count("*") for line in lines[2:4]] == [1, 1]
     assert all("%" in line and " to " in line for line in lines[2:4])
@@ -134,7 +134,7 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     result = invoke("matrix", model, "--device", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
     assert "schedule for v100 is the best found, not proven optimal." in result.stderr
-    assert "schedule for k80 is the best found, each block optimal, the whole not proven." in result.stderr
+    assert "schedule for k80 is the best found, each block optimal, the whole graph not proven." in result.stderr
     assert "schedule for h100" not in result.stderr
     how = "on GPUs computed by the analytic model for one CUDA graph, not measured; on the CPU measured"
     assert how in result.stdout
@@ -152,7 +152,7 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
     words = ("matrix", model, "--device", "cpu,v100")
     headers, cpu, v100 = invoke(*words).stdout.splitlines()[1:]
-    assert "lies in" not in headers
+    assert "interval" not in headers
     assert "%" not in cpu
     assert "+50.0%" in v100
     assert [text for text in texts(invoke(*words, "--plot", "-").stdout) if text.endswith("%")] == ["+50.0%"]

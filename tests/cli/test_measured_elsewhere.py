@@ -11,7 +11,7 @@ from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 from thread_cluster import ThreadTransport, cpu_places
 
-from iosched.cli.text import source_text
+from iosched.cli.common.text import source_text
 from iosched.jobs.estimate import estimate
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -51,7 +51,7 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     assert any(f"Measured stages are those of {V100} (cudnn 91002, last on " in note for note in found["notes"])
     assert "by measured and computed latencies" in found["reason"]
     table = " ".join(invoke("optimize", model, "--device", "v100").stdout.split())
-    assert f"cost analytic: {source_text(share, ' on such a GPU elsewhere')}" in table
+    assert f"cost analytic: {source_text(share, ' on such a GPU in another machine')}" in table
     assert "sequential, 100% of it measured" in table
     assert "stages looked up or computed" in table
     assert found["latency_us"]["sequential_measured_share"] == 1
@@ -106,7 +106,7 @@ def test_a_dry_run_counts_the_stages_that_were_measured(invoke, model: Path, pro
     assert 0 < known <= sum(block["signatures"] for block in found["blocks"])
     assert (found["measurements"], found["seconds"]) == (0, 0)
     told = invoke(*words)
-    assert f"{known} of them were measured on such a GPU elsewhere" in told.stdout
+    assert f"{known} of them were measured on such a GPU in another machine" in told.stdout
     assert V100 in told.stderr
     assert sum(block["known"] for block in json.loads(invoke(*words, "--json", "--no-resume").stdout)["blocks"]) == 0
 
@@ -128,7 +128,7 @@ def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model
     assert "--device v100 takes them" in found["notes"][1]
     told = invoke(*words)
     title, headers, measured, computed, *_ = told.stdout.splitlines()
-    assert "computed by the analytic model for one CUDA graph, but for stages that were measured elsewhere" in title
+    assert "computed by the analytic model for one CUDA graph, except stages measured on another machine" in title
     assert headers.endswith("* measured")
     assert measured.rstrip().endswith(f" {own:.0%}")
     assert computed.rstrip().endswith("nothing")
@@ -170,7 +170,7 @@ def test_a_broken_database_is_in_nobodys_way_who_needs_none(invoke, complains, m
     ("share", "text"),
     [
         (None, "latencies are computed from the GPU's specification, not measured"),
-        (0.0, "latencies are computed, and scaled by what was measured there"),
+        (0.0, "latencies are computed, and scaled by measurements there"),
         (0.004, "less than 1% of the latency was measured there, the rest is computed"),
         (0.4, "40% of the latency was measured there, the rest is computed"),
         (0.996, "more than 99% of the latency was measured there, the rest is computed"),

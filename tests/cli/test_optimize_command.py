@@ -148,7 +148,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
     for text in (
         "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  1.980x (1.900 to 2.100)", "iosched: it is the fastest",
         "sequential 150.0 µs", "greedy 120.0 µs", "4 before, 3 after", "7 stages: 5 measurements, 2 from", "1.5 s",
-        "off by 2e-07 of their scale",
+        "differ by 2e-07 of their scale",
         "iosched run branches.iosched.onnx --check",
     ):  # fmt: skip
         assert text in result.stdout
@@ -164,7 +164,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
                 "ratio": Interval(0.9, 0.8, 0.95, "openvino/iosched"),
             },
             [
-                "4 before, not told by OpenVINO",
+                "4 before, unknown for OpenVINO",
                 "180.0 µs  onnxruntime",
                 "85.0 µs",
                 "openvino: it is",
@@ -204,7 +204,7 @@ def test_the_table_says_what_a_single_run_takes_beside_the_plain_way(
 ) -> None:
     rested_us = {"iosched": 95.0, "reference": 170.0, "sequential": 160.0}
     monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), rested_us=rested_us, **found))
-    (line,) = [line for line in invoke("optimize", model).stdout.splitlines() if "after a rest" in line]
+    (line,) = [line for line in invoke("optimize", model).stdout.splitlines() if "after idle" in line]
     assert " ".join(line.split()).endswith(row)
 
 
@@ -270,19 +270,19 @@ def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
     assert found["shipped"] == "iosched"
     assert found["intervals"]["ratios"]["sequential/iosched"]["equal"] == is_equal
     after = next(line for line in shown.splitlines() if line.startswith("  after "))
-    assert ("equal as far as the model can tell" in after) == is_equal
+    assert ("equal within the model's uncertainty" in after) == is_equal
     assert bool(re.search(r" \d\.\d\dx \(\d\.\d\d to \d\.\d\d\) by the analytic model$", after)) != is_equal
-    assert ("x as fast" in found["reason"]) != is_equal
+    assert ("x the speed" in found["reason"]) != is_equal
     assert ("it is as fast as one operator after another" in found["reason"]) == is_equal
     assert re.search(r"greedy \d.* µs, which equals the schedule found", shown)  # it is the same
-    assert "in brackets     where 90% of measurements are expected to lie" in shown
+    assert "in brackets     interval expected to hold 90% of measurements" in shown
 
 
 @pytest.mark.parametrize(
     ("kind", "slowness", "words"),
     [
-        ("cpu", None, " at the speed that the machine had when its profile was begun"),
-        ("cpu", 1.1, " at the machine's present speed"),
+        ("cpu", None, " at the speed of the machine's first measurements"),
+        ("cpu", 1.1, " at the machine's current speed"),
         ("cuda", None, ""),
     ],
 )
@@ -326,11 +326,11 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
 @pytest.mark.parametrize(
     ("gap", "scope", "text"),
     [
-        (0.0, "whole", ";best by its latencies as they were measured;"),
-        (0.0, "blocks", ";each block best by its latencies as they were measured, the whole not proven;"),
-        (0.0213, "whole", ";best found; the search ended where bounds, which stages need not keep, leave 2.1%;"),
-        (0.0213, "blocks", ";best found; the search ended where bounds, which stages need not keep, leave 2.1%;"),
-        (1e-5, "whole", ";best found; the search ended where bounds, which stages need not keep, leave 0.1%;"),
+        (0.0, "whole", ";best by the measured latencies;"),
+        (0.0, "blocks", ";each block best by the measured latencies, the whole graph not proven;"),
+        (0.0213, "whole", ";best found; by estimated bounds, at most 2.1% is left to gain;"),
+        (0.0213, "blocks", ";best found; by estimated bounds, at most 2.1% is left to gain;"),
+        (1e-5, "whole", ";best found; by estimated bounds, at most 0.1% is left to gain;"),
         (1.0, "blocks", ";best found, not proven optimal;"),
         (None, None, ";nothing was searched;"),
     ],
@@ -459,7 +459,7 @@ def test_a_gap_of_predictions_is_called_one(invoke, model: Path, monkeypatch, pe
 
     monkeypatch.setattr(optimize_job, "optimize", found)
     shown = " ".join(invoke("optimize", model).stdout.split())
-    assert f"the search ended where predictions of stages, which may be wrong, leave {percent[1]}" in shown
+    assert f"by predicted stage latencies, at most {percent[1]} is left to gain" in shown
     assert "bounds" not in shown
 
 

@@ -40,8 +40,8 @@ def test_doctor_calls_it_broken(invoke, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(installation, "why_not", lambda module: None)
     result = invoke("doctor")
     assert result.exit_code == 1
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("broken: compiled executor")]
-    assert "Way out: build it again: pip install -e ." in line
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem: compiled executor")]
+    assert "Fix: build it again: pip install -e ." in line
 
 
 def test_commands_warn_once(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

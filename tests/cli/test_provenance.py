@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scripted import LATENCIES_US, script_models, script_stages
 
-from iosched.cli.output import INPUTS_SEED, _without_secrets
+from iosched.cli.common.output import INPUTS_SEED, _without_secrets
 from iosched.models.version import iosched_version
 from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.scheduler.document import ScheduleDocument

@@ -56,8 +56,8 @@ def test_the_table_says_what_latencies_come_from_and_why_there_is_none(
     result = invoke("rank", "large.onnx", "broken.onnx", "--device", "cpu,v100", "--threads", 2, "--profile-db", "p.db")
     assert result.exit_code == 0
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert rows[0] == "2 models, 0% of the stages known before"
-    assert rows[1].startswith("model device latency lies in one after another parameters FLOPs share of peak from in")
+    assert rows[0] == "2 models, 0% of stages from the database"
+    assert rows[1].startswith("model device latency interval sequential parameters FLOPs share of peak source in")
     assert rows[2].startswith("large cpu 10.0 µs 10.0 µs to 10.0 µs (95%) 20.0 µs 40.96 k 2.95 M measured, iosched 0%")
     assert rows[3] == "broken cpu error"
     assert "(90%)" in rows[4]
@@ -69,7 +69,7 @@ def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch
     script_stages(monkeypatch)
     result = invoke("rank", "small.onnx", "--device", "cpu", "--threads", 2, "--measure", "stages")
     assert "estimated" in result.stdout
-    assert "not known" in result.stdout
+    assert "unknown" in result.stdout
     assert "0 of 9 models" in result.stderr
 
 
@@ -89,7 +89,7 @@ def test_the_table_of_a_call_that_was_interrupted_says_so_of_each_row_once(
     assert [row.endswith("interrupted") for row in rows[2:]] == [False, False, True, False, True, True]
     assert "broken on cpu: " in result.stderr
     assert "small" not in result.stderr
-    assert result.stderr.splitlines()[-1] == "Interrupted; what was measured is kept."
+    assert result.stderr.splitlines()[-1] == "Interrupted; measurements are kept."
 
 
 def test_models_whose_files_have_one_name_are_called_by_their_paths(invoke, models: Path) -> None:

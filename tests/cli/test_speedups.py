@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import fire_proto, script_models, script_stages, scripted_round
 
-from iosched.cli.text import latency_text
+from iosched.cli.common.text import latency_text
 from iosched.jobs import time_budget as pace
 from iosched.jobs.decision import decide
 from iosched.profiler.devices.cpu import open as cpu_open

@@ -112,7 +112,7 @@ def test_a_new_strategy_is_checked_and_drawn(paired: StageRule) -> None:
     check_operators(schedule, GRAPH)
     with pytest.raises(InvalidScheduleError, match="'3' is in no pair"):
         check_operators(Schedule((Block(0, (Stage(MadeUp.PAIRED, (("2",), ("3",))),)),)), GRAPH)
-    assert " paired" in draw_text(schedule, title="net", looks={})
-    picture = draw_svg(schedule, title="net", looks={})
+    assert " paired" in draw_text(schedule, title="net", styles={})
+    picture = draw_svg(schedule, title="net", styles={})
     assert 'stroke="#123456"' in picture
     assert "dashed: operators in pairs" in picture

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosched.cli.pictures.drawing import Drawn
-from iosched.cli.pictures.formats import draw_html
+from iosched.cli.pictures.formats import Drawing, draw_html
 from iosched.cli.pictures.page_data import page_data
-from iosched.cli.pictures.theme import Look
+from iosched.cli.pictures.theme import Style
 from iosched.jobs.known_stages import KnownStages
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -26,12 +25,12 @@ AWKWARD = (
 )
 
 LOOKS = {
-    "a": Look("Conv", "Conv 3×3", shape="1x8x4x4", flops=2000),  # noqa: RUF001
-    "b": Look("Relu", "Relu"),
-    "c": Look("MaxPool", "MaxPool 2×2"),  # noqa: RUF001
-    "d": Look("Conv", "Conv 1×1"),  # noqa: RUF001
-    "e": Look("Conv", "Conv 1×1"),  # noqa: RUF001
-    "f": Look("Concat", "Concat"),
+    "a": Style("Conv", "Conv 3×3", shape="1x8x4x4", flops=2000),  # noqa: RUF001
+    "b": Style("Relu", "Relu"),
+    "c": Style("MaxPool", "MaxPool 2×2"),  # noqa: RUF001
+    "d": Style("Conv", "Conv 1×1"),  # noqa: RUF001
+    "e": Style("Conv", "Conv 1×1"),  # noqa: RUF001
+    "f": Style("Concat", "Concat"),
 }
 
 
@@ -71,5 +70,5 @@ def page(shown: ScheduleDocument, known: KnownStages = KnownStages(), *, schedul
     if schedule is not None:
         shown = replace(shown, schedule=schedule)
     reads = {"b": ("a",), "d": ("b",), "e": ("b",), "f": ("d", "e", "c"), "g": ("f",), "h": ("g",), "i": ("h",)}
-    drawn = Drawn(shown, LOOKS, reads=reads)
+    drawn = Drawing(shown, LOOKS, reads=reads)
     return draw_html(drawn.title, page_data(drawn, known))

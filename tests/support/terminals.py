@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from iosched.cli import tables
-from iosched.cli.errors import printable
+from iosched.cli.common import tables
+from iosched.cli.common.errors import printable
 
 WIDTHS = (40, 60, 80, 120, 200)
 _SHORT = 24  # a word of so many columns stays in one piece

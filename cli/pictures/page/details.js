@@ -4,13 +4,13 @@ function showDetails(box) {
   const panel = byId("details");
   panel.replaceChildren();
   if (!box) {
-    panel.append(element("p", { class: "hint" }, "Point at an operator, or go to it with the arrow keys, to see what is known of it."));
+    panel.append(element("p", { class: "hint" }, "Point at an operator, or select it with the arrow keys, to see its details."));
     return;
   }
   const { operators: own, stage } = box;
   const name = element("h2", {}, own.length === 1 ? own[0].name : `${own.length} operators as one`);
   panel.append(name, ...own.map((each) => operatorFacts(each, own.length > 1)), element("h3", {}, placeText(stage)), stageFacts(stage));
-  for (const [title, key] of [["reads", "reads"], ["is read by", "readers"]]) {
+  for (const [title, key] of [["reads", "reads"], ["read by", "readers"]]) {
     const found = [...new Set(own.flatMap((each) => each[key]))];
     if (found.length) panel.append(element("h3", {}, title), element("ul", { class: "jumps" }, ...found.map(jump)));
   }
@@ -35,11 +35,11 @@ function listOf(rows) {
 function operatorFacts(operator, isOneOfMany) {
   return listOf([
     ["operator", isOneOfMany ? operator.name : ""],
-    ["type", operator.type ? `${operator.label} (${data.families[operator.family][1]})` : "not known without the model"],
+    ["type", operator.type ? `${operator.label} (${data.families[operator.family][1]})` : "unknown without the model"],
     ["model", operator.model < 0 ? "" : data.models[operator.model]],
     ["output", operator.shape],
     ["computes", operator.flops === null ? "" : flopsText(operator.flops)],
-    ["takes alone", operator.aloneUs === null ? "" : latencyText(operator.aloneUs)],
+    ["latency alone", operator.aloneUs === null ? "" : latencyText(operator.aloneUs)],
     ["group", isOneOfMany ? "" : groupText(operator)],
   ]);
 }
@@ -50,9 +50,9 @@ function groupText({ stage, group }) {
 }
 
 const HOW = {
-  concurrent: "groups side by side",
+  concurrent: "groups in parallel",
   merge: "operators merged into one",
-  session: "one session over all cores, one operator after another",
+  session: "one session on all cores, operators one after another",
 };
 
 function stageFacts(stage) {
@@ -86,7 +86,7 @@ function drawTable() {
     const names = own.slice(0, 3).map((each) => each.name).join(", ");
     const cells = [stage.block.index, stage.number + 1, stage.strategy, stage.groups.length,
       own.length > 3 ? `${names} and ${own.length - 3} more` : names, latencyText(stage.predicted_us), latencyText(stage.measured_us),
-      percent(stage.share_of_peak), percent(stage.busy), stage.computes || "not known"];
+      percent(stage.share_of_peak), percent(stage.busy), stage.computes || "unknown"];
     body.append(element("tr", {}, ...cells.map((cell) => element("td", {}, String(cell)))));
   }
   const row = element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)));

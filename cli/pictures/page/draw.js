@@ -119,7 +119,7 @@ function drawFoot(stage, x, width, y) {
     const filled = Math.max(width * Math.min(stage.busy, 1), 1);
     parts.push(drawn("rect", { class: "gauge", x, y: y + 4, width, height: 4, rx: 2 }), drawn("rect", { class: "busy", x, y: y + 4, width: filled, height: 4, rx: 2 }));
   }
-  const time = stage.us === null ? ["time not known", "?"] : [latencyText(stage.us)];
+  const time = stage.us === null ? ["latency unknown", "?"] : [latencyText(stage.us)];
   const words = stage.strategy === "concurrent" ? time : [`${stage.strategy} ${time[0]}`, ...time];
   const shown = fitting(words, width + GAP - 2, 10.5);
   if (shown && !shown.endsWith("\u2026")) parts.push(drawn("text", { class: "foot", x: x + width / 2, y: y + 22 }, shown));
@@ -151,5 +151,5 @@ function boxText(own) {
   const what = own.map((each) => `${each.type ? `${each.label} ` : ""}${each.name}`).join(", ");
   const where = `block ${stage.block.index}, stage ${stage.number + 1} of ${stage.block.stages.length}`;
   const beside = own.length > 1 ? "merged into one" : `group ${group + 1} of ${stage.groups.length}`;
-  return `${what}; ${where}, ${beside}; the stage takes: ${latencyText(stage.us)}`;
+  return `${what}; ${where}, ${beside}; stage latency: ${latencyText(stage.us)}`;
 }

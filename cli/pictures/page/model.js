@@ -41,15 +41,15 @@ function sumUs(list) {
 }
 
 function latencyText(us) {
-  if (us === null || us === undefined) return "not known";
+  if (us === null || us === undefined) return "unknown";
   return us < 1000 ? `${us.toFixed(1)} \u00b5s` : `${(us / 1000).toFixed(2)} ms`;
 }
 
 function sumText(list) {
   const { us, unknown } = sumUs(list);
   if (!unknown) return latencyText(us);
-  if (unknown === list.length) return "time not known";
-  return `${latencyText(us)}, and ${countText(unknown, "stage")} of unknown time`;
+  if (unknown === list.length) return "latency unknown";
+  return `${latencyText(us)}, and ${countText(unknown, "stage")} of unknown latency`;
 }
 
 function countText(count, word) {
@@ -57,7 +57,7 @@ function countText(count, word) {
 }
 
 function percent(share) {
-  return share === null || share === undefined ? "not known" : `${Math.round(100 * share)} %`;
+  return share === null || share === undefined ? "unknown" : `${Math.round(100 * share)} %`;
 }
 
 // An element of the page, with attributes and with children; words are only ever put in as text.

@@ -136,5 +136,5 @@ KIND = Kind(
     made=_made,
     unscheduled="on plain onnxruntime",
     facts=_facts,
-    speed="at the speed that the machine had when its profile was begun",
+    speed="at the speed of the machine's first measurements",
 )

@@ -289,7 +289,7 @@ def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
     if found is None or not (found.is_faster or found.is_slower):
         return ()
     speedup = speedup_text(found)
-    return (f"With stages that wait only for what they read, the schedule found is {speedup} as fast as else.",)
+    return (f"With stages that wait only for their inputs, the speedup of the schedule found is {speedup}.",)
 
 
 def _clock_notes(cost: CudaStageCost) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from iosched.cli.pictures.bars import draw_bars
+from iosched.cli.pictures.charts import draw_bars
 
 
 def test_bars_are_as_long_as_latencies() -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from iosched.cli.pictures.families import FAMILIES, Paint, family_of
+from iosched.cli.pictures.theme import FAMILIES, BoxColours, family_of
 
 GROUNDS = {"light": "#ffffff", "dark": "#141920"}
 THEMES = {theme: {key: getattr(family, theme) for key, family in FAMILIES.items()} for theme in GROUNDS}
@@ -49,7 +49,7 @@ def test_any_two_families_can_be_told_apart(theme: str, sight: str) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_words_can_be_read_and_boxes_stand_out(theme: str) -> None:
-    paint: Paint
+    paint: BoxColours
     for paint in THEMES[theme].values():
         assert contrast(paint.ink, paint.fill) >= 4.5
         assert contrast(paint.edge or paint.fill, GROUNDS[theme]) >= 3

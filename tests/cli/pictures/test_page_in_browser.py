@@ -244,7 +244,7 @@ def test_a_thousand_operators_are_drawn_and_zoomed(shows: Shows) -> None:
 def test_a_schedule_without_any_latency_is_drawn_and_says_so(shows: Shows) -> None:
     tab = shows(schedule=Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",), ("c",))),)),)))
     assert boxes(tab) == ["a", "c"]
-    assert "time not known" in tab.run("document.querySelector('.head').innerText")
+    assert "latency unknown" in tab.run("document.querySelector('.head').innerText")
 
 
 def test_an_empty_schedule_has_a_page_too(shows: Shows) -> None:

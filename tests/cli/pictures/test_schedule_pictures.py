@@ -8,7 +8,7 @@ import pytest
 
 from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
-from iosched.cli.pictures.theme import Look, latency_label
+from iosched.cli.pictures.theme import Style, latency_label
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, Strategy, total_us
 
@@ -25,12 +25,12 @@ SCHEDULE = Schedule(
         Block(1, (Stage(Strategy.CONCURRENT, (("g",),), predicted_us=1.0),), optimal=False),
     )
 )
-LOOKS = {"a": Look("Conv", "Conv 3×3"), "b": Look("Relu", "Relu")}  # noqa: RUF001
+LOOKS = {"a": Style("Conv", "Conv 3×3"), "b": Style("Relu", "Relu")}  # noqa: RUF001
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
-    assert draw_text(SCHEDULE, title="net on CPU", looks=LOOKS).splitlines() == [
+    assert draw_text(SCHEDULE, title="net on CPU", styles=LOOKS).splitlines() == [
         "net on CPU",
         "2 blocks, 3 stages, 2.40 ms",
         "",
@@ -50,10 +50,10 @@ def test_of_a_long_session_the_first_operator_and_the_last_are_shown() -> None:
     long = tuple(f"s{number}" for number in range(40))
     stage = Stage(Strategy.SESSION, (long, ("t", "u")), 500.0)
     schedule = Schedule((Block(0, (stage,)),))
-    lines = draw_text(schedule, title="net", looks={}).splitlines()[-2:]
+    lines = draw_text(schedule, title="net", styles={}).splitlines()[-2:]
     assert lines[0].endswith(" session  ┬─ s0 → 38 more → s39")
     assert lines[1].endswith(" └─ t → u")
-    root = ET.fromstring(draw_svg(schedule, title="net", looks={}))
+    root = ET.fromstring(draw_svg(schedule, title="net", styles={}))
     found = "".join(root.itertext())
     assert "38 more" in found
     assert "s20" not in found
@@ -72,23 +72,23 @@ def test_lanes_are_named_where_groups_do_not_simply_have_one_each(
     groups: tuple[tuple[int, ...], ...], words: tuple[str, ...]
 ) -> None:
     stage = Stage(Strategy.CONCURRENT, (("a", "b"), ("c",), ("d",)), 1.0, division=Division(8, groups))
-    shown = draw_text(Schedule((Block(0, (stage,)),)), title="net", looks={}).splitlines()[-3:]
+    shown = draw_text(Schedule((Block(0, (stage,)),)), title="net", styles={}).splitlines()[-3:]
     chains = [line.partition("─ ")[2] for line in shown]
     assert chains == [chain + word for chain, word in zip(("a → b", "c", "d"), words, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole not proven")]
+    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole graph not proven")]
 )
 def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
     said = proof_text(proven)
-    text = draw_text(SCHEDULE, title="net", looks=LOOKS, proven=said)
+    text = draw_text(SCHEDULE, title="net", styles=LOOKS, proven=said)
     assert text.splitlines()[1] == f"2 blocks, 3 stages, 2.40 ms, {words}"
-    assert f"2.40 ms · {words}" in draw_svg(SCHEDULE, title="net", looks=LOOKS, proven=said)
+    assert f"2.40 ms · {words}" in draw_svg(SCHEDULE, title="net", styles=LOOKS, proven=said)
 
 
 def test_the_text_can_be_plain_ascii() -> None:
-    draw_text(SCHEDULE, title="net", looks=LOOKS, unicode=False).encode("ascii")
+    draw_text(SCHEDULE, title="net", styles=LOOKS, unicode=False).encode("ascii")
 
 
 def _boxes(svg: str) -> dict[str, dict[str, float]]:
@@ -108,7 +108,7 @@ def test_a_long_headline_of_the_svg_goes_on_in_another_line_above_the_picture() 
     words = (
         "net on Tesla V100-SXM2-16GB (analytic: computed from the GPU's specification for one CUDA graph, not measured)"
     )
-    short, long = (draw_svg(SCHEDULE, title=title, looks=LOOKS) for title in ("net", words))
+    short, long = (draw_svg(SCHEDULE, title=title, styles=LOOKS) for title in ("net", words))
     lines = [line for line in ET.fromstring(long).iter(f"{SVG}text") if line.get("font-size") == "19"]
     assert len(lines) == 2
     assert " ".join(line.text or "" for line in lines) == words
@@ -117,7 +117,7 @@ def test_a_long_headline_of_the_svg_goes_on_in_another_line_above_the_picture() 
 
 
 def test_the_svg_puts_groups_in_lanes_and_time_to_the_right() -> None:
-    boxes = _boxes(draw_svg(SCHEDULE, title="net", looks=LOOKS))
+    boxes = _boxes(draw_svg(SCHEDULE, title="net", styles=LOOKS))
     assert set(boxes) == set("abcdefg")
     assert boxes["a"]["y"] == boxes["b"]["y"] < boxes["c"]["y"]
     assert boxes["a"]["x"] + boxes["a"]["width"] < boxes["b"]["x"]
@@ -133,7 +133,7 @@ def test_boxes_of_a_large_svg_do_not_overlap_and_stay_inside() -> None:
         )
         for index in range(9)
     )
-    svg = draw_svg(Schedule(blocks), title="large", looks={})
+    svg = draw_svg(Schedule(blocks), title="large", styles={})
     boxes = list(_boxes(svg).values())
     height = float(ET.fromstring(svg).get("height", ""))
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= 1200 for box in boxes)
@@ -154,7 +154,7 @@ def test_every_block_of_a_large_svg_has_its_latency_and_room_for_it() -> None:
         )
         for index in range(100)
     )
-    root = ET.fromstring(draw_svg(Schedule(blocks), title="large", looks={}))
+    root = ET.fromstring(draw_svg(Schedule(blocks), title="large", styles={}))
     heads = [each for each in root.iter(f"{SVG}text") if each.get("font-size") == "11.5"]
     named = {(each.text or "").removeprefix("… ").replace(" *", "") for each in heads}
     assert named == {f"block {each.index} · {latency_label(total_us(each.stages))}" for each in blocks}
@@ -169,11 +169,11 @@ def test_every_block_of_a_large_svg_has_its_latency_and_room_for_it() -> None:
 def test_names_cannot_break_the_svg() -> None:
     evil = '</title><script>&"\x00\x1b'
     schedule = Schedule((Block(0, (Stage(Strategy.CONCURRENT, ((evil,),)),)),))
-    svg = draw_svg(schedule, title=evil, looks={})
+    svg = draw_svg(schedule, title=evil, styles={})
     assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
 
 
 def test_a_schedule_without_latencies_is_drawn_too() -> None:
     schedule = Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",),)),)),))
-    assert "latency not known" in draw_text(schedule, title="net", looks={})
-    assert set(_boxes(draw_svg(schedule, title="net", looks={}))) == {"a"}
+    assert "latency unknown" in draw_text(schedule, title="net", styles={})
+    assert set(_boxes(draw_svg(schedule, title="net", styles={}))) == {"a"}

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from iosched.cli.pictures.theme import Look
+from iosched.cli.pictures.theme import Style
 from iosched.cli.pictures.trace import draw_trace
 from iosched.runtime.traced import TaskOrigin, TracedRuns, TracedTask
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -23,7 +23,7 @@ SCHEDULE = Schedule(
         Block(1, (Stage(Strategy.SESSION, (("g",), ("h", "i")), predicted_us=1.25),)),
     )
 )
-LOOKS = {"a": Look("Conv", "Conv 3×3")}  # noqa: RUF001
+LOOKS = {"a": Style("Conv", "Conv 3×3")}  # noqa: RUF001
 RUNS = TracedRuns(
     times_us=(190.0, 171.0, 100.0),
     number=1,
@@ -37,7 +37,7 @@ RUNS = TracedRuns(
 
 
 def drawn(schedule: Schedule = SCHEDULE, runs: TracedRuns | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(draw_trace(schedule, facts={"model": "net"}, looks=LOOKS, runs=runs))
+    found: dict[str, Any] = json.loads(draw_trace(schedule, facts={"model": "net"}, styles=LOOKS, runs=runs))
     return found
 
 
@@ -127,7 +127,7 @@ def test_a_stage_of_unknown_latency_is_drawn_and_says_so() -> None:
     for runs in (None, RUNS):
         found = {name: events for (_, name), events in rows(drawn(schedule, runs), "predicted").items()}
         name, begin_us, length_us = spans(found["stages"])[3]
-        assert name == "block 2 stage 0 (latency not known)"
+        assert name == "block 2 stage 0 (latency unknown)"
         assert length_us > 0
         assert found["stages"][3]["args"]["predicted_us"] is None
         assert spans(found["stages"])[4] == ("block 2 stage 1", begin_us + length_us, 2)
@@ -143,7 +143,7 @@ def test_beside_a_run_nothing_is_drawn_as_predicted_where_nothing_is() -> None:
 def test_names_may_hold_anything() -> None:
     name = 'a"\\\n\x00é\ud800'
     schedule = Schedule((Block(0, (Stage(Strategy.CONCURRENT, ((name,),), 1.0),)),))
-    text = draw_trace(schedule, facts={}, looks={})
+    text = draw_trace(schedule, facts={}, styles={})
     assert text.isascii()
     events = json.loads(text)["traceEvents"]
     assert [event["args"]["operators"] for event in events if event["ph"] == "X"] == [[name], [name]]

@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_used_is_broken_with_the_way_out_unless_nobody_rea
     assert finding.where == "/a/iosched.toml"
     assert "device is not taken from here" in finding.what
     assert finding.way == "Set it in your own file"
-    unread = SettingsFile("/iosched.toml", counts=False, problem="no TOML")
+    unread = SettingsFile("/iosched.toml", counts=False, problem="not valid TOML")
     assert check_settings(Asked(settings=(unread,))).findings == ()
 
 

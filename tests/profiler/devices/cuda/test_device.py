@@ -101,7 +101,7 @@ def test_stages_wait_for_what_they_read_alone_where_that_is_faster(
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", barriers=asked)
     result = optimize(fire(), settings)
     assert (result.shipped, result.measured_us, result.document.runtime["barriers"]) == ("iosched", 4.0, "none")
-    assert len([note for note in result.notes if "wait only for what they read" in note]) == (asked == "auto")
+    assert len([note for note in result.notes if "wait only for their inputs" in note]) == (asked == "auto")
     compiled.clear()
     executor = run_module.open_executor(fire(), result.document, device="cuda")
     assert compiled == [False]
@@ -245,8 +245,11 @@ def test_a_graph_that_an_idle_gpu_is_slower_with_ships_with_a_word_on_it(
     assert result.measured_us is not None
     assert result.measured_us < result.sequential_us
     assert result.rested_us["iosched"] > result.rested_us["sequential"]
-    (note,) = [each for each in result.notes if "After a rest" in each]
-    assert "as fast as one operator after another in one CUDA graph, which serves better what runs seldom" in note
+    (note,) = [each for each in result.notes if "After idle" in each]
+    assert (
+        "the speed of one operator after another in one CUDA graph, which is better for a model that runs seldom"
+        in note
+    )
 
 
 def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
