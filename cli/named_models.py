@@ -117,7 +117,7 @@ def _shapes(model: Named, named: Sequence[Named], binding: Binding) -> Mapping[s
 
 def _bindable(source: str) -> Iterator[str]:
     """The names of a file's inputs and of their dynamic dimensions; none of standard input, which can be read once."""
-    from iosched.models.binding import input_dims, symbols_of
+    from iosched.models.shapes.binding import input_dims, symbols_of
     from iosched.models.source import read_proto
 
     path = input_file(source)

@@ -16,8 +16,8 @@ from iosched.cli.json_objects import plain
 from iosched.cli.log_file import WORDS, without_secrets
 from iosched.cli.terminal import fitted, width_of
 from iosched.models.errors import ExecutionError, UsageError
+from iosched.models.files import atomic_write
 from iosched.models.log import logger
-from iosched.models.whole_file import whole_file
 
 STDOUT = "-"
 
@@ -116,7 +116,7 @@ def write(output: Destination, data: bytes) -> None:
         return
     path = output.path
     try:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
         raise ExecutionError(f"{path}: cannot write: {error.strerror}") from error

@@ -103,10 +103,10 @@ def _shorten(text: str) -> str:
 
 def is_well_formed(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
     """Whether a node fits its operator's definition in the opsets of `proto`."""
-    return not definition_fault(node, {item.domain: item.version for item in proto.opset_import})
+    return not schema_violation(node, {item.domain: item.version for item in proto.opset_import})
 
 
-def definition_fault(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
+def schema_violation(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
     """What about a node does not fit its operator's definition in these opsets; "" where it fits."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION

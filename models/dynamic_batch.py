@@ -8,22 +8,22 @@ from types import MappingProxyType
 
 import onnx
 
-from iosched.models.batch_shape import BatchShape, DynamicBatchSpec, at_batch
-from iosched.models.binding import (
+from iosched.models.editable_graph import EditableGraph
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.graph import BatchShape, DynamicBatchSpec, at_batch
+from iosched.models.load import UnboundModel
+from iosched.models.model import Model
+from iosched.models.shapes.binding import (
     Dims,
     bind_shapes,
-    check_given,
+    check_bindings,
     input_dims,
     require_static,
     symbols_of,
     write_dims,
 )
-from iosched.models.editable_graph import EditableGraph
-from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.load import UnboundModel
-from iosched.models.model import Model
-from iosched.models.reshapes import free_batch
-from iosched.models.shapes import dtype_of, forget_inferred, infer, tensor_specs
+from iosched.models.shapes.inference import dtype_of, forget_inferred, infer, tensor_specs
+from iosched.models.shapes.reshapes import free_batch
 
 _BATCH = "batch"
 
@@ -138,7 +138,7 @@ def with_dynamic_batch(
     """
     given = dict(input_shapes or {})
     dims = input_dims(unbound.proto.graph.input)
-    check_given(given, None, [value.name for value in unbound.proto.graph.input], symbols_of(dims))
+    check_bindings(given, None, [value.name for value in unbound.proto.graph.input], symbols_of(dims))
     dims = _ranked(dims, given)
     bind_shapes({name: None if own is None else [*own] for name, own in dims.items()}, given)
     if all(isinstance(dim, int) for own in dims.values() for dim in own or ("?",)):

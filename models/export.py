@@ -15,13 +15,13 @@ from onnx import TensorProto, numpy_helper
 from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.initializers import is_outside
-from iosched.models.merging import MERGED_KEY, Merge, merge_operators, to_json
+from iosched.models.files import atomic_write
+from iosched.models.initializers import is_external
+from iosched.models.merging.merge import MERGED_KEY, Merge, merge_operators, to_json
 from iosched.models.metadata import METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, is_ours, write_metadata
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.node_attributes import copied
 from iosched.models.source import StrPath
-from iosched.models.whole_file import whole_file
 from iosched.models.wiring import dependencies_first, reads
 
 VERSION_KEY = "io.iosched.version"
@@ -136,7 +136,7 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
         InvalidModelError: an initializer is not in `weights`.
         OSError: the files cannot be written.
     """
-    outside = [tensor.name for tensor in proto.graph.initializer if is_outside(tensor)]
+    outside = [tensor.name for tensor in proto.graph.initializer if is_external(tensor)]
     if missing := [name for name in outside if name not in weights]:
         raise InvalidModelError(f"the weights of {missing[0]!r} are missing.")
     total = proto.ByteSize() + sum(weights[name].nbytes for name in outside)
@@ -148,7 +148,7 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
     elif destination is None:
         return b"".join(_encoded(proto, weights))
     else:
-        with whole_file(Path(destination)) as file:
+        with atomic_write(Path(destination)) as file:
             file.writelines(_encoded(proto, weights))
     return None
 
@@ -199,7 +199,7 @@ def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Itera
 def _encoded_initializer(tensor: TensorProto, weights: Mapping[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
     """An initializer of a graph in wire format, up to its payload where that is in `weights`, and the payload."""
     inside, payload, prefix = copied(tensor), _NOTHING, b""
-    if is_outside(tensor):
+    if is_external(tensor):
         inside.ClearField("external_data")
         inside.ClearField("data_location")
         payload = weights[tensor.name]
@@ -228,9 +228,9 @@ def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], d
     """Write the weights to a file of their own, and the model only after them: it never stands without them."""
     beside = destination.with_name(f"{destination.name}.data")
     whole = copied(proto)
-    with whole_file(destination) as file, whole_file(beside) as data:
+    with atomic_write(destination) as file, atomic_write(beside) as data:
         for tensor in whole.graph.initializer:
-            if is_outside(tensor):
+            if is_external(tensor):
                 _append(tensor, weights[tensor.name], data, beside.name)
             elif len(tensor.raw_data) > INLINE_NBYTES:
                 _append(tensor, np.frombuffer(tensor.raw_data, np.uint8), data, beside.name)

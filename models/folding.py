@@ -16,7 +16,7 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer, integers, tensor
-from iosched.models.shapes import infer
+from iosched.models.shapes.inference import infer
 from iosched.models.wiring import captures, is_standard, writes
 
 MAX_FOLDED_NBYTES = 64 * 2**20

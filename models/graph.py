@@ -161,3 +161,38 @@ class ComputationGraph:
             for predecessor in before:
                 found[predecessor].append(name)
         return {name: tuple(after) for name, after in found.items()}
+
+
+BatchShape = tuple[int | str, ...]
+"""The shape of an input; a text stands for the batch size."""
+
+
+@dataclass(frozen=True)
+class DynamicBatchSpec:
+    """Type and shape of one tensor whose batch is left open.
+
+    `dtype` is as in `TensorSpec`. In `shape` a text stands for the batch size; it is None where it is known only at
+    run time.
+    """
+
+    name: str
+    dtype: str
+    shape: BatchShape | None
+
+
+def at_batch(inputs: Mapping[str, BatchShape], batch_size: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs at one batch size."""
+    return {name: tuple(batch_size if isinstance(dim, str) else dim for dim in shape) for name, shape in inputs.items()}
+
+
+_BEGINNINGS = ("QLinear", "Quantize", "Dequantize", "DynamicQuantize")
+_OTHERS = frozenset({"QGemm", "QAttention", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits"})
+
+
+def quantized_operators(graph: ComputationGraph) -> tuple[str, ...]:
+    """Names of the operators with a node that quantizes, dequantizes, or computes in whole numbers; O(nodes)."""
+    return tuple(
+        operator.name
+        for operator in graph.operators
+        if any(kind.startswith(_BEGINNINGS) or kind in _OTHERS for kind in operator.node_types)
+    )

@@ -70,7 +70,7 @@ def describe_weight(name: str, array: np.ndarray) -> TensorProto:
     return tensor
 
 
-def is_outside(tensor: TensorProto) -> bool:
+def is_external(tensor: TensorProto) -> bool:
     """Whether the tensor's payload is elsewhere: see `describe_weight`."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
@@ -130,7 +130,7 @@ def _read_external(tensor: TensorProto, source: Path | None, maps: _Maps) -> np.
 
 def _mapped(name: str, location: str, source: Path | None) -> np.ndarray:
     """All bytes of a file of weights, as they lie in the file: its size is looked at once, here."""
-    with open_beside(name, location, source) as file:
+    with open_weights_file(name, location, source) as file:
         try:
             if os.fstat(file.fileno()).st_size == 0:
                 return np.zeros(0, np.uint8)
@@ -217,7 +217,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _CAN_OP
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _CAN_OPEN_BELOW else 0
 
 
-def open_beside(name: str, location: str, source: Path | None) -> BinaryIO:
+def open_weights_file(name: str, location: str, source: Path | None) -> BinaryIO:
     """Opens a file of weights for reading.
 
     Links are resolved first, and may lead only to where the model itself lies. What is then opened is opened from that

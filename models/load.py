@@ -11,14 +11,13 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from iosched.models.binding import bind_inputs
 from iosched.models.checks import check_structure
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.folding import fold_constants
 from iosched.models.initializers import read_weights, store_weights
 from iosched.models.log import logger
-from iosched.models.merging import unmerge
+from iosched.models.merging.merge import unmerge
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY, metadata_of
 from iosched.models.model import Model
 from iosched.models.normalize import (
@@ -31,8 +30,9 @@ from iosched.models.normalize import (
     squeeze_range_operands,
 )
 from iosched.models.operators import computation_graph
-from iosched.models.reshapes import check_reshapes, rebatch
-from iosched.models.shapes import forget_inferred, infer_again
+from iosched.models.shapes.binding import bind_inputs
+from iosched.models.shapes.inference import forget_inferred, infer_again
+from iosched.models.shapes.reshapes import check_reshapes, rebatch
 from iosched.models.source import MIN_IR_VERSION, Source, describe, located, read_proto
 
 _log = logger(__name__)

@@ -12,12 +12,12 @@ from onnx import TensorProto
 
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
+from iosched.models.files import MAX_PROTO_NBYTES
 from iosched.models.initializers import read_tensor
-from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.models.node_attributes import copied, integer, values
 from iosched.models.wiring import is_standard, nodes_within
 
-MAX_WRITTEN_OUT = 200_000
+MAX_INLINED_NODES = 200_000
 """Nodes of a model whose functions are inlined; each takes a fraction of a millisecond to read."""
 
 
@@ -31,10 +31,10 @@ def inline_functions(proto: onnx.ModelProto) -> None:
     if not proto.functions:
         return
     count, nbytes = _written_out(proto, lambda node: 1), _written_out(proto, onnx.NodeProto.ByteSize)
-    if count > MAX_WRITTEN_OUT or nbytes > MAX_PROTO_NBYTES:
+    if count > MAX_INLINED_NODES or nbytes > MAX_PROTO_NBYTES:
         raise InvalidModelError(
             f"its functions stand for {count:,} nodes and {nbytes / 1e9:,.1f} GB where they are called; at most "
-            f"{MAX_WRITTEN_OUT:,} and {MAX_PROTO_NBYTES / 1e9:,.1f} GB are read."
+            f"{MAX_INLINED_NODES:,} and {MAX_PROTO_NBYTES / 1e9:,.1f} GB are read."
         )
     try:
         inlined = onnx.inliner.inline_local_functions(proto)

@@ -26,7 +26,7 @@ def probed(model: Model, tensors: Collection[str]) -> Model:
     return replace(model, proto=proto, graph=graph, original=None)
 
 
-def part_alone(model: Model, operators: Collection[str], outputs: Collection[str]) -> Model:
+def extracted_operators(model: Model, operators: Collection[str], outputs: Collection[str]) -> Model:
     """The model of some operators, which takes what they read of others and returns `outputs` of theirs.
 
     Raises:

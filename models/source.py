@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from iosched.models.errors import InvalidModelError
-from iosched.models.limits import MAX_PROTO_NBYTES
+from iosched.models.files import MAX_PROTO_NBYTES
 
 StrPath = str | os.PathLike[str]
 

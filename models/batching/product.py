@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, Writer, concatenated, same, scaled
-from iosched.models.merge_rule import is_row
+from iosched.models.merging.rule import is_row
 from iosched.models.node_attributes import integer, number
 
 TYPES = frozenset({"Gemm", "MatMul"})

@@ -26,7 +26,7 @@ from iosched.models.composition.opsets import raised
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.initializers import is_outside, read_tensor
+from iosched.models.initializers import is_external, read_tensor
 from iosched.models.load import assembled_model, edited_model
 from iosched.models.metadata import decoded, metadata_of, write_metadata
 from iosched.models.model import Model
@@ -57,7 +57,7 @@ class Record:
     digests: Mapping[str, str]
 
 
-def note_record(
+def write_record(
     proto: onnx.ModelProto, composed: onnx.ModelProto, groups: Sequence[Sequence[str]], digests: Mapping[str, str]
 ) -> None:
     """Writes into the metadata of `proto` that it was made of `composed` by batching these groups; see `Record`."""
@@ -96,7 +96,7 @@ def record_of(whole: Model) -> Record:
 
 def _array(tensor: onnx.TensorProto) -> np.ndarray:
     """A small weight as it was; zeros for a large one, of which name, type and shape alone are kept."""
-    if is_outside(tensor):
+    if is_external(tensor):
         return np.zeros(tuple(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type))
     return read_tensor(tensor)
 
@@ -157,7 +157,7 @@ class _Replacement:
         if self.record.groups:
             composed = self._changed(self.record.composed, changed, shared)
             now = {shared.get(name, name): array_digest(array) for name, array in changed.items()}
-            note_record(found.proto, composed.proto, self.record.groups, {**self.record.digests, **now})
+            write_record(found.proto, composed.proto, self.record.groups, {**self.record.digests, **now})
         return found, tuple(shared)
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:

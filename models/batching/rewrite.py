@@ -17,8 +17,8 @@ import onnx
 from onnx import helper
 
 from iosched.models.batching.layer import Joined, Shape, Writer, scaled
-from iosched.models.batching.unit import Unit
-from iosched.models.composition.members import members_of, node_owners, note_owners, owners
+from iosched.models.batching.operator_batch import OperatorBatch
+from iosched.models.composition.members import members_of, node_owners, owners, write_owners
 from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import edited_model
@@ -43,18 +43,18 @@ def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
     """
     composed, own = EditableGraph.of(model.proto, model.weights, model.graph.tensor), model.graph
     order = _order(own, groups)
-    units = [Unit.of(composed, [own.by_name[name] for name in group]) for group in order]
+    batches = [OperatorBatch.of(composed, [own.by_name[name] for name in group]) for group in order]
     graph = composed.copy()
     graph.tensors = {}
     writer = Writer(graph)
     owned = owners(model, members_of(model.proto))
     several = node_owners(own, owned)
-    for group, unit, axis in zip(order, units, chosen_axes(units), strict=True):
+    for group, batch, axis in zip(order, batches, chosen_axes(batches), strict=True):
         before = len(writer.nodes)
-        unit.write(axis, writer)
+        batch.write(axis, writer)
         bits = reduce(or_, (owned[name] for name in group))
         several.update((node_name(node), bits) for node in writer.nodes[before:])
-    graph.remove(*(node.name for unit in units for row in unit.rows for node in row))
+    graph.remove(*(node.name for batch in batches for row in batch.rows for node in row))
     before = len(writer.nodes)
     for names, joined in writer.results.items():
         if any(map(graph.uses, names)):
@@ -62,7 +62,7 @@ def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
     for node in writer.nodes[before:]:
         sources = (own.producer[name] for name in node.output)
         several[node_name(node)] = reduce(or_, (owned[name] for name in sources))
-    note_owners(graph.frame, several)
+    write_owners(graph.frame, several)
     return edited_model(model.name, graph)
 
 
@@ -82,37 +82,37 @@ def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tup
         raise ValueError(f"groups would wait for each other: those of {', '.join(map(repr, names))}") from error
 
 
-def chosen_axes(units: Sequence[Unit]) -> list[int]:
-    """For each unit the axis along which what it reads is joined.
+def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
+    """For each batch the axis along which what it reads is joined.
 
-    A unit that leaves a choice follows those that it reads from, or else the first one that reads from it.
+    A batch that leaves a choice follows those that it reads from, or else the first one that reads from it.
 
     Args:
-        units: each after those that it reads from.
+        batches: each after those that it reads from.
 
     Raises:
-        ValueError: the operators of a unit cannot become one.
+        ValueError: the operators of a batch cannot become one.
     """
-    source = {names: unit for unit in units for names in unit.outputs()}
-    readers: dict[Unit, list[Unit]] = {unit: [] for unit in units}
-    found: dict[Unit, int] = {}
-    for unit in units:
-        ways = unit.axes()
+    source = {names: batch for batch in batches for names in batch.outputs()}
+    readers: dict[OperatorBatch, list[OperatorBatch]] = {batch: [] for batch in batches}
+    found: dict[OperatorBatch, int] = {}
+    for batch in batches:
+        ways = batch.axes()
         if not ways:
-            raise ValueError(f"operators like {unit.outputs()[0][0]!r} cannot become one")
-        fed = [source[names] for names in unit.ports() if names in source]
+            raise ValueError(f"operators like {batch.outputs()[0][0]!r} cannot become one")
+        fed = [source[names] for names in batch.ports() if names in source]
         for feeder in fed:
-            readers[feeder].append(unit)
+            readers[feeder].append(batch)
         followed = [feeder.axes()[found[feeder]] for feeder in fed if feeder in found]
         choice = [axis for axis in followed if axis in ways] if len(ways) > 1 else [*ways]
         if choice:
-            found[unit] = choice[0]
-    for unit in reversed(units):
-        if unit not in found:
-            behind, ways = [found[reader] for reader in readers[unit]], unit.axes()
+            found[batch] = choice[0]
+    for batch in reversed(batches):
+        if batch not in found:
+            behind, ways = [found[reader] for reader in readers[batch]], batch.axes()
             wanted = (axis for taken in behind for axis, result in ways.items() if result == taken)
-            found[unit] = next(wanted, next(iter(ways)))
-    return [found[unit] for unit in units]
+            found[batch] = next(wanted, next(iter(ways)))
+    return [found[batch] for batch in batches]
 
 
 def weightless(model: Model) -> Model:
@@ -134,22 +134,22 @@ def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
     Raises:
         ValueError: the operators are not alike, or cannot become one.
     """
-    unit = Unit.of(composed, group)
-    (axis,) = chosen_axes([unit])
+    batch = OperatorBatch.of(composed, group)
+    (axis,) = chosen_axes([batch])
     graph = EditableGraph(bare_frame("sample", composed.frame.ir_version, composed.frame.opset_import))
     graph.weights = dict(composed.weights)
     writer = Writer(graph)
-    if unit.spreads:
-        name = unit.rows[0][0].input[0]
+    if batch.spreads:
+        name = batch.rows[0][0].input[0]
         graph.inputs[name] = _typed(name, composed.tensors[name], composed.shape(name))
-    for names in unit.ports():
+    for names in batch.ports():
         shape = composed.shape(names[0])
-        fed = Joined(writer.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
+        fed = Joined(writer.fresh(names[0], len(names)), batch.axis_at(names, axis), shape)
         writer.results[names] = fed
         whole = scaled(shape, fed.axis, len(names))
         graph.inputs[fed.name] = _typed(fed.name, composed.tensors[names[0]], whole)
-    unit.write(axis, writer)
-    outputs = [writer.results[names].name for names in unit.outputs() if names in writer.results]
+    batch.write(axis, writer)
+    outputs = [writer.results[names].name for names in batch.outputs() if names in writer.results]
     return _returning(outputs, graph, group[0].name)
 
 

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from iosched.models.canonical import tensor_text
-from iosched.models.composition.members import Member, check_names, node_owners, note_members, note_owners, reached
+from iosched.models.composition.members import Member, check_names, node_owners, reached, write_members, write_owners
 from iosched.models.composition.opsets import common_opsets, imports, raised
 from iosched.models.composition.values import value_numbers
 from iosched.models.digest import opsets_of
@@ -87,9 +87,9 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
         union.add(member, own, value_numbers(own, member, inputs), inputs)
         outputs = {output: f"{member}/{output}" for output in own.graph.outputs}
         members.append(Member(member, inputs, outputs))
-    note_members(frame, members)
+    write_members(frame, members)
     found = union.model()
-    note_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
+    write_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
     memory = Memory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 

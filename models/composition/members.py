@@ -61,7 +61,7 @@ def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
             )
 
 
-def note_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
+def write_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
     """Writes into the metadata which models are in the model."""
     write_metadata(proto, {MEMBERS_KEY: json.dumps([*map(asdict, members)], sort_keys=True)})
 
@@ -105,7 +105,7 @@ def node_owners(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def note_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:
+def write_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:
     """Writes into the metadata which nodes work for several members; `bits` has the owners of each, as `owners`.
 
     Behind an operator that is one for several models, outputs do not tell any more whose an operator is.

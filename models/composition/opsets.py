@@ -10,7 +10,7 @@ from onnx import helper
 from iosched.models.digest import opsets_of, since
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
-from iosched.models.initializers import is_outside, read_tensor
+from iosched.models.initializers import is_external, read_tensor
 from iosched.models.load import assembled_model, edited_model
 from iosched.models.model import Model
 from iosched.models.wiring import is_standard, nodes_within
@@ -70,7 +70,7 @@ def _differing(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> dict[str, s
 def _converted(model: Model, own: int, version: int) -> Model:
     """The model as onnx converts it: its large weights are graph inputs meanwhile, so that they are not copied."""
     graph = EditableGraph.of(model.proto, model.weights)
-    large = [tensor.name for tensor in model.proto.graph.initializer if is_outside(tensor)]
+    large = [tensor.name for tensor in model.proto.graph.initializer if is_external(tensor)]
     lent = {name: graph.weights.pop(name) for name in large}
     for name, array in lent.items():
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import onnx
 
-from iosched.models.affine import is_per_channel
 from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.affine import is_per_channel
 from iosched.models.fusion.queries import (
-    Found,
-    Unit,
+    Fusion,
+    Fusions,
     constant_from,
     is_op,
     name_of,
@@ -27,23 +27,23 @@ from iosched.models.fusion.relu_conv import leading_relu
 from iosched.models.wiring import writes
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
-    """The unit that begins with the convolution `node`."""
+def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
+    """The fusion that begins with the convolution `node`."""
     if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return None
     nodes = [node]
     while (norm := _next_affine(graph, nodes[-1])) is not None:
         nodes.append(norm)
-    # A convolution that a ReLU leads becomes a Relu-Conv, and such a unit has no residual.
-    residual = None if leading_relu(graph, node, found) is not None else _residual(graph, nodes[-1], found)
+    # A convolution that a ReLU leads becomes a Relu-Conv, and such a fusion has no residual.
+    residual = None if leading_relu(graph, node, fusions) is not None else _residual(graph, nodes[-1], fusions)
     if residual is not None:
         nodes.append(residual)
-    sigmoid, activation = next_gate(graph, nodes[-1]) or (None, next_activation(graph, nodes[-1], found))
+    sigmoid, activation = next_gate(graph, nodes[-1]) or (None, next_activation(graph, nodes[-1], fusions))
     names = names_of(*nodes, sigmoid, activation)
-    return Unit("Conv", names, node_name(node), name_of(activation), name_of(residual))
+    return Fusion("Conv", names, node_name(node), name_of(activation), name_of(residual))
 
 
-def _residual(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
+def _residual(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> onnx.NodeProto | None:
     reader = only_reader(graph, node)
     if reader is None or not is_op(reader, "Add", "Sum") or len(reader.input) != 2:
         return None
@@ -51,12 +51,12 @@ def _residual(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.
     other = next(name for name in reader.input if name != mine)
     if other in graph.weights or not same_shape(graph, (mine, other)):
         return None
-    rival = graph.producer(other)
-    if rival is None or not _could_take(graph, rival):
+    other_node = graph.producer(other)
+    if other_node is None or not _could_take(graph, other_node):
         return reader
     # Of two convolutions whose results are summed, the deeper one probably ends last, and does the sum. Of two that are
     # equally deep, the one that is the second operand does; the order of nodes in the file must not decide.
-    depth, others = found.depth[node_name(node)], found.depth[node_name(rival)]
+    depth, others = fusions.depth[node_name(node)], fusions.depth[node_name(other_node)]
     if depth != others:
         return reader if depth > others else None
     return reader if reader.input[1] == mine else None

@@ -1,4 +1,4 @@
-"""Queries of fusion patterns on a graph, and the units that patterns find."""
+"""Queries of fusion patterns on a graph, and the fusions that patterns find."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVATIONS = frozenset({
 
 
 @dataclass(frozen=True)
-class Unit:
+class Fusion:
     """Nodes that make one operator, by their names, and all that the program knows of what a pattern has found.
 
     Attributes:
@@ -30,7 +30,7 @@ class Unit:
         residual: the node that adds another operator's value, if there is one.
         sums: the additions that were folded into the operator, in topological order as `nodes`.
         quantizes: the node that makes the result whole numbers, if there is one.
-        takes_sums: whether sums that nothing but the unit reads become part of it.
+        takes_sums: whether sums that nothing but the fusion reads become part of it.
         merges: whether the operator may be merged, where `merge_rule` finds nothing against it; only what
             `models.stacking` can take apart may.
     """
@@ -47,20 +47,20 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The units that were found so far.
+class Fusions:
+    """The fusions that were found so far.
 
     Attributes:
-        units: by each of their nodes.
+        by_node: the fusion of each node, by name.
         depth: for every node of the graph, the number of nodes on the longest path to it.
     """
 
     depth: Mapping[str, int]
-    units: dict[str, Unit] = field(default_factory=dict)
+    by_node: dict[str, Fusion] = field(default_factory=dict)
 
-    def unit(self, node: onnx.NodeProto | None) -> Unit | None:
-        """The unit that a node belongs to."""
-        return None if node is None else self.units.get(node_name(node))
+    def of(self, node: onnx.NodeProto | None) -> Fusion | None:
+        """The fusion that a node belongs to."""
+        return None if node is None else self.by_node.get(node_name(node))
 
 
 def depths(graph: EditableGraph) -> dict[str, int]:
@@ -130,13 +130,13 @@ def is_dequantize(node: onnx.NodeProto) -> bool:
     return node.op_type == "DequantizeLinear" and (is_standard(node) or node.domain == "com.microsoft")
 
 
-def next_activation(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
-    """The activation of no unit that is the only reader of the node, and reads it as its first input.
+def next_activation(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> onnx.NodeProto | None:
+    """The activation of no fusion that is the only reader of the node, and reads it as its first input.
 
-    A ReLU that leads a Relu-SepConv is of another unit.
+    A ReLU that leads a Relu-SepConv is of another fusion.
     """
     reader = only_reader(graph, node)
-    if reader is None or not is_op(reader, *ACTIVATIONS) or not constant_from(graph, reader, 1) or found.unit(reader):
+    if reader is None or not is_op(reader, *ACTIVATIONS) or not constant_from(graph, reader, 1) or fusions.of(reader):
         return None
     return reader if reader.input[0] == node.output[0] else None
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx.defs import OpSchema
 
-from iosched.models.checks import definition_fault
+from iosched.models.checks import schema_violation
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.graph import AttributeValue
@@ -179,7 +179,7 @@ def _place(
         _add_weight(draft, node, place, weights[place], old)
     opsets = {item.domain: item.version for item in graph.frame.opset_import}
     opsets[""] = graph.opset
-    if fault := definition_fault(node, opsets):
+    if fault := schema_violation(node, opsets):
         raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
     known = reads(graph.node(name)) if graph.has_node(name) else ()
     graph.replace(name, node) if graph.has_node(name) else graph.append(node)

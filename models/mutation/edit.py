@@ -18,7 +18,7 @@ from iosched.models.graph import AttributeValue, Scalar
 from iosched.models.mutation import record
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.record import MAX_GIVEN_NBYTES, Choice, Entry, Primitive, Weight
+from iosched.models.mutation.record import MAX_RECORDED_NBYTES, Choice, Entry, Primitive, Weight
 
 Shape = tuple[int, ...]
 
@@ -229,8 +229,10 @@ class Edit:
 def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     if not isinstance(value, np.ndarray):
         return Weight(tuple(int(size) for size in value), dtype)
-    if value.nbytes > MAX_GIVEN_NBYTES:
-        size = f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most)"
+    if value.nbytes > MAX_RECORDED_NBYTES:
+        size = (
+            f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_RECORDED_NBYTES:,} are the most)"
+        )
         raise UsageError(f"{size}.\nGive its shape; its values are seeded.")
     return Weight.of(value)
 

@@ -20,8 +20,8 @@ from iosched.models.graph import AttributeValue, TensorSpec
 from iosched.models.initializers import describe_weight
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.node_attributes import integer, integers, plain_values
-from iosched.models.reshapes import keeps_size
-from iosched.models.shapes import dtype_of, shape_of, weight_spec
+from iosched.models.shapes.inference import dtype_of, shape_of, weight_spec
+from iosched.models.shapes.reshapes import keeps_size
 from iosched.models.wiring import dependencies_first, is_standard, reads, topological_order, writes
 
 Shape = tuple[int, ...]

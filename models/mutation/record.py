@@ -27,7 +27,7 @@ MUTATION_KEY = "io.iosched.mutation"
 """The key of the model metadata that has the record of a variant."""
 
 VERSION = 1
-MAX_GIVEN_NBYTES = 2**20
+MAX_RECORDED_NBYTES = 2**20
 """A constant that a mutator gives by its values, and a record carries, is at most as large as this."""
 
 MAX_ENTRIES = 10_000

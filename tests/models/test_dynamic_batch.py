@@ -17,8 +17,8 @@ from iosched.models import export
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import with_schedules, write_model
-from iosched.models.light import light_model
 from iosched.models.load import load_model, read_unbound
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 

@@ -15,10 +15,10 @@ from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
 from iosched.models.initializers import store_weights
-from iosched.models.light import light_model
 from iosched.models.load import load_model
-from iosched.models.merging import MERGED_KEY, unmerge
+from iosched.models.merging.merge import MERGED_KEY, unmerge
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 _EXPANDED = ("fire2/expand3x3", "fire2/expand1x1")
 

@@ -12,7 +12,7 @@ from lowering import loaded, proto_of, weight
 from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.editable_graph import EditableGraph
-from iosched.models.shapes import infer
+from iosched.models.shapes.inference import infer
 
 node = helper.make_node
 WINDOWS = list(product((5, 6, 7, 13), (1, 2, 3), (1, 2, 3)))

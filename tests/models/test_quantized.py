@@ -12,11 +12,10 @@ from onnx import helper
 from quantized import quantized, quantized_in_the_run
 from small_models import branches
 
-from iosched.models.graph import ComputationGraph
-from iosched.models.light import light_model
+from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.load import load_model
-from iosched.models.merge_rule import refusal
-from iosched.models.whole_numbers import in_whole_numbers
+from iosched.models.merging.rule import refusal
+from iosched.models.zoo.light import light_model
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 node = helper.make_node
@@ -116,8 +115,8 @@ def test_what_the_model_returns_stays_visible() -> None:
 @pytest.mark.parametrize("with_pairs", [True, False])
 def test_operators_in_whole_numbers_are_known_by_name(with_pairs: bool) -> None:
     whole = load_model(data(quantized(branches(), with_pairs=with_pairs))).graph
-    assert in_whole_numbers(whole) == tuple(operator.name for operator in whole.operators)
-    assert not in_whole_numbers(load_model(data(branches())).graph)
+    assert quantized_operators(whole) == tuple(operator.name for operator in whole.operators)
+    assert not quantized_operators(load_model(data(branches())).graph)
 
 
 def test_what_is_made_whole_in_the_run_is_an_operator_beside_the_products() -> None:

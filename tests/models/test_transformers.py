@@ -17,7 +17,7 @@ from iosched.jobs.annotate import annotated
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.export import with_schedules, write_model
 from iosched.models.load import load_model, read_unbound
-from iosched.models.merge_rule import refusal
+from iosched.models.merging.rule import refusal
 from iosched.models.model import Model
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

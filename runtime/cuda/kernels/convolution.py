@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from iosched.models.affine import Affine, affine_of
+from iosched.models.fusion.affine import Affine, affine_of
 from iosched.models.graph import Operator
-from iosched.models.stacking import is_gate, margins, padded_kernel
+from iosched.models.merging.stacking import is_gate, margins, padded_kernel
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation

@@ -12,13 +12,13 @@ from members import chain, headed, loaded
 from onnx import helper
 from variants import retrained
 
-from iosched.models.batching.replacement import note_record, replaced
+from iosched.models.batching.replacement import replaced, write_record
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 
@@ -31,7 +31,7 @@ def one_file(models: dict[str, Model], *, batches: bool, shared: tuple[str, ...]
     proto = onnx.ModelProto()
     proto.CopyFrom(made.proto)
     if batches:
-        note_record(proto, whole.model.proto, groups, whole.model.weight_digests)
+        write_record(proto, whole.model.proto, groups, whole.model.weight_digests)
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in made.weights.items())
     return whole, load_model(data(proto), name="super")

@@ -16,14 +16,14 @@ from onnx import helper
 from random_models import models
 from variants import renamed, retrained, shuffled
 
+from iosched.models.batching.operator_batch import ensemble_of, likeness_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.batching.unit import ensemble_of, likeness_of
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of, owners
 from iosched.models.export import write_model
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 keeps = st.integers(0, 2**12 - 1)

@@ -21,9 +21,9 @@ from iosched.models.composition.members import members_of, owners, reached
 from iosched.models.composition.values import is_random
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import write_model
-from iosched.models.light import light_model
 from iosched.models.load import assembled_model, load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 

@@ -11,8 +11,8 @@ from import_helpers import data
 from random_models import models
 
 from iosched.models.composition.compose import apart, compose
-from iosched.models.light import light_model
 from iosched.models.load import assembled_model, load_model
+from iosched.models.zoo.light import light_model
 
 
 @given(models())

@@ -11,8 +11,8 @@ from onnx import helper
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import member_alone
-from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.reference import Reference
 
 node = helper.make_node

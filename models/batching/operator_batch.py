@@ -72,7 +72,7 @@ RULES: Mapping[str, Rule] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class OperatorBatch:
     """Alike operators, one of each member.
 
     Attributes:
@@ -90,8 +90,8 @@ class Unit:
     @classmethod
     def of(
         cls, graph: EditableGraph, operators: Sequence[Operator], *, differ: bool = False, apart: bool = False
-    ) -> Unit:
-        """The unit of these operators, any of which may take several places in it.
+    ) -> OperatorBatch:
+        """The batch of these operators, any of which may take several places in it.
 
         Raises:
             ValueError: they are not alike.
@@ -274,7 +274,7 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
 def _batching_of(graph: EditableGraph, operator: Operator) -> tuple[bool, bool, bool]:
     """Whether an operator and one like it can become one, with one tensor as it is, and only if weights are equal."""
     pair = operator, operator
-    if Unit.of(graph, pair, differ=True, apart=True).axes():
-        return True, Unit.of(graph, pair, differ=True).spreads, False
-    batches = bool(Unit.of(graph, pair, apart=True).axes())
+    if OperatorBatch.of(graph, pair, differ=True, apart=True).axes():
+        return True, OperatorBatch.of(graph, pair, differ=True).spreads, False
+    batches = bool(OperatorBatch.of(graph, pair, apart=True).axes())
     return batches, False, batches

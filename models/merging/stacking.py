@@ -19,9 +19,9 @@ import onnx
 from msgspec import Meta
 from onnx import helper
 
-from iosched.models.affine import affine_of, epsilon_of
+from iosched.models.fusion.affine import affine_of, epsilon_of
 from iosched.models.fusion.queries import ACTIVATIONS
-from iosched.models.merge_rule import is_row
+from iosched.models.merging.rule import is_row
 from iosched.models.node_attributes import integer, integers, names, serialized, values
 from iosched.models.wiring import is_standard
 

@@ -10,7 +10,7 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.node_attributes import integer
-from iosched.models.shapes import check_shapes, infer
+from iosched.models.shapes.inference import check_shapes, infer
 from iosched.models.wiring import is_standard, reads, writes
 
 

@@ -1,4 +1,4 @@
-"""Writes files that are there whole or not at all, whatever happens meanwhile."""
+"""Atomic writing of files, and the size limit of protobuf files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-_MAX_NCHARS = 100  # of the destination in the name of the file beside it, which may have 255 bytes
+MAX_PROTO_NBYTES = 2**31 - 1
+"""Bytes of one protobuf message."""
+
+_MAX_NCHARS = 100  # of the destination in the temporary file's name, which may have 255 bytes
 
 
 @contextmanager
-def whole_file(destination: Path) -> Iterator[BinaryIO]:
+def atomic_write(destination: Path) -> Iterator[BinaryIO]:
     """A file beside `destination` that is given its name at the end, and deleted after any failure, Ctrl-C included.
 
     Each writer has a file of its own, so of several the last one wins as a whole. What is no regular file, such as

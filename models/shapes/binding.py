@@ -53,7 +53,7 @@ def bind_inputs(
     """
     shapes = input_dims(inputs)
     given = dict(input_shapes or {})
-    check_given(given, batch_size, [value.name for value in inputs], symbols_of(shapes))
+    check_bindings(given, batch_size, [value.name for value in inputs], symbols_of(shapes))
     firsts = {dims[0] for dims in shapes.values() if dims and isinstance(dims[0], str)}
     if batch_size is not None:
         given = _at_batch(shapes, given, firsts, batch_size)
@@ -67,7 +67,7 @@ def bind_inputs(
     return Binding(bound, symbols, replaced)
 
 
-def check_given(
+def check_bindings(
     given: Mapping[str, tuple[int, ...]], batch_size: int | None, inputs: Sequence[str], symbols: Sequence[str]
 ) -> None:
     """Refuses shapes of inputs and sizes of symbols that are not there, and sizes that no dimension can have.

@@ -24,11 +24,11 @@ from msgspec import Meta
 from iosched.models.checks import is_well_formed
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
-from iosched.models.merge_rule import merged_size, refusal
+from iosched.models.merging.rule import merged_size, refusal
+from iosched.models.merging.stacking import Chain, Origin, Size, Stacked, chain_of, margins, stacked
 from iosched.models.metadata import decoded, metadata_of
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.prepared import prepare
-from iosched.models.stacking import Chain, Origin, Size, Stacked, chain_of, margins, stacked
 
 MERGED_KEY = "io.iosched.merged"
 """The key of the model metadata that says how to undo the merges in the model."""
