@@ -27,9 +27,9 @@ import iosched
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="where the exported model goes")
-    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="where the optimized model goes")
-    parser.add_argument("--budget", type=float, default=20, help="seconds to optimize for")
+    parser.add_argument("model", type=Path, help="path of the exported model")
+    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="path of the optimized model")
+    parser.add_argument("--budget", type=float, default=20, help="seconds for the optimization")
     parser.add_argument("--width", type=int, default=64, help="neurons of each hidden layer")
     options = parser.parse_args()
     digits = load_digits()
@@ -46,7 +46,7 @@ def main() -> None:
     result.save(options.optimize)
     found = np.concatenate([result.run({"X": image[None]})["probabilities"] for image in test])
     np.testing.assert_allclose(found, ensemble.predict_proba(test), atol=1e-4)
-    print(f"{options.optimize}: as scikit-learn has it; ships {result.shipped}, since {result.reason}")
+    print(f"{options.optimize}: same outputs as scikit-learn; ships {result.shipped}, because {result.reason}")
 
 
 def trained(images: np.ndarray, labels: np.ndarray, width: int) -> VotingClassifier:

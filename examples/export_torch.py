@@ -37,9 +37,9 @@ class Inception(nn.Module):
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="where the exported model goes")
-    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="where the optimized model goes")
-    parser.add_argument("--budget", type=float, default=20, help="seconds to optimize for")
+    parser.add_argument("model", type=Path, help="path of the exported model")
+    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="path of the optimized model")
+    parser.add_argument("--budget", type=float, default=20, help="seconds for the optimization")
     options = parser.parse_args()
     torch.manual_seed(0)
     network = nn.Sequential(
@@ -57,7 +57,7 @@ def main() -> None:
     result.save(options.optimize)
     with torch.inference_mode():
         np.testing.assert_allclose(result.run({"x": x.numpy()})["y"], network(x).numpy(), rtol=1e-3, atol=1e-5)
-    print(f"{options.optimize}: as PyTorch has it; ships {result.shipped}, since {result.reason}")
+    print(f"{options.optimize}: same outputs as PyTorch; ships {result.shipped}, because {result.reason}")
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ if TYPE_CHECKING:  # these names bring onnx, which each process is to load when 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes one that is free")
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 accepts other machines")
+    parser.add_argument("--port", type=int, default=8000, help="0 picks a free port")
     parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--threads", type=int, help="cores of each; by default all there are, divided among them")
-    parser.add_argument("--waiting", type=int, default=32, help="complete requests held by a process; more are refused")
-    parser.add_argument("--largest-batch", type=int, help="of a file for several batch sizes; by default their largest")
+    parser.add_argument("--threads", type=int, help="cores per process; by default all cores, divided evenly")
+    parser.add_argument("--waiting", type=int, default=32, help="requests queued per process; more are rejected")
+    parser.add_argument("--largest-batch", type=int, help="for files with several batch sizes; by default the largest")
     options = parser.parse_args()
     if options.threads is None and options.workers > 1:
         options.threads = max(1, len(os.sched_getaffinity(0)) // options.workers)
@@ -132,7 +132,7 @@ async def infer(request: Request) -> Response:
     most = 65536 + BYTES_A_NUMBER * sum(size(spec, largest_batch(model)) for spec in model.inputs)
     body = await body_of(request, most)  # a body that never ends takes no place from others
     if state.waiting >= int(os.environ[WAITING]):
-        raise HTTPException(503, "too many requests wait already", {"Retry-After": "1"})
+        raise HTTPException(503, "too many requests are waiting", {"Retry-After": "1"})
     state.waiting += 1
     try:
         return await run_in_threadpool(answer, model, body)
@@ -150,7 +150,7 @@ def model_of(request: Request) -> Model:
     """The model, if that is what the path names."""
     model: Model = request.app.state.model
     if request.path_params["name"] != name_served():
-        raise HTTPException(404, f"there is no model {request.path_params['name']!r} here, but {name_served()!r}")
+        raise HTTPException(404, f"no model {request.path_params['name']!r}; this server has {name_served()!r}")
     return model
 
 
@@ -174,9 +174,9 @@ async def body_of(request: Request, most: int) -> bytes:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
-                    raise HTTPException(413, f"more than {most} bytes cannot be an input of this model")
+                    raise HTTPException(413, f"the request exceeds {most} bytes, the limit for this model")
     except (TimeoutError, ClientDisconnect) as error:
-        raise HTTPException(408, f"the request has not come within {SECONDS_TO_SEND} s") from error
+        raise HTTPException(408, f"the request did not arrive within {SECONDS_TO_SEND} s") from error
     return bytes(body)
 
 
@@ -195,7 +195,7 @@ def answer(model: Model, body: bytes) -> Response:
     try:
         return JSONResponse({"model_name": name_served(), "outputs": outputs})
     except ValueError as error:
-        raise HTTPException(500, "an output has infinities or NaN, which JSON does not know") from error
+        raise HTTPException(500, "an output has infinities or NaN, which JSON cannot represent") from error
 
 
 def refuse_larger(model: Model, inputs: dict[str, np.ndarray]) -> None:
@@ -204,7 +204,7 @@ def refuse_larger(model: Model, inputs: dict[str, np.ndarray]) -> None:
     given = ((spec.shape or (), inputs[spec.name].shape) for spec in model.inputs if spec.name in inputs)
     sizes = (found for pair in given for dim, found in zip(*pair, strict=False) if isinstance(dim, str))
     if (found := max(sizes, default=0)) > largest:
-        raise HTTPException(413, f"a batch of {found} is too large: send {largest} at a time at most")
+        raise HTTPException(413, f"batch size {found} is too large; the limit is {largest}")
 
 
 def inputs_of(body: bytes) -> dict[str, np.ndarray]:
@@ -213,10 +213,10 @@ def inputs_of(body: bytes) -> dict[str, np.ndarray]:
         entries = json.loads(body, parse_constant=no_number)["inputs"]
         names = [entry["name"] for entry in entries]
         if len(set(names)) < len(names):
-            raise ValueError(f"an input is given twice: {', '.join(names)}")
+            raise ValueError(f"duplicate inputs: {', '.join(names)}")
         return {entry["name"]: array_of(entry) for entry in entries}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise HTTPException(400, f"the body is no request: {type(error).__name__}: {error}") from error
+        raise HTTPException(400, f"the body is not a valid request: {type(error).__name__}: {error}") from error
 
 
 def array_of(entry: dict[str, Any]) -> np.ndarray:
@@ -227,13 +227,13 @@ def array_of(entry: dict[str, Any]) -> np.ndarray:
         array = given.astype(dtype)
     fits = np.isfinite(array).all() if dtype.kind == "f" else np.array_equal(array, given)
     if given.dtype.kind == "U" or not fits:  # numpy makes NaN of null, and numbers of texts
-        raise ValueError(f"{entry['name']} has numbers that are no {entry['datatype']}")
+        raise ValueError(f"{entry['name']} has values that are not {entry['datatype']}")
     return array.reshape(entry["shape"])
 
 
 def no_number(text: str) -> float:
     """Refuses NaN and infinities, which JSON does not know and Python reads."""
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def metadata(spec: Spec) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def batched_inputs(one: Model, other: Model) -> tuple[str, ...]:
     """
     names = tuple(name for name, shape in one.bindings.items() if other.bindings.get(name) != shape)
     if not names:
-        raise UsageError("no input has a dimension that counts images")
+        raise UsageError("no input has a batch dimension")
     return names
 
 
@@ -59,7 +59,9 @@ def _loaded(model: Model, images: int) -> Model:
             source_of(model), name=model.name, batch_size=images, input_shapes=_free_shapes(model, images)
         )
     except (InvalidModelError, UsageError) as error:
-        raise UsageError(f"the model cannot be made for {images} of its {model.batch_size} images: {error}") from error
+        raise UsageError(
+            f"the model cannot run at batch size {images} instead of {model.batch_size}: {error}"
+        ) from error
 
 
 def _free_shapes(model: Model, images: int) -> Mapping[str, Shape]:
@@ -79,16 +81,16 @@ def _check_operators(model: Model, other: Model) -> None:
     ours, theirs = ([(each.name, each.type) for each in one.graph.operators] for one in (model, other))
     for (name, kind), found in zip(ours, theirs, strict=False):
         if (name, kind) != found:
-            raise UsageError(f"{kind} {name!r} is another operator for another number of images")
+            raise UsageError(f"{kind} {name!r} is a different operator at another batch size")
     if len(ours) != len(theirs):
-        raise UsageError("there are other operators for another number of images")
+        raise UsageError("the number of operators changes with the batch size")
 
 
 def _check_shapes(model: Model, other: Model) -> None:
     for name, spec in model.graph.tensor.items():
         found = other.graph.tensor.get(name)
         if found is None or not _is_alike(spec.shape, found.shape, model.batch_size, other.batch_size):
-            raise UsageError(f"the shape of {name!r} does not follow the number of images")
+            raise UsageError(f"the shape of {name!r} does not scale with the batch size")
 
 
 def _is_alike(shape: Shape | None, other: Shape | None, images: int, others: int) -> bool:
@@ -172,13 +174,11 @@ def check_batch_independence(model: Model, inputs: Iterable[str]) -> None:
             continue
         rule = None if captured or not is_standard(node) else _RULES.get(node.op_type)
         if rule is None or not rule(graph, node):
-            raise UsageError(
-                f"it cannot be told that {node.op_type} {node.name!r} computes the images of a batch apart"
-            )
+            raise UsageError(f"{node.op_type} {node.name!r} may mix the images of a batch")
         graph.batched.update(writes(node))
     for output in proto.graph.output:
         if output.name not in graph.batched:
-            raise UsageError(f"the output {output.name!r} is not one of each image")
+            raise UsageError(f"output {output.name!r} has no batch dimension")
 
 
 def _first_alone(graph: _Graph, node: onnx.NodeProto) -> bool:

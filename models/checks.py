@@ -38,17 +38,17 @@ def _check_names(graph: EditableGraph) -> None:
             if name not in known:
                 raise InvalidModelError(_undefined(node, name))
         if twice := next((name for name in writes(node) if name in known), ""):
-            raise InvalidModelError(f"tensor {twice!r} is defined twice; names of tensors must be unique.")
+            raise InvalidModelError(f"tensor {twice!r} is defined twice; tensor names must be unique.")
         known.update(writes(node))
     for name in graph.outputs:
         if name not in known:
-            raise InvalidModelError(f"graph output {name!r} is computed by no node.")
+            raise InvalidModelError(f"no node computes graph output {name!r}.")
 
 
 def _undefined(node: onnx.NodeProto, name: str) -> str:
     return (
-        f"{node.op_type} node {next(iter(writes(node)), node.name)!r} reads {name!r}, which is no graph input, "
-        "no initializer and no node's output.\nA weight may have been lost on export; export the model again."
+        f"{node.op_type} node {next(iter(writes(node)), node.name)!r} reads {name!r}, which is neither a graph input, "
+        "an initializer nor a node output.\nA weight may have been lost on export; export the model again."
     )
 
 
@@ -56,8 +56,8 @@ def _check_operator(node: onnx.NodeProto, opset: int) -> None:
     name = next(iter(writes(node)), node.name)
     if not is_standard(node) and not node.domain.startswith(_KNOWN_PREFIXES):
         raise InvalidModelError(
-            f"operator {node.domain}::{node.op_type} (node {name!r}) is of a domain that onnxruntime does not know.\n"
-            "Export the model with standard operators, or with the operator as a function of the model."
+            f"operator {node.domain}::{node.op_type} (node {name!r}) is in a domain unknown to onnxruntime.\n"
+            "Export the model with standard operators, or define the operator as a model function."
         )
     if is_standard(node) and node.op_type not in _RUNTIME_EXTRAS and not onnx.defs.has(node.op_type, opset, ""):
         raise InvalidModelError(

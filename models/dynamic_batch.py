@@ -55,7 +55,7 @@ class DynamicBatchModel:
             return self.unbound.bound(input_shapes=at_batch(self.inputs, batch_size))
         except InvalidModelError as error:
             raise InvalidModelError(
-                f"the model cannot run at batch size {batch_size}, be it that a node fixes the batch.\n{error}"
+                f"the model cannot run at batch size {batch_size}; a node may fix the batch.\n{error}"
             ) from error
 
     def proto(self, batch_sizes: Sequence[int]) -> onnx.ModelProto:
@@ -148,7 +148,7 @@ def with_dynamic_batch(
     batch = _BATCH if not batch or batch.startswith("?") else batch
     shapes = {name: None if own is None else [_bound(dim, symbols, batch) for dim in own] for name, own in dims.items()}
     if not any(dim == batch for own in shapes.values() for dim in own or ()):
-        raise UsageError("the model has no dynamic batch: no input has a dynamic dimension that stands first.")
+        raise UsageError("the model has no dynamic batch: no input has a dynamic first dimension.")
     require_static(
         {n: None if own is None else [1 if dim == batch else dim for dim in own] for n, own in shapes.items()}
     )
@@ -171,7 +171,8 @@ def _symbols(
     if example is not None and example not in batch_sizes:
         listed = ", ".join(map(str, batch_sizes))
         raise UsageError(
-            f"--input-shape gives batch size {example}: give shapes as they are at one of the batch sizes, {listed}."
+            f"--input-shape has batch size {example}, which is none of {listed}.\n"
+            "Pass shapes at one of these batch sizes."
         )
     found: dict[str, int | None] = {name: shape[0] for name, shape in given.items() if name not in dims}
     for name, shape in given.items():
@@ -206,7 +207,7 @@ def _freed(unbound: UnboundModel, shapes: Mapping[str, BatchShape]) -> DynamicBa
     """A model of fixed batch size with a dynamic one instead; whether it can run at others is told there."""
     leading = {shape[0] for shape in shapes.values() if len(shape) >= 2}
     if len(leading) != 1:
-        what = "no input has a first dimension" if not leading else "the inputs' first dimensions are fixed, and differ"
+        what = "no input has two dimensions" if not leading else "the inputs have different fixed batches"
         raise UsageError(f"the model has no batch: {what}.\nExport it with a dynamic batch dimension.")
     old = int(next(iter(leading)))
     graph = EditableGraph.of(unbound.proto, unbound.weights)

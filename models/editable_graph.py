@@ -295,7 +295,7 @@ class EditableGraph:
             InvalidModelError: there is one of that name.
         """
         if name in self.weights:
-            raise InvalidModelError(f"tensor {name!r} is defined twice; names of tensors must be unique.")
+            raise InvalidModelError(f"tensor {name!r} is defined twice; tensor names must be unique.")
         value.flags.writeable = False
         self.weights[name] = value
         return name
@@ -382,7 +382,7 @@ class EditableGraph:
     def _enter(self, name: str, node: onnx.NodeProto) -> None:
         for tensor in writes(node):
             if tensor in self._producers:
-                raise InvalidModelError(f"tensor {tensor!r} is computed twice; names of tensors must be unique.")
+                raise InvalidModelError(f"tensor {tensor!r} is computed twice; tensor names must be unique.")
             self._producers[tensor] = name
         for tensor in reads(node):
             readers = self._readers(tensor)

@@ -89,13 +89,15 @@ def read_tensor(tensor: TensorProto) -> np.ndarray:
     if any(dim < 0 for dim in tensor.dims):
         raise InvalidModelError(f"initializer {tensor.name!r} has a negative dimension: {list(tensor.dims)}.")
     if tensor.data_location == TensorProto.EXTERNAL:  # which onnx would look for in the working folder
-        raise InvalidModelError(f"tensor {tensor.name!r} keeps its data in another file.")
+        raise InvalidModelError(f"tensor {tensor.name!r} has external data.\nSave its data inside the model.")
     try:
         array: np.ndarray = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, UnicodeDecodeError, OverflowError) as error:
         raise InvalidModelError(f"initializer {tensor.name!r} is broken: {_line(error)}.") from error
     if tuple(array.shape) != tuple(tensor.dims):
-        raise InvalidModelError(f"initializer {tensor.name!r} is broken: its data is not of shape {list(tensor.dims)}.")
+        raise InvalidModelError(
+            f"initializer {tensor.name!r} is broken: its data does not have shape {list(tensor.dims)}."
+        )
     array.flags.writeable = False
     return array
 
@@ -113,14 +115,14 @@ def _read_external(tensor: TensorProto, source: Path | None, maps: _Maps) -> np.
     dtype, nbytes = _layout(tensor)
     offset, length = _number(tensor.name, fields, "offset", 0), _number(tensor.name, fields, "length", nbytes)
     if length != nbytes:
-        raise InvalidModelError(f"weights of {tensor.name!r}: {length} bytes in {location!r}, {nbytes} are needed.")
+        raise InvalidModelError(f"weights of {tensor.name!r} have {length} bytes in {location!r}; they need {nbytes}.")
     if location not in maps:
         maps[location] = _mapped(tensor.name, location, source)
     content = maps[location]
     if offset + nbytes > content.nbytes:
         raise InvalidModelError(
             f"weights file {location!r} is too short: {tensor.name!r} needs bytes {offset} to {offset + nbytes} of "
-            f"{content.nbytes}.\nFetch the weights file again; it belongs beside the model."
+            f"{content.nbytes}.\nDownload the weights file again, into the model's folder."
         )
     part = content[offset : offset + nbytes]
     if tensor.data_type in _PACKED:
@@ -158,11 +160,11 @@ def _take_in(proto: onnx.ModelProto, source: Path | None, maps: _Maps) -> None:
 
 def _layout(tensor: TensorProto) -> tuple[np.dtype, int]:
     if tensor.data_type == TensorProto.STRING or any(dim < 0 for dim in tensor.dims):
-        raise InvalidModelError(f"initializer {tensor.name!r} cannot be external data: bad type or shape.")
+        raise InvalidModelError(f"initializer {tensor.name!r} has a type or shape that external data does not support.")
     try:
         dtype = np.dtype(tensor_dtype_to_np_dtype(tensor.data_type))
     except KeyError as error:
-        raise InvalidModelError(f"initializer {tensor.name!r} is of no known type ({tensor.data_type}).") from error
+        raise InvalidModelError(f"initializer {tensor.name!r} has an unknown type ({tensor.data_type}).") from error
     if tensor.data_type in _PACKED:
         per_byte = 4 if "2" in TensorProto.DataType.Name(tensor.data_type)[-2:] else 2
         per_byte = 2 if tensor.data_type == getattr(TensorProto, "FLOAT4E2M1", -1) else per_byte
@@ -173,7 +175,7 @@ def _layout(tensor: TensorProto) -> tuple[np.dtype, int]:
 def _number(name: str, fields: dict[str, str], key: str, default: int) -> int:
     text = fields.get(key) or str(default)
     if not text.isdecimal() or len(text) > 18:
-        raise InvalidModelError(f"weights of {name!r}: {key} {text[:40]!r} is no size in bytes.")
+        raise InvalidModelError(f"weights of {name!r}: {key} {text[:40]!r} is not a number of bytes.")
     return int(text)
 
 
@@ -197,7 +199,9 @@ def _densify(graph: onnx.GraphProto) -> None:
         values, indices = read_tensor(sparse.values), read_tensor(sparse.indices)
         name = sparse.values.name
         if any(dim < 0 for dim in dims) or prod(dims) * values.itemsize > _SPARSE_LIMIT_NBYTES:
-            raise InvalidModelError(f"sparse initializer {name!r} has shape {list(dims)}, which cannot be held.")
+            raise InvalidModelError(
+                f"sparse initializer {name!r} has shape {list(dims)}, which is negative or too large."
+            )
         dense = np.zeros(dims, values.dtype)
         try:
             dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, dims)] = values
@@ -234,18 +238,18 @@ def open_weights_file(name: str, location: str, source: Path | None) -> BinaryIO
     """
     if source is None:
         raise InvalidModelError(
-            f"the weights of {name!r} are in another file ({location!r}), and the model came without a folder.\n"
-            "Give the model's path instead of its bytes."
+            f"the weights of {name!r} are in another file ({location!r}), relative to the model's path.\n"
+            "Pass the path of the model instead of its bytes."
         )
     if not _CAN_OPEN_BELOW:
-        raise DeviceError(f"the weights of {name!r} are in another file, which is read on Linux and macOS alone")
+        raise DeviceError(f"the weights of {name!r} are in another file, which needs Linux or macOS")
     path = source.parent / location
     try:
         home, inner = _place(name, location, source)
         return _opened(home, inner)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InvalidModelError(
-            f"weights file {path} is missing ({name!r} is in it).\nPut it beside the model."
+            f"weights file {path} is missing; it has {name!r}.\nPut it into the model's folder."
         ) from error
     except (OSError, ValueError, RuntimeError) as error:  # the last for links in a circle
         reason = getattr(error, "strerror", None) or str(error)
@@ -262,7 +266,7 @@ def _place(name: str, location: str, source: Path) -> tuple[Path, Path]:
                 return home, resolved.relative_to(home)
     raise InvalidModelError(
         f"the weights of {name!r} point outside the model's folder: {location!r}.\n"
-        "Put the weights file beside the model and save the model with a relative location."
+        "Put the weights file into the model's folder, and save the model with a relative location."
     )
 
 

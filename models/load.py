@@ -206,4 +206,4 @@ def _normalize(graph: EditableGraph) -> None:
     for rewrite in _NORMALIZATIONS:
         rewrite(graph)
     if not graph.nodes:
-        raise InvalidModelError("no node leads to an output: there is nothing to run.")
+        raise InvalidModelError("no output depends on a node: there is nothing to run.")

@@ -33,13 +33,13 @@ def inline_functions(proto: onnx.ModelProto) -> None:
     count, nbytes = _written_out(proto, lambda node: 1), _written_out(proto, onnx.NodeProto.ByteSize)
     if count > MAX_INLINED_NODES or nbytes > MAX_PROTO_NBYTES:
         raise InvalidModelError(
-            f"its functions stand for {count:,} nodes and {nbytes / 1e9:,.1f} GB where they are called; at most "
-            f"{MAX_INLINED_NODES:,} and {MAX_PROTO_NBYTES / 1e9:,.1f} GB are read."
+            f"its functions expand to {count:,} nodes and {nbytes / 1e9:,.1f} GB; the limits are "
+            f"{MAX_INLINED_NODES:,} nodes and {MAX_PROTO_NBYTES / 1e9:,.1f} GB."
         )
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        raise InvalidModelError(f"a function of the model cannot be inlined: {str(error).splitlines()[0]}") from error
+        raise InvalidModelError(f"a model function cannot be inlined: {str(error).splitlines()[0]}") from error
     proto.CopyFrom(inlined)
 
 

@@ -53,7 +53,7 @@ def read_proto(source: Source) -> onnx.ModelProto:
     data = source if isinstance(source, bytes) else _read_file(source)
     label = describe(source)
     if not data:
-        raise InvalidModelError(f"{label} is empty.\nGive an ONNX model.")
+        raise InvalidModelError(f"{label} is empty.\nPass an ONNX model.")
     proto = _parse(data, label)
     _check_text(proto, label)
     _check_versions(proto, label)
@@ -64,25 +64,25 @@ def read_proto(source: Source) -> onnx.ModelProto:
 
 def describe(source: Path | bytes) -> str:
     """The name of the source for messages to people."""
-    return "the model given as bytes" if isinstance(source, bytes) else str(source)
+    return "the model passed as bytes" if isinstance(source, bytes) else str(source)
 
 
 def _read_file(path: Path) -> bytes:
     try:
         if "\0" in str(path):
-            raise InvalidModelError(f"{str(path)!r} cannot be read: no path holds a null character.")
+            raise InvalidModelError(f"{str(path)!r} cannot be read: paths cannot contain null characters.")
         if not _is_text(str(path)):
-            raise InvalidModelError(f"{str(path)!r} is not UTF-8: onnxruntime opens no such file.\nRename it.")
+            raise InvalidModelError(f"onnxruntime cannot open {str(path)!r}: the path is not UTF-8.\nRename the file.")
         if path.is_dir():
-            raise InvalidModelError(f"{path} is a folder.\nGive the path of an ONNX file in it.")
+            raise InvalidModelError(f"{path} is a folder.\nPass the path of an ONNX file in it.")
         if not path.exists():
             raise InvalidModelError(f"{path} does not exist.\nCheck the path, or see `iosched zoo list`.")
         if not path.is_file():
-            raise InvalidModelError(f"{path} is no regular file.\nGive the path of an ONNX file, or `-` for stdin.")
+            raise InvalidModelError(f"{path} is not a regular file.\nPass the path of an ONNX file, or `-` for stdin.")
         if path.stat().st_size > MAX_PROTO_NBYTES:
             raise InvalidModelError(
-                f"{path} is larger than 2 GB, which one protobuf message cannot be.\n"
-                "Save it with its weights as external data (onnx.save(..., save_as_external_data=True))."
+                f"{path} is larger than 2 GB, the limit of a protobuf message.\n"
+                "Save its weights as external data (onnx.save(..., save_as_external_data=True))."
             )
         return path.read_bytes()
     except (OSError, ValueError) as error:
@@ -116,7 +116,7 @@ def _check_text(proto: onnx.ModelProto, label: str) -> None:
     except UnicodeDecodeError:
         valid = False
     if not valid:
-        raise InvalidModelError(f"{label} is damaged: names in it are not UTF-8 text.\nFetch or export it again.")
+        raise InvalidModelError(f"{label} is damaged: it has names that are not UTF-8.\nDownload or export it again.")
 
 
 def _is_text_valid(message: Message) -> bool:
@@ -148,24 +148,22 @@ def _guess(data: bytes) -> str:
     head = data[:512]
     if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
         return "it is a text file"
-    return "it is truncated or of another format"
+    return "it is truncated or in another format"
 
 
 def _check_versions(proto: onnx.ModelProto, label: str) -> None:
     if proto.ir_version > MAX_IR_VERSION:
         raise InvalidModelError(
-            f"{label} has IR version {proto.ir_version}; at most {MAX_IR_VERSION} can be run.\n"
+            f"{label} has IR version {proto.ir_version}; the newest supported one is {MAX_IR_VERSION}.\n"
             f"Export it with ir_version={MAX_IR_VERSION} or lower."
         )
     if not proto.opset_import:
         raise InvalidModelError(f"{label} is not a valid ONNX model: it imports no opset.")
     for imported in proto.opset_import:
         if imported.domain in ("", "ai.onnx") and imported.version < 1:
-            raise InvalidModelError(
-                f"{label} is damaged: it imports opset {imported.version}, and there is none below 1."
-            )
+            raise InvalidModelError(f"{label} is damaged: it imports opset {imported.version}; opsets start at 1.")
         if imported.domain in ("", "ai.onnx") and imported.version > MAX_OPSET:
             raise InvalidModelError(
-                f"{label} needs opset {imported.version}; at most {MAX_OPSET} can be run.\n"
-                f"Convert it down, as with onnx.version_converter.convert_version(model, {MAX_OPSET})."
+                f"{label} needs opset {imported.version}; the newest supported one is {MAX_OPSET}.\n"
+                f"Convert it, for example with onnx.version_converter.convert_version(model, {MAX_OPSET})."
             )

@@ -59,7 +59,7 @@ def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
     for index, node in enumerate(nodes):
         for name in writes(node):
             if name in found:
-                raise InvalidModelError(f"tensor {name!r} is computed twice; names of tensors must be unique.")
+                raise InvalidModelError(f"tensor {name!r} is computed twice; tensor names must be unique.")
             found[name] = index
     return found
 
@@ -130,6 +130,4 @@ def _free_names(graph: onnx.GraphProto) -> Iterator[str]:
 def _cycle_message(nodes: Sequence[onnx.NodeProto], stuck: set[int]) -> str:
     names = [next(iter(writes(nodes[index])), nodes[index].name) for index in sorted(stuck)]
     shown = ", ".join(repr(name) for name in names[:4]) + (", ..." if len(names) > 4 else "")
-    return (
-        f"the graph has a cycle: {shown} wait for each other.\nA model must be a graph without cycles; export it again."
-    )
+    return f"the graph has a cycle through {shown}.\nONNX graphs must be acyclic; export the model again."

@@ -101,7 +101,7 @@ class OperatorBatch:
         first = [_looks(graph, node) for node in own[operators[0].name]]
         for name, nodes in own.items():
             if [_looks(graph, node) for node in nodes] != first:
-                raise ValueError(f"operators {operators[0].name!r} and {name!r} are not alike")
+                raise ValueError(f"operators {operators[0].name!r} and {name!r} differ in type, attributes or shapes")
         return cls(graph, tuple(zip(*(own[operator.name] for operator in operators), strict=True)), differ, apart)
 
     @cached_property

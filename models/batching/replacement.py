@@ -101,7 +101,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
     return read_tensor(tensor)
 
 
-_ANEW = "Batch the models anew."
+_ANEW = "Batch the models again."
 
 Weights = Mapping[str, np.ndarray]
 
@@ -126,8 +126,8 @@ def replaced(whole: Model, name: str, new: Model) -> tuple[Model, tuple[str, ...
     """
     members = {member.name: member for member in members_of(whole.proto)}
     if name not in members:
-        have = f"it has {', '.join(members)}" if members else "it is not a file of several models"
-        raise UsageError(f"there is no model {name!r} in the file: {have}")
+        models = f"it has {', '.join(members)}" if members else "it is not a batch of models"
+        raise UsageError(f"the file has no model {name!r}: {models}")
     return _Replacement(whole, members[name], record_of(whole), new).made()
 
 
@@ -174,13 +174,13 @@ class _Replacement:
         new, alone = self._new(), member_alone(self.record.composed, self.member)
         difference = first_difference(alone.structure, new.structure)
         if difference is not None:
-            raise _batch_again(f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}")
+            raise _batch_again(f"{self.new.name!r} has another structure than {self.member.name!r}: {difference}")
         found: dict[str, np.ndarray] = {}
         for name, array in _corresponding(alone, new):
             if name in found and array_digest(found[name]) != array_digest(array):
                 raise _batch_again(
-                    f"{self.member.name!r} uses weight {name!r} in several places, and {self.new.name!r} has different "
-                    f"ones there"
+                    f"{self.member.name!r} uses weight {name!r} in several nodes, "
+                    f"where {self.new.name!r} has different weights"
                 )
             found[name] = array
         return found
@@ -190,7 +190,7 @@ class _Replacement:
         own, there = opsets_of(self.new.proto), opsets_of(self.record.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
             have = there.get(newer[0], "none")
-            raise _batch_again(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
+            raise _batch_again(f"{self.new.name!r} needs opset {own[newer[0]]} of {newer[0]}; the file has {have}")
         shared = [own for own, called in self.member.inputs.items() if own == called]
         return compose({self.member.name: raised(self.new, there)}, shared).model
 
@@ -212,7 +212,7 @@ class _Replacement:
         for node in self.record.composed.proto.graph.node:
             if node.name in shared and not set(changed).isdisjoint(reads(node)):
                 raise _batch_again(
-                    f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more"
+                    f"{self.member.name!r} shares node {node.name!r} with other models, which keep their weights"
                 )
 
     def _unshared(self, changed: Collection[str]) -> list[str]:
@@ -226,8 +226,8 @@ class _Replacement:
             fixed = reads(node) if node.name in inside else captures(node)
             if node.name in self._own_nodes and not set(found).isdisjoint(fixed):
                 raise _batch_again(
-                    f"{self.member.name!r} has weights of {node.name!r} together with other models, in an operator "
-                    f"that would be another one without them"
+                    f"{self.member.name!r} shares the weights of {node.name!r} with other models, "
+                    f"in an operator that cannot be split"
                 )
         return found
 
@@ -247,7 +247,7 @@ class _Replacement:
             if not is_own.any():
                 continue
             if old is None or (old.shape, old.dtype) != (new[name].shape, new[name].dtype):
-                raise InvalidModelError(f"the file does not have {name!r} as it was written.\n{_ANEW}")
+                raise InvalidModelError(f"constant {name!r} was changed after the file was written.\n{_ANEW}")
             found[name] = np.where(is_own, new[name], old)
         return found
 

@@ -70,7 +70,7 @@ def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tup
     """The groups, each after those that it reads from."""
     own = {name: tuple(group) for group in groups for name in group}
     if len(own) < sum(map(len, groups)) or any(len(group) < 2 for group in groups):
-        raise ValueError("groups have two and more operators, and each operator is in one at most")
+        raise ValueError("a group needs at least two operators, and an operator can be in only one group")
     sorter: TopologicalSorter[tuple[str, ...]] = TopologicalSorter()
     for name, before in graph.predecessors.items():
         here = own.get(name, (name,))
@@ -79,7 +79,7 @@ def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tup
         return [group for group in sorter.static_order() if len(group) > 1]
     except CycleError as error:
         names = [group[0] for group in error.args[1]]
-        raise ValueError(f"groups would wait for each other: those of {', '.join(map(repr, names))}") from error
+        raise ValueError(f"groups depend on each other: those of {', '.join(map(repr, names))}") from error
 
 
 def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
@@ -99,7 +99,7 @@ def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
     for batch in batches:
         ways = batch.axes()
         if not ways:
-            raise ValueError(f"operators like {batch.outputs()[0][0]!r} cannot become one")
+            raise ValueError(f"operators like {batch.outputs()[0][0]!r} cannot be batched")
         fed = [source[names] for names in batch.ports() if names in source]
         for feeder in fed:
             readers[feeder].append(batch)

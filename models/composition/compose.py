@@ -73,7 +73,7 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
         InvalidModelError: the models are of opsets of which onnx cannot convert one to the other.
     """
     if not models:
-        raise UsageError("there is no model to put together.")
+        raise UsageError("there are no models to compose.")
     check_names(models, shared_inputs)
     _check_shared(models, shared_inputs)
     opsets = common_opsets(list(models.values()))
@@ -246,8 +246,8 @@ def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -
         for other, look in looks.items():
             if look != looks[first]:
                 raise UsageError(
-                    f"input {name!r} cannot be shared: it is {looks[first]} in {first!r}, and {look} in {other!r}.\n"
-                    f"Bind them to one shape with --input-shape."
+                    f"input {name!r} cannot be shared: it is {looks[first]} in {first!r} but {look} in {other!r}.\n"
+                    f"Bind both to one shape with --input-shape."
                 )
 
 

@@ -51,13 +51,13 @@ def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
     """
     for name in names:
         if not name or "/" in name:
-            raise UsageError(f"{name!r} cannot be the name of a model: it is empty, or has a slash in it")
+            raise UsageError(f"{name!r} is not a valid model name: names must not be empty or contain a slash")
     for shared in shared_inputs:
         owner, slash, _ = shared.partition("/")
         if slash and owner in names:
             raise UsageError(
-                f"shared input {shared!r} is called like an input of model {owner!r} alone.\n"
-                f"Give the model another name: NAME=FILE."
+                f"shared input {shared!r} has the name of an input of model {owner!r}.\n"
+                f"Rename the model with NAME=FILE."
             )
 
 

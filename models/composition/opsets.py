@@ -78,7 +78,7 @@ def _converted(model: Model, own: int, version: int) -> Model:
     try:
         proto = onnx.version_converter.convert_version(graph.to_proto(), version)
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[-1].strip()
+        reason = (str(error).strip().splitlines() or ["unknown reason"])[-1].strip()
         raise _refusal(model, own, version, f"onnx cannot convert it ({reason[:200]})") from error
     small = {tensor.name: read_tensor(tensor) for tensor in proto.graph.initializer}
     return assembled_model(model.name, proto, {**small, **lent})
@@ -86,6 +86,6 @@ def _converted(model: Model, own: int, version: int) -> Model:
 
 def _refusal(model: Model, own: int, version: int, why: str) -> InvalidModelError:
     return InvalidModelError(
-        f"model {model.name!r} is of opset {own}, and another one of opset {version}: {why}.\n"
+        f"model {model.name!r} has opset {own} and another model has opset {version}: {why}.\n"
         f"Export it with opset {version}."
     )

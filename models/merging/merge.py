@@ -132,7 +132,7 @@ def _chain(operator: Operator, graph: EditableGraph) -> Chain:
     nodes = [node for name in operator.nodes if (node := graph.producer(name)) is not None]
     found = chain_of(nodes, graph.weights) if len(nodes) == len(operator.nodes) else None
     if found is None:
-        raise ValueError(f"{operator.name!r} is not in the graph as it was loaded")
+        raise ValueError(f"operator {operator.name!r} changed since the graph was loaded")
     return found
 
 

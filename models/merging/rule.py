@@ -64,7 +64,7 @@ def merge_key(operator: Operator) -> MergeKey | None:
 def refusal(operators: Sequence[Operator]) -> str | None:
     """Why these operators may not be merged into one, as a message for people; None where they may."""
     if len({operator.name for operator in operators}) < max(len(operators), 2):
-        return "merging takes two different operators or more"
+        return "merging needs at least two different operators"
     first = merge_key(operators[0])
     for operator in operators:
         key = merge_key(operator)
@@ -77,8 +77,8 @@ def refusal(operators: Sequence[Operator]) -> str | None:
 
 def _why_never(operator: Operator) -> str:
     if operator.attribute("quantized") is not None or "DequantizeLinear" in operator.node_types:
-        return f"{operator.name!r} is in whole numbers, and only operators in floats are merged"
-    return f"{operator.name!r} cannot be merged with anything"
+        return f"{operator.name!r} is quantized; only floating-point operators can be merged"
+    return f"{operator.name!r} cannot be merged with any operator"
 
 
 def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -120,7 +120,7 @@ def is_row(shape: Sequence[int], columns: int) -> bool:
 def _difference(one: MergeKey, other: MergeKey) -> str:
     name = next(item.name for item in fields(MergeKey) if getattr(one, item.name) != getattr(other, item.name))
     if name == "centre":
-        return "their kernels, padded with zeros to one size, would not stay centred"
+        return "zero-padded to one size, their kernels would not stay centred"
     if name == "settings":
         names = sorted({key for key, _ in set(one.settings) ^ set(other.settings)})
         return f"they differ in {', '.join(names)}"

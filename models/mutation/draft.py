@@ -84,7 +84,7 @@ def check_whole(view: GraphView) -> None:
         raise InvalidModelError(f"{called(reader)} still reads {tensor!r}, which was deleted")
     for output, source in view.outputs.items():
         if not graph.has(source):
-            raise InvalidModelError(f"graph output {output!r} still is {source!r}, which was deleted")
+            raise InvalidModelError(f"graph output {output!r} still refers to {source!r}, which was deleted")
     infer(graph, sorted(set(graph.names) - graph.declared.keys() - graph.weights.keys()))
 
 
@@ -95,9 +95,9 @@ def _delete(draft: Draft, change: Delete) -> None:
 def _create(draft: Draft, change: Create) -> None:
     for name in change.outputs:
         if draft.graph.has(name):
-            raise UsageError(f"a new node cannot be called {name!r}: there is a tensor of that name")
+            raise UsageError(f"a new node cannot have the name {name!r}: a tensor has it")
     if len(set(change.outputs)) < len(change.outputs):
-        raise UsageError(f"a new node cannot have two outputs of one name: {change.outputs}")
+        raise UsageError(f"the outputs of a new node need different names: {change.outputs}")
     node = _new_node(change, change.outputs, draft.graph.opset)
     _set_attributes(node, change.attributes, draft.graph.opset)
     _place(draft, node, change.weights)
@@ -106,7 +106,7 @@ def _create(draft: Draft, change: Create) -> None:
 def _connect(draft: Draft, change: Connect) -> None:
     node = copied(_node(draft.graph, change.node))
     if change.place >= len(node.input):
-        raise UsageError(f"{called(node)} has {len(node.input)} inputs; there is none at place {change.place}")
+        raise UsageError(f"{called(node)} has {len(node.input)} inputs; there is no input {change.place}")
     node.input[change.place] = change.source
     _place(draft, node, {})
 
@@ -123,7 +123,9 @@ def _return(draft: Draft, change: Return) -> None:
 def _replace(draft: Draft, change: Replace) -> None:
     old = _node(draft.graph, change.node)
     if not is_standard(old):
-        raise UsageError(f"{old.domain}::{old.op_type} node {change.node!r} cannot be replaced; delete and create")
+        raise UsageError(
+            f"{old.domain}::{old.op_type} node {change.node!r} cannot be replaced; delete it and create another"
+        )
     opset, kept = draft.graph.opset, change.type == old.op_type
     node = copied(old) if kept else _new_node(change, writes(old)[:1], opset)
     node.input[:] = change.inputs
@@ -152,10 +154,10 @@ def _attribute(kind: str, name: str, value: AttributeValue, opset: int) -> onnx.
         raise UsageError(f"{kind} has no attribute {name!r} in opset {opset}{_instead(name, known)}")
     wanted = _KINDS.get(known[name].type)
     if wanted is None:
-        raise UsageError(f"attribute {name!r} of {kind} is no number, text, or list of these; it cannot be given")
+        raise UsageError(f"attribute {name!r} of {kind} cannot be set: it is no number, string or list of these")
     items = value if isinstance(value, tuple | list) else (value,)
     if any(isinstance(item, float) and not isfinite(item) for item in items):
-        raise UsageError(f"attribute {name!r} of {kind} is no finite number")
+        raise UsageError(f"attribute {name!r} of {kind} must be finite")
     try:
         return onnx.helper.make_attribute(name, value, attr_type=wanted)
     except (TypeError, ValueError) as error:
@@ -174,18 +176,18 @@ def _place(
     graph, name = draft.graph, node_name(node)
     for tensor in node.input:
         if tensor and not graph.has(tensor):
-            raise UsageError(f"{called(node)} cannot read {tensor!r}: it is not there")
+            raise UsageError(f"{called(node)} cannot read {tensor!r}: there is no such tensor")
     for place in sorted(weights):
         _add_weight(draft, node, place, weights[place], old)
     opsets = {item.domain: item.version for item in graph.frame.opset_import}
     opsets[""] = graph.opset
     if fault := schema_violation(node, opsets):
-        raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
+        raise UsageError(f"{called(node)} violates its operator's schema: {fault}")
     known = reads(graph.node(name)) if graph.has_node(name) else ()
     graph.replace(name, node) if graph.has_node(name) else graph.append(node)
     fresh = set(reads(node)).difference(known, graph.weights)
     if fresh and not fresh.isdisjoint(graph.computed_from(name)):
-        raise UsageError(f"{called(node)} cannot read what is computed from itself")
+        raise UsageError(f"{called(node)} cannot read a tensor that is computed from its own output")
     _settle(graph, name)
 
 
@@ -206,7 +208,7 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
     """Let `node` read a weight at `place`: the one of `old` where that fits, a part of it, or a new one."""
     node.input.extend([""] * (place + 1 - len(node.input)))
     if draft.view.is_computed(node.input[place]):
-        raise UsageError(f"{called(node)} reads {node.input[place]!r} where it wants a weight")
+        raise UsageError(f"{called(node)} reads {node.input[place]!r} where it needs a weight")
     source = old.input[place] if old is not None and place < len(old.input) else ""
     before = draft.graph.weights.get(source)
     fits = before is not None and (before.shape, before.dtype.name) == (wanted.shape, wanted.dtype)
@@ -215,7 +217,7 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
         return
     draft.new_nbytes += wanted.nbytes
     if draft.new_nbytes > _MAX_NEW_NBYTES:
-        raise InvalidModelError(f"the new weights take {draft.new_nbytes:,} bytes; {_MAX_NEW_NBYTES:,} are the most")
+        raise InvalidModelError(f"the new weights take {draft.new_nbytes:,} bytes; the limit is {_MAX_NEW_NBYTES:,}")
     formal = _formal_input(draft.graph, node, place)
     role = str(place) if formal is None else formal.name
     name = node.input[place] = unused(draft.graph, f"{node.output[0]}/{role}")
@@ -226,8 +228,7 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
             draft.sliced = {**draft.sliced, name: draft.sliced.get(source, source)}
     if values is None:
         if wanted.dtype not in _FLOATS or (formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)):
-            what = f"whole numbers at place {place}, which cannot be seeded: give an array"
-            raise UsageError(f"{called(node)} reads {what}")
+            raise UsageError(f"{called(node)} needs integers as input {place}, which cannot be seeded; pass an array")
         draft.seeded = (*draft.seeded, name)
         values = seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
     draft.graph.add_weight(name, values)

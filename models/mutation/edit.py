@@ -143,7 +143,7 @@ class Edit:
             if node.name in spared:
                 continue
             if old not in node.inputs:
-                raise UsageError(f"a graph inside node {node.name!r} reads {old!r}; it cannot be given {new!r} instead")
+                raise UsageError(f"a subgraph of node {node.name!r} reads {old!r}, and cannot read {new!r} instead")
             for place, tensor in enumerate(node.inputs):
                 if tensor == old:
                     self.connect(new, node, place)
@@ -231,9 +231,9 @@ def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
         return Weight(tuple(int(size) for size in value), dtype)
     if value.nbytes > MAX_RECORDED_NBYTES:
         size = (
-            f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_RECORDED_NBYTES:,} are the most)"
+            f"a constant of {value.nbytes:,} bytes is too large to be recorded (the limit is {MAX_RECORDED_NBYTES:,})"
         )
-        raise UsageError(f"{size}.\nGive its shape; its values are seeded.")
+        raise UsageError(f"{size}.\nPass its shape; its values are seeded.")
     return Weight.of(value)
 
 
@@ -260,16 +260,16 @@ def chosen(
     """One of the candidates, which is noted in `entries`; see `Edit.choose`."""
     offered, where = tuple(candidates), f"{path}/{what}"
     if not offered or len(set(offered)) < len(offered):
-        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
+        raise UsageError(f"{where}: candidates must be distinct, and at least one: {offered}")
     known = bool, int, float, str
     if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
-        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
+        raise UsageError(f"{where}: candidates must be finite numbers or strings, not {strange[0]!r}")
     first = question_name(path, what, offered, 0)
     name = question_name(path, what, offered, asked[first])
     asked[first] += 1
     index = 0 if len(offered) == 1 else int(answer(Question(name, offered)))
     if not 0 <= index < len(offered):
-        raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
+        raise UsageError(f"{name}: the strategy chose index {index} of {len(offered)} candidates")
     entries.append(Choice(name, offered, index))
     return offered[index]
 

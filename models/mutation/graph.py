@@ -121,8 +121,8 @@ class GraphView:
         """
         spec = self.spec(tensor)
         if spec is None or spec.shape is None:
-            known = "its shape is not known before the run" if self.has(tensor) else "there is none of that name"
-            raise UsageError(f"tensor {tensor!r} cannot be asked for its shape: {known}")
+            reason = "it is not known before the run" if self.has(tensor) else "there is no such tensor"
+            raise UsageError(f"tensor {tensor!r} has no known shape: {reason}")
         return spec.shape
 
     def has(self, tensor: str) -> bool:
@@ -190,14 +190,12 @@ def _outputs_of(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
         schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
         found = onnx.shape_inference.infer_node_outputs(schema, node, types, small, opset_imports=opsets)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise InvalidModelError(f"{called(node)} does not fit what it reads: {_line(error)}") from error
+        raise InvalidModelError(f"{called(node)} does not fit its inputs: {_line(error)}") from error
     read, computed = [_shape(types, name) for name in node.input], [_shape(found, name) for name in writes(node)]
     if node.op_type == "Reshape" and node.input[1] in weights and read[0] is not None:
         target = weights[node.input[1]].tolist()
         if not keeps_size(read[0], target, node):
-            raise InvalidModelError(
-                f"{called(node)} cannot make {_text(tuple(target))} of what it reads: {_text(read[0])}"
-            )
+            raise InvalidModelError(f"{called(node)} cannot reshape {_text(read[0])} to {_text(tuple(target))}")
     _check(node, read, computed)
     return unknown | {name: kind for name, kind in found.items() if name in unknown}
 
@@ -212,10 +210,10 @@ def _check(node: onnx.NodeProto, read: Sequence[Shape | None], computed: Sequenc
     known = [shape for shape in read if shape is not None]
     if check is not None and len(known) == len(read) and not check(node, known):
         sizes = " and ".join(map(_text, known))
-        raise InvalidModelError(f"{called(node)} does not fit what it reads: {sizes}")
+        raise InvalidModelError(f"{called(node)} does not fit its inputs: {sizes}")
     fed = all(0 not in shape for shape in known)
     if fed and any(shape is not None and min(shape, default=1) < 1 for shape in computed):
-        raise InvalidModelError(f"{called(node)} leaves nothing of what it reads: {_text(known[0])}")
+        raise InvalidModelError(f"{called(node)} has an empty result for an input of {_text(known[0])}")
 
 
 def _fits_conv(node: onnx.NodeProto, shapes: Sequence[Shape]) -> bool:

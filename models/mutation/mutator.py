@@ -134,7 +134,7 @@ class OperatorMutator(_Matching):
         layer = layers_of(self.layers if isinstance(self.layers, Mapping) else [chosen])[chosen]
         source = next((name for name in targets[0].inputs if edit.graph.is_computed(name)), None)
         if source is None:
-            raise UsageError(f"node {targets[0].name!r} reads nothing that is computed")
+            raise UsageError(f"node {targets[0].name!r} reads no computed tensor")
         old = targets[-1].outputs[0]
         edit.redirect(old, layer(edit, source, edit.graph.shape(old), f"{old}/{chosen}"))
 
@@ -220,7 +220,7 @@ def layer_of(name: str) -> Layer:
     found = _NAME.fullmatch(name)
     if found is None:
         known = "conv3, dconv3, max_pool3, average_pool3 (or another size), each also with _relu, identity and relu"
-        raise UsageError(f"no layer is called {name!r}; there are {known}")
+        raise UsageError(f"there is no layer {name!r}; choose from {known}")
     if found[1] is None:
         return _relu if name == "relu" else _identity
     kinds = {"conv": _conv, "dconv": _depthwise}
@@ -255,7 +255,7 @@ def _identity(edit: Edit, source: str, shape: Shape, name: str) -> str:
 
 def _relu(edit: Edit, source: str, shape: Shape, name: str) -> str:
     if edit.graph.shape(source) != shape:
-        raise UsageError(f"a Relu of {source!r} is of shape {edit.graph.shape(source)}, not {shape}")
+        raise UsageError(f"a Relu of {source!r} has shape {edit.graph.shape(source)}, not {shape}")
     return edit.create("Relu", [source], name=name).name
 
 
@@ -280,7 +280,7 @@ def _windows(sizes: Shape, wanted: Shape, kernel: int) -> dict[str, AttributeVal
     found = [window(size, result, kernel) for size, result in zip(sizes, wanted, strict=True)]
     known = [item for item in found if item is not None]
     if len(known) < len(found):
-        raise UsageError(f"no window of {kernel} makes {wanted} of {sizes}")
+        raise UsageError(f"no window of {kernel} turns sizes {sizes} into {wanted}")
     strides, begins, ends = zip(*known, strict=True)
     return {"kernel_shape": (kernel,) * len(sizes), "strides": strides, "pads": (*begins, *ends)}
 
@@ -296,5 +296,7 @@ def _shape(edit: Edit, source: str, wanted: Shape) -> Shape:
     """The shape of `source`, after it was looked whether layers can make `wanted` of it."""
     have = edit.graph.shape(source)
     if len(have) < 3 or len(have) != len(wanted) or have[0] != wanted[0]:
-        raise UsageError(f"no layer makes {wanted} of {source!r}, which is {have}: (batch, channels, sizes) are needed")
+        raise UsageError(
+            f"no layer turns {source!r} of shape {have} into {wanted}: both must be (batch, channels, sizes)"
+        )
     return have

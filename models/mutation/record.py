@@ -62,7 +62,7 @@ class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             InvalidModelError: it is none that a record can have.
         """
         if self.dtype not in _DTYPES:
-            raise InvalidModelError(f"a record's constant is of type {self.dtype[:40]!r}, which none can be of")
+            raise InvalidModelError(f"a constant has the unsupported type {self.dtype[:40]!r}")
         return _DTYPES[self.dtype]
 
     @property
@@ -83,9 +83,9 @@ class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         try:
             data = base64.b64decode(self.data or "", validate=True)
         except (binascii.Error, ValueError) as error:
-            raise InvalidModelError(f"a record's constant is broken: {error}") from error
+            raise InvalidModelError(f"a constant is broken: {error}") from error
         if len(data) != self.nbytes:
-            raise InvalidModelError(f"a record's constant has {len(data)} bytes; its shape takes {self.nbytes}")
+            raise InvalidModelError(f"a constant has {len(data)} bytes; its shape needs {self.nbytes}")
         return np.frombuffer(data, self.element.newbyteorder("<")).astype(self.element).reshape(self.shape)
 
 
@@ -172,10 +172,12 @@ class Record:
 
     def __post_init__(self) -> None:
         if len(self.entries) > MAX_ENTRIES:
-            raise InvalidModelError(f"a mutation record has {MAX_ENTRIES:,} entries at most, not {len(self.entries):,}")
+            raise InvalidModelError(f"a mutation record can have {MAX_ENTRIES:,} entries, not {len(self.entries):,}")
         for entry in self.entries:
             if isinstance(entry, Choice) and entry.index >= len(entry.candidates):
-                raise InvalidModelError(f"no mutation record: {entry.question[:80]!r} chooses what is no candidate")
+                raise InvalidModelError(
+                    f"not a mutation record: {entry.question[:80]!r} chooses none of its candidates"
+                )
 
     @property
     def primitives(self) -> tuple[Primitive, ...]:
@@ -199,16 +201,18 @@ class Record:
             InvalidModelError: the text is none, or of a version that is not known here.
         """
         if len(text) > _MAX_LENGTH:
-            raise InvalidModelError(f"a mutation record of {len(text):,} characters is too long to be one")
+            raise InvalidModelError(f"a mutation record of {len(text):,} characters is too long")
         try:
             head = msgspec.json.decode(text, type=_Head)
             if head.format != _FORMAT:
-                raise InvalidModelError(f"no mutation record: its format is {head.format[:40]!r}, not {_FORMAT!r}")
+                raise InvalidModelError(f"not a mutation record: its format is {head.format[:40]!r}, not {_FORMAT!r}")
             if head.version != VERSION:
-                raise InvalidModelError(f"a record of version {head.version}; this iosched reads version {VERSION}")
+                raise InvalidModelError(
+                    f"the mutation record has version {head.version}; this iosched reads version {VERSION}"
+                )
             return msgspec.json.decode(text, type=_File).record
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidModelError(f"no mutation record: {error}") from error
+            raise InvalidModelError(f"not a mutation record: {error}") from error
 
 
 class _Head(msgspec.Struct):

@@ -149,9 +149,9 @@ def replay(base: Model, record: Record) -> Model:
         InvalidModelError: the record is broken.
     """
     if record.base != base.digest:
-        unlike = f"of {record.name!r} with digest {record.base[:12]}..., while {base.name!r} has {base.digest[:12]}..."
-        way_out = "Give the model that it was recorded of, with its weights."
-        raise UsageError(f"the record is of another base model: {unlike}\n{way_out}")
+        models = f"{record.name!r} with digest {record.base[:12]}..., not {base.name!r} with {base.digest[:12]}..."
+        way_out = "Pass the model from which it was recorded, with its weights."
+        raise UsageError(f"the record belongs to another base model: {models}\n{way_out}")
     draft = Draft(view_of(base), base.digest)
     for index, entry in enumerate(record.entries):
         if isinstance(entry, Primitive):
@@ -175,7 +175,7 @@ def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
     try:
         return [tuple(node.name for node in targets) for targets in mutator.match(graph)]
     except Exception as error:
-        raise UsageError(f"mutator {mutator.name!r} cannot tell where it matches: {_what(error)}") from error
+        raise UsageError(f"mutator {mutator.name!r} failed to match: {_what(error)}") from error
 
 
 def _after(entries: Sequence[Entry]) -> str:
@@ -256,7 +256,7 @@ def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mappin
         if output in graph.inputs:
             raise InvalidModelError(f"{why}: it is an input of the graph")
         if holder := next((node_name(node) for node in graph.nodes if output in captures(node)), None):
-            raise InvalidModelError(f"{why}: a graph inside node {holder!r} reads {output!r}")
+            raise InvalidModelError(f"{why}: a subgraph of node {holder!r} reads {output!r}")
     for output in taken:
         inner = unused(graph, f"{output}/inner")
         graph.rename(output, inner)

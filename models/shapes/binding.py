@@ -81,12 +81,12 @@ def check_bindings(
         if name not in inputs and name not in symbols:
             known = [*inputs, *symbols]
             close = get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
-            nor = " and no dynamic dimension of that name" if symbols else ""
-            raise UsageError(f"the model has no input {name!r}{nor}; did you mean {', '.join(map(repr, close))}?")
+            kinds = "input or dynamic dimension" if symbols else "input"
+            raise UsageError(f"the model has no {kinds} {name!r}; did you mean {', '.join(map(repr, close))}?")
         if any(dim < 0 for dim in shape):
             raise UsageError(f"shape {_text(shape)} of input {name!r} has a negative dimension.")
         if name not in inputs and len(shape) != 1:
-            raise UsageError(f"dimension {name!r} has one size, not {_text(shape)}.")
+            raise UsageError(f"dimension {name!r} takes one size, not {_text(shape)}.")
 
 
 def symbols_of(shapes: Mapping[str, Dims | None]) -> list[str]:
@@ -106,7 +106,7 @@ def input_dims(inputs: Iterable[onnx.ValueInfoProto]) -> dict[str, Dims | None]:
     shapes = {value.name: _dims(value) for value in inputs if value.type.WhichOneof("value") == "tensor_type"}
     for name, dims in shapes.items():
         if dims is not None and len(dims) > MAX_RANK:
-            raise InvalidModelError(f"input {name!r} has {len(dims):,} dimensions; an array has at most {MAX_RANK}.")
+            raise InvalidModelError(f"input {name!r} has {len(dims):,} dimensions; at most {MAX_RANK} are supported.")
     return shapes
 
 
@@ -148,7 +148,7 @@ def _bind_shape(name: str, dims: Dims | None, shape: tuple[int, ...], symbols: d
             what = f"dimension {dim!r} is bound to {fixed}" if isinstance(dim, str) else f"dimension {fixed} is fixed"
             raise UsageError(
                 f"input {name!r} cannot have shape {_text(shape)}: its {what} (model: {_text(dims)}).\n"
-                "A fixed batch is changed with --batch-size."
+                "To change a fixed batch, use --batch-size."
             )
     return list(shape)
 
@@ -166,8 +166,8 @@ def _at_batch(
         found[name] = tuple(batch if is_batch else size for size, is_batch in zip(shape, batched, strict=True))
     if len(replaced) > 1:
         raise UsageError(
-            f"--batch-size {batch} does not fit: --input-shape gives first dimensions of {_listed(replaced)}.\n"
-            "Leave --batch-size out."
+            f"--batch-size {batch} conflicts with --input-shape, whose first dimensions are {_listed(replaced)}.\n"
+            "Omit --batch-size."
         )
     return found
 
@@ -179,8 +179,8 @@ def _replace_batch(shapes: dict[str, Dims | None], batch: int) -> int | None:
         return None
     if len(leading) > 1:
         raise UsageError(
-            f"--batch-size {batch} does not fit: the inputs' first dimensions are fixed at {_listed(leading)}.\n"
-            "Give the shapes of the dynamic inputs with --input-shape NAME=1x3x224x224 instead."
+            f"--batch-size {batch} does not apply: the inputs have different fixed batches ({_listed(leading)}).\n"
+            "Use --input-shape NAME=1x3x224x224 for the dynamic inputs instead."
         )
     for dims in shapes.values():
         if dims and len(dims) >= 2 and isinstance(dims[0], int):
@@ -223,9 +223,9 @@ def _way_out(unbound: Mapping[str, Dims | None]) -> str:
     ways = [f"Bind them with {' '.join(options[:4])}{' ...' if len(options) > 4 else ''} (your sizes)"]
     firsts = {dims[0] for dims in unbound.values() if dims and isinstance(dims[0], str)}
     if others := [symbol for symbol in symbols_of(unbound) if symbol not in firsts]:
-        ways.append(f"one wherever it stands with --input-shape {others[0]}=1")
+        ways.append(f"one symbol everywhere with --input-shape {others[0]}=1")
     if firsts or None in unbound.values():
-        ways.append("the first one with --batch-size N")
+        ways.append("the batch with --batch-size N")
     return ", or ".join(ways) + "."
 
 

@@ -97,7 +97,7 @@ def _inferred(proto: onnx.ModelProto, *, strict: bool, values: bool) -> onnx.Gra
         if strict and _is_of_a_definition(error, proto.graph):
             return _inferred(proto, strict=False, values=values)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
+        raise InvalidModelError(f"shapes are inconsistent: {' '.join(lines[:2])[:300]}") from error
     _forget_invented(inferred, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
     return inferred
 

@@ -62,8 +62,8 @@ def check_reshapes(graph: EditableGraph) -> None:
         if target is None or data is None or data.shape is None or keeps_size(data.shape, target.tolist(), node):
             continue
         raise InvalidModelError(
-            f"Reshape node {node.output[0]!r} turns {list(data.shape)} into {target.tolist()}: the sizes differ.\n"
-            "It was exported for other input shapes; bind those, or export with dynamic dimensions."
+            f"Reshape {node.output[0]!r} cannot turn {list(data.shape)} into {target.tolist()}: the sizes differ.\n"
+            "The model was exported for other input shapes; bind those, or export it with dynamic dimensions."
         )
 
 

@@ -67,16 +67,16 @@ class Space:
 
     def _fault(self) -> str | None:
         if not self.mutators:
-            return " has no mutators: nothing varies in it"
+            return " has no mutators"
         if strange := [type(each).__name__ for each in self.mutators if not _is_mutator(each)]:
-            return f": {strange[0]} is no mutator: it needs a `name`, `match(graph)` and `mutate(targets, edit)`"
+            return f": {strange[0]} is not a mutator; it needs a `name`, `match(graph)` and `mutate(targets, edit)`"
         if twice := _repeated(mutator.name for mutator in self.mutators):
-            return f": two mutators are called {twice!r}; their choices need names apart"
+            return f": two mutators have the name {twice!r}; names must be unique"
         names = [getattr(each, "__name__", "") for each in self.bases]
         if self.bases and (self.base or "" in names or _repeated(names)):
-            return ": `bases` have to be functions of different names, without `base`"
+            return ": `bases` must be functions with different names, and `base` must be None"
         if self.max_mutations is not None and not (isinstance(self.max_mutations, int) and self.max_mutations > 0):
-            return ": `max_mutations` has to be a whole number from 1 on"
+            return ": `max_mutations` must be an integer of at least 1"
         return None
 
     def at(self, pixels: int) -> Space:
@@ -86,9 +86,9 @@ class Space:
             UsageError: it brings no base model, or that is too small or too large for one.
         """
         if not self._builders:
-            raise UsageError(f"space {self.name!r} brings no base model whose pixels could be set")
+            raise UsageError(f"space {self.name!r} has no base model, so its image size cannot be set")
         if not MIN_PIXELS <= pixels <= MAX_PIXELS:
-            known = f"{MIN_PIXELS} to {MAX_PIXELS} pixels in width and height"
+            known = f"{MIN_PIXELS} to {MAX_PIXELS} pixels a side"
             raise UsageError(f"space {self.name!r} takes images of {known}, not {pixels}")
         return replace(self, pixels=pixels)
 
@@ -104,8 +104,8 @@ class Space:
         graph = view_of(base)
         if any(_finds(mutator, graph) for mutator in self.mutators):
             return (base,)
-        own = "; it has a base model of its own: leave this one out" if self._builders else ""
-        raise UsageError(f"nothing in model {base.name!r} can be changed by space {self.name!r}{own}")
+        own = ".\nOmit the model to use the space's own base model." if self._builders else ""
+        raise UsageError(f"no mutator of space {self.name!r} applies to model {base.name!r}{own}")
 
     def base_model(self) -> Model:
         """The base model that the space brings, or the first of several; see `base_models`."""
@@ -119,7 +119,7 @@ class Space:
             InvalidModelError: what it brings is no model that can be run.
         """
         if not self._builders:
-            raise UsageError(f"space {self.name!r} brings no base model: name one")
+            raise UsageError(f"space {self.name!r} has no base model; pass one")
         made = [(name, build(self.pixels).SerializeToString()) for name, build in self._builders.items()]
         return tuple(load_model(data, name=name) for name, data in made)
 
@@ -153,13 +153,13 @@ def find_space(source: StrPath) -> Space:
     """
     source = os.fspath(source)
     if source in NAMES and not Path(source).exists():
-        raise UsageError(f"no file is called {source!r}; the space in the box is {PREFIX}{source}")
+        raise UsageError(f"there is no file {source!r}; the built-in space is {PREFIX}{source}")
     if not source.startswith(PREFIX):
         return read_space(Path(source))
     name, colon, pixels = source.removeprefix(PREFIX).partition(":")
     space = builtin_space(name)
     if colon and not (pixels.isascii() and pixels.isdecimal()):
-        raise UsageError(f"{source!r}: {pixels!r} is no number of pixels; write {PREFIX}{name}:64")
+        raise UsageError(f"{source!r}: {pixels!r} is not a number of pixels; write {PREFIX}{name}:64")
     return space.at(int(pixels)) if colon else space
 
 
@@ -173,8 +173,8 @@ def builtin_space(name: str) -> Space:
         space: Space = import_module(f"iosched.models.spaces.{name}").SPACE
         return space
     close = get_close_matches(name, NAMES, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
-    raise UsageError(f"no space in the box is called {name!r}; {hint}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(NAMES)}"
+    raise UsageError(f"there is no built-in space {name!r}; {hint}")
 
 
 def read_space(path: Path) -> Space:
@@ -188,8 +188,8 @@ def read_space(path: Path) -> Space:
     if isinstance(found, Space):
         return found
     if found is None:
-        raise UsageError(f"{path} defines no `{_NAME}`; it ends with `{_NAME} = iosched.Space(...)`")
-    raise UsageError(f"{path}: `{_NAME}` is of type {type(found).__name__}, and has to be an iosched.Space")
+        raise UsageError(f"{path} defines no `{_NAME}`; it must end with `{_NAME} = iosched.Space(...)`")
+    raise UsageError(f"{path}: `{_NAME}` must be an iosched.Space, not {type(found).__name__}")
 
 
 def executed(path: Path) -> ModuleType:

@@ -57,8 +57,8 @@ def describe(name: str) -> ZooEntry:
         if entry.name == name:
             return entry
     close = difflib.get_close_matches(name, names(), n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names())}"
-    raise UsageError(f"no network of the zoo is called {name!r}; {hint}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names())}"
+    raise UsageError(f"the zoo has no network {name!r}; {hint}")
 
 
 def build(name: str) -> onnx.ModelProto:

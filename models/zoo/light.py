@@ -41,7 +41,9 @@ def _built(name: str) -> bytes:
     try:
         model = onnx.load(_FOLDER / f"light_{name}.onnx")
     except FileNotFoundError as error:
-        raise DeviceError(f"this onnx came without light_{name}.onnx: pip install --force-reinstall onnx") from error
+        raise DeviceError(
+            f"the installed onnx lacks light_{name}.onnx; run pip install --force-reinstall onnx"
+        ) from error
     graph = model.graph
     known = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     shapes = _constant_shapes(graph, known)

@@ -74,7 +74,7 @@ def test_operators_in_whole_numbers_are_not_merged() -> None:
     graph = load_model(data(quantized(branches()))).graph
     convolutions = [operator for operator in graph.operators if operator.type == "Conv"]
     assert len({operator.inputs for operator in convolutions}) == 1
-    assert f"{convolutions[0].name!r} is in whole numbers, and only operators in floats" in str(refusal(convolutions))
+    assert f"{convolutions[0].name!r} is quantized; only floating-point operators" in str(refusal(convolutions))
 
 
 def test_where_each_reader_has_a_dequantize_linear_of_its_own_it_is_the_readers() -> None:

@@ -179,7 +179,7 @@ def test_dynamic_shapes_are_those_that_the_members_were_bound_to() -> None:
     found = compose(members)
     assert_as_alone(found.model, found.members, members)
     assert found.model.bindings == {"a/x": (2, 3), "b/x": (5, 3)}
-    with pytest.raises(UsageError, match="2x3 in 'a', and float32 5x3 in 'b'"):
+    with pytest.raises(UsageError, match="2x3 in 'a' but float32 5x3 in 'b'"):
         compose(members, ("x",))
 
 
@@ -203,8 +203,8 @@ def test_metadata_that_tells_of_no_members_is_passed_over(text: str) -> None:
     ("names", "shared", "says"),
     [
         ((), (), "no model"),
-        (("a/b",), (), "'a/b' cannot be the name"),
-        (("a",), ("a/x",), "shared input 'a/x' is called like an input of model 'a'"),
+        (("a/b",), (), "'a/b' is not a valid model name"),
+        (("a",), ("a/x",), "shared input 'a/x' has the name of an input of model 'a'"),
     ],
 )
 def test_what_cannot_be_told_apart_is_refused(names: tuple[str, ...], shared: tuple[str, ...], says: str) -> None:
@@ -229,5 +229,5 @@ def test_a_version_alone_is_raised_where_all_operators_mean_the_same() -> None:
 
 def test_a_model_that_onnx_cannot_convert_is_named() -> None:
     old = model_of([node("LpPool", ["x"], ["y"], kernel_shape=[2, 2])], {"x": [1, 1, 4, 4]}, ["y"], opset=1)
-    with pytest.raises(InvalidModelError, match=r"model 'old' is of opset 1, and another one of opset 17.*LpPool"):
+    with pytest.raises(InvalidModelError, match=r"model 'old' has opset 1 and another model has opset 17.*LpPool"):
         compose(loaded({"old": old, "new": backbone(2)}))

@@ -135,13 +135,13 @@ def variant_of_nothing() -> Variant:
 
 
 def test_unknown_layers_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"no layer is called 'conv0'; there are conv3, .*"):
+    with pytest.raises(UsageError, match=r"there is no layer 'conv0'; choose from conv3, .*"):
         layer_of("conv0")
 
 
 def test_layers_need_batch_channels_and_sizes() -> None:
     flat = load_model(data(model_of([node("Relu", ["x"], ["y"])], {"x": [1, 3]}, ["y"])), name="flat")
-    with pytest.raises(UsageError, match=r"mutator 'op' at 'y'.*: no layer makes \(1, 3\) of 'x', which is \(1, 3\)"):
+    with pytest.raises(UsageError, match=r"mutator 'op' at 'y'.*: no layer turns 'x' of shape \(1, 3\) into \(1, 3\)"):
         variant_of(flat, [OperatorMutator("op", by_name("y"), ["conv3"])], lambda question: 0)
 
 
@@ -219,13 +219,13 @@ def test_a_reshape_is_refitted_where_one_size_alone_can_change() -> None:
     assert shape_behind(1, 36) == (1, 54)
     assert shape_behind(-1, 9) == (6, 9)
     assert shape_behind(4, 1, 9) == (6, 1, 9)  # 1 to 1.5 cannot be, nor 9 to 13.5
-    with pytest.raises(InvalidModelError, match="Reshape node 'r' cannot make 1x2x2x9 of what it reads: 1x6x3x3"):
+    with pytest.raises(InvalidModelError, match="Reshape node 'r' cannot reshape 1x6x3x3 to 1x2x2x9"):
         shape_behind(1, 2, 2, 9)  # either 2
 
 
 def test_sums_that_become_unlike_are_an_error() -> None:
     nodes = [node("Conv", ["x", "w"], ["b"]), node("Add", ["a", "b"], ["y"])]
-    with pytest.raises(InvalidModelError, match="mutator 'own' at 'a': Add node 'y' does not fit what it reads"):
+    with pytest.raises(InvalidModelError, match="mutator 'own' at 'a': Add node 'y' does not fit its inputs"):
         widened(6, list(nodes), {"w": weight(4, 2, 1, 1)}, (1, 2, 3, 3))
 
 

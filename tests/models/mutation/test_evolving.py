@@ -101,5 +101,5 @@ def test_a_record_is_replayed_on_the_base_that_was_chosen_alone() -> None:
     made: Variant = variant_of([narrow, wide], [DEEPER], lambda question: len(question.candidates) - 1, 2)
     assert made.base is wide
     assert replay(wide, made.record).digest == made.model.digest
-    with pytest.raises(UsageError, match="the record is of another base model: of 'wide'"):
+    with pytest.raises(UsageError, match="the record belongs to another base model: 'wide'"):
         replay(narrow, made.record)

@@ -179,10 +179,10 @@ def test_what_a_graph_inside_a_node_reads_stays_what_it_is() -> None:
     assert changed(lambda edit: None, base).unmodified == {"b", "most", "c", "y"}
     variant = changed(lambda edit: edit.create("Tanh", ["x"], name="new") and edit.connect("x", "most", 0), base)
     assert variant.unmodified == {"b", "most", "c", "y"}
-    with pytest.raises(UsageError, match="a graph inside node 'y' reads 'b'; it cannot be given 'x' instead"):
+    with pytest.raises(UsageError, match="a subgraph of node 'y' reads 'b', and cannot read 'x' instead"):
         changed(lambda edit: edit.redirect("b", "x"), base)
     with pytest.raises(
-        InvalidModelError, match="output 'b' cannot be another tensor: a graph inside node 'y' reads 'b'"
+        InvalidModelError, match="output 'b' cannot be another tensor: a subgraph of node 'y' reads 'b'"
     ):
         changed(lambda edit: edit.connect_output("most", "b"), base)
 
@@ -275,14 +275,14 @@ def test_what_is_deleted_must_be_read_by_nobody_in_the_end() -> None:
         InvalidModelError, match="mutator 'own' at 'c': Conv node 'c' still reads 'b', which was deleted"
     ):
         changed(lambda edit: edit.delete("b"))
-    with pytest.raises(InvalidModelError, match="graph output 'y' still is 'y', which was deleted"):
+    with pytest.raises(InvalidModelError, match="graph output 'y' still refers to 'y', which was deleted"):
         changed(lambda edit: edit.delete("y"))
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
     "unknown node": (lambda edit: edit.delete("nobody"), "no node 'nobody'"),
     "unknown tensor": (lambda edit: edit.connect("nothing", "c", 0), "cannot read 'nothing'"),
-    "unknown place": (lambda edit: edit.connect("a", "c", 7), "has 3 inputs; there is none at place 7"),
+    "unknown place": (lambda edit: edit.connect("a", "c", 7), "has 3 inputs; there is no input 7"),
     "unknown output": (lambda edit: edit.connect_output("a", "z"), "no output 'z'; it has 'y', 'b'"),
     "a weight returned": (lambda edit: edit.connect_output("wa", "y"), "nothing computes it"),
     "unknown operator": (lambda edit: edit.create("Cnov", ["a"], name="n"), "no operator 'Cnov' .* 'Conv'"),
@@ -296,21 +296,21 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "no number": (
         lambda edit: edit.create("LeakyRelu", ["a"], name="n", attributes={"alpha": float("nan")}),
-        "no finite number",
+        "must be finite",
     ),
     "a graph inside": (
         lambda edit: edit.create("If", ["a"], name="n", attributes={"then_branch": 1}),
-        "cannot be given",
+        "cannot be set",
     ),
-    "a missing attribute": (lambda edit: edit.create("Concat", ["a", "b"], name="n"), "not as its operator is defined"),
-    "a cycle": (lambda edit: edit.connect("y", "a", 0), "cannot read what is computed from itself"),
-    "itself": (lambda edit: edit.connect("b", "b", 0), "cannot read what is computed from itself"),
-    "a weight over a tensor": (lambda edit: edit.replace("c", weights={0: (1, 8, 6, 6)}), "where it wants a weight"),
+    "a missing attribute": (lambda edit: edit.create("Concat", ["a", "b"], name="n"), "violates its operator's schema"),
+    "a cycle": (lambda edit: edit.connect("y", "a", 0), "computed from its own output"),
+    "itself": (lambda edit: edit.connect("b", "b", 0), "computed from its own output"),
+    "a weight over a tensor": (lambda edit: edit.replace("c", weights={0: (1, 8, 6, 6)}), "where it needs a weight"),
     "a large constant": (lambda edit: edit.replace("c", weights={1: np.zeros((6, 8, 99, 99))}), "too large"),
     "no candidates": (lambda edit: edit.choose([], "what"), "candidates must be"),
     "equal candidates": (lambda edit: edit.choose([1, 1.0], "what"), "candidates must be"),
-    "strange candidates": (lambda edit: edit.choose([np.int64(1)], "what"), "must be numbers and texts"),  # type: ignore[type-var]
-    "no number to choose": (lambda edit: edit.choose([float("nan")], "what"), "must be numbers and texts"),
+    "strange candidates": (lambda edit: edit.choose([np.int64(1)], "what"), "must be finite numbers or strings"),  # type: ignore[type-var]
+    "no number to choose": (lambda edit: edit.choose([float("nan")], "what"), "must be finite numbers or strings"),
     "whole numbers": (
         lambda edit: edit.create("Reshape", ["a"], name="n", weights={1: (2,)}),
         "cannot be seeded",
@@ -333,12 +333,12 @@ UNFIT: dict[str, tuple[Change, str]] = {
     ),
     "another kernel": (
         lambda edit: edit.replace("c", attributes={"kernel_shape": (1, 1)}),
-        "Conv node 'c' does not fit what it reads",
+        "Conv node 'c' does not fit its inputs",
     ),
     "a bias of another length": (lambda edit: edit.replace("c", weights={2: (5,)}), "1x8x6x6 and 6x8x3x3 and 5"),
     "nothing left": (
         lambda edit: edit.replace("c", attributes={"pads": (0,) * 4, "dilations": (3, 3)}),
-        "Conv node 'c' leaves nothing of what it reads",
+        "Conv node 'c' has an empty result",
     ),
     "unlike sizes": (lambda edit: edit.replace("d", attributes={"strides": (2, 2)}), "Concat node 'y' does not fit"),
 }
@@ -386,5 +386,5 @@ def test_flags_and_numpys_numbers_are_recorded_as_plain_ones() -> None:
 
 def test_an_answer_that_is_no_candidate_is_refused() -> None:
     asks = Custom("own", by_name("c"), lambda _, edit: edit.choose([1, 2], "what"))
-    with pytest.raises(UsageError, match="chose number 2 of 2 candidates"):
+    with pytest.raises(UsageError, match="chose index 2 of 2 candidates"):
         variant_of(model(), [asks], lambda _: 2)

@@ -66,19 +66,17 @@ def test_what_a_record_says_of_weights_is_not_believed() -> None:
 
 
 def test_a_record_of_another_base_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"another base model: of 'base' with digest .*\n.*recorded of, with its weights"
-    ):
+    with pytest.raises(UsageError, match=r"another base model: 'base' with digest .*\n.*recorded, with its weights"):
         replay(base(seed=1), recorded().record)
 
 
 GARBAGE: dict[str, tuple[str | bytes, str]] = {
-    "nothing": ("", "no mutation record"),
-    "no text": (b"\xff\xfe\x00", "no mutation record"),
+    "nothing": ("", "not a mutation record"),
+    "no text": (b"\xff\xfe\x00", "not a mutation record"),
     "something else": ('{"format": "iosched.schedule", "version": 1}', "its format is 'iosched.schedule'"),
     "of the future": ('{"format": "iosched.mutation", "version": 2}', "version 2; this iosched reads version 1"),
-    "deep": ("[" * 100_000, "no mutation record"),
-    "long": (" " * (2**26 + 1), "too long to be one"),
+    "deep": ("[" * 100_000, "not a mutation record"),
+    "long": (" " * (2**26 + 1), "is too long"),
     "a choice of nothing": (
         json.dumps(
             {
@@ -91,7 +89,7 @@ GARBAGE: dict[str, tuple[str | bytes, str]] = {
                 },
             }
         ),
-        "'what' chooses what is no candidate",
+        "'what' chooses none of its candidates",
     ),
     "many entries": (
         json.dumps(
@@ -101,7 +99,7 @@ GARBAGE: dict[str, tuple[str | bytes, str]] = {
                 "record": {"name": "", "base": "", "entries": [{"do": "delete", "node": "a"}] * (MAX_ENTRIES + 1)},
             }
         ),
-        "10,000 entries at most, not 10,001",
+        "can have 10,000 entries, not 10,001",
     ),
 }
 
@@ -126,14 +124,14 @@ CONV = CREATED | {"type": "Conv", "inputs": ["b"]}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a node that is not there": ({"do": "delete", "node": "nobody"}, "no node 'nobody'"),
     "a tensor that is not there": ({"do": "connect", "source": "q", "node": "y", "place": 0}, "cannot read 'q'"),
-    "a cycle": ({"do": "connect", "source": "y", "node": "a", "place": 0}, "computed from itself"),
-    "nothing left to return": ({"do": "delete", "node": "y"}, "output 'y' still is 'y', which was deleted"),
-    "a name twice": (CREATED | {"outputs": ["b"]}, "cannot be called 'b'"),
-    "two outputs of one name": (CREATED | {"outputs": ["n", "n"]}, "two outputs of one name"),
+    "a cycle": ({"do": "connect", "source": "y", "node": "a", "place": 0}, "computed from its own output"),
+    "nothing left to return": ({"do": "delete", "node": "y"}, "output 'y' still refers to 'y', which was deleted"),
+    "a name twice": (CREATED | {"outputs": ["b"]}, "cannot have the name 'b'"),
+    "two outputs of one name": (CREATED | {"outputs": ["n", "n"]}, "need different names"),
     "an operator that is not there": (CREATED | {"type": "Nothing"}, "no operator 'Nothing'"),
     "huge weights": (CONV | {"weights": {"1": {"shape": [2**15, 2**15, 9]}}}, "new weights take .* bytes"),
-    "a strange type": (CONV | {"weights": {"1": {"shape": [1], "dtype": "object"}}}, "of type 'object'"),
-    "too few bytes": (CONV | {"weights": {"1": {"shape": [4], "data": "AAAA"}}}, "has 3 bytes; its shape takes 16"),
+    "a strange type": (CONV | {"weights": {"1": {"shape": [1], "dtype": "object"}}}, "unsupported type 'object'"),
+    "too few bytes": (CONV | {"weights": {"1": {"shape": [4], "data": "AAAA"}}}, "has 3 bytes; its shape needs 16"),
     "no base64": (CONV | {"weights": {"1": {"shape": [4], "data": "?"}}}, "constant is broken"),
     "no groups": (
         {"do": "replace", "node": "y", "type": "Conv", "inputs": ["b", "v"], "attributes": {"group": 0}, "weights": {}},

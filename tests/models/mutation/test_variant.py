@@ -172,7 +172,7 @@ def test_a_mutator_that_cannot_tell_where_it_matches_is_named() -> None:
     def broken(graph: GraphView) -> Sequence[Targets]:
         raise KeyError("missing")
 
-    with pytest.raises(UsageError, match="mutator 'custom' cannot tell where it matches: KeyError: 'missing'"):
+    with pytest.raises(UsageError, match="mutator 'custom' failed to match: KeyError: 'missing'"):
         variant_of(base(), [Custom("custom", broken, paths)], first)
 
 

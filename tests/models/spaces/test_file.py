@@ -54,7 +54,7 @@ def test_a_file_is_run_and_its_space_taken(tmp_path: Path) -> None:
         ("open('no-such-file')\n", "space.py, line 1: FileNotFoundError: "),
         (GOOD.replace("(Nothing(),)", "()"), "space.py, line 20: space 'mine' has no mutators"),
         ("spaces = 1\n", "space.py defines no `space`"),
-        ("space = 'mine'\n", "`space` is of type str, and has to be an iosched.Space"),
+        ("space = 'mine'\n", "`space` must be an iosched.Space, not str"),
         (b"x = 1\0\n", "space.py"),
         (b"x = '\xff'\n", "space.py"),
     ],
