@@ -1,11 +1,10 @@
-"""From scikit-learn to a faster model: an ensemble that tells digits apart, exported to ONNX and optimized.
+"""Exports a scikit-learn ensemble that classifies digits to ONNX, and optimizes it.
 
     pip install '.[cpu,examples]'                 # in the root of the clone
     python export_sklearn.py digits.onnx                       # trains and exports
     python export_sklearn.py digits.onnx --optimize digits.iosched.onnx --budget 20
 
-The members of the ensemble do not read each other, so their layers can run side by side. Images come one at a time: the
-batch has one row, and the model is optimized for that.
+The ensemble's members are independent, so their layers can run in parallel. The batch has one image.
 """
 
 from __future__ import annotations

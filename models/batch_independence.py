@@ -1,4 +1,8 @@
-"""A model for another number of images at once, proven to compute each as the model itself does."""
+"""Proves that a model treats the images of a batch independently, and makes it for another batch size.
+
+The proof follows the batch dimension (the first one, of "images") from the inputs through every node: each node must
+keep it first, and may combine only values of one image. Operators without a rule are rejected.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,15 @@ from iosched.models.wiring import captures, is_standard, standard_opset, writes
 Shape = tuple[int, ...]
 
 
-def with_batch_size(model: Model, images: int) -> Model:
-    """The same model for a batch of so many images; its operators have the names and types that they have in `model`.
-
-    Args:
-        model: bound to a batch, of which it is proven to compute the images apart.
-        images: at least one.
+def with_batch_size(model: Model, batch_size: int) -> Model:
+    """The model at another batch size; operators keep their names and types.
 
     Raises:
-        UsageError: the model mixes the images of a batch, or does something else for another number of them; says
-            which operator, input or output stands in the way.
+        UsageError: the model mixes the images of a batch, or changes in another way with the batch size.
     """
-    if images == model.batch_size:
+    if batch_size == model.batch_size:
         return model
-    found = _loaded(model, images)
+    found = _loaded(model, batch_size)
     inputs = batched_inputs(model, found)
     check_batch_independence(model, inputs)
     _check_operators(model, found)
@@ -42,7 +41,7 @@ def with_batch_size(model: Model, images: int) -> Model:
 
 
 def batched_inputs(one: Model, other: Model) -> tuple[str, ...]:
-    """The inputs of which there is one for each image: those that differ between two numbers of images.
+    """The inputs with a batch dimension: those whose shapes differ between two batch sizes.
 
     Raises:
         UsageError: there is none.
@@ -53,26 +52,25 @@ def batched_inputs(one: Model, other: Model) -> tuple[str, ...]:
     return names
 
 
-def _loaded(model: Model, images: int) -> Model:
+def _loaded(model: Model, batch_size: int) -> Model:
     try:
         return load_model(
-            source_of(model), name=model.name, batch_size=images, input_shapes=_free_shapes(model, images)
+            source_of(model), name=model.name, batch_size=batch_size, input_shapes=_free_shapes(model, batch_size)
         )
     except (InvalidModelError, UsageError) as error:
         raise UsageError(
-            f"the model cannot run at batch size {images} instead of {model.batch_size}: {error}"
+            f"the model cannot run at batch size {batch_size} instead of {model.batch_size}: {error}"
         ) from error
 
 
-def _free_shapes(model: Model, images: int) -> Mapping[str, Shape]:
-    """The shapes of the inputs of which the file leaves more open than the number of images."""
+def _free_shapes(model: Model, batch_size: int) -> Mapping[str, Shape]:
     found = {}
     for value in read_proto(source_of(model)).graph.input:
         dims = value.type.tensor_type.shape.dim
         if all(dim.HasField("dim_value") for dim in dims[1:]) and len(dims):
             continue
         if shape := model.bindings.get(value.name):
-            fixed = dims[0].dim_value if len(dims) and dims[0].HasField("dim_value") else images
+            fixed = dims[0].dim_value if len(dims) and dims[0].HasField("dim_value") else batch_size
             found[value.name] = (fixed, *shape[1:])
     return found
 
@@ -93,10 +91,10 @@ def _check_shapes(model: Model, other: Model) -> None:
             raise UsageError(f"the shape of {name!r} does not scale with the batch size")
 
 
-def _is_alike(shape: Shape | None, other: Shape | None, images: int, others: int) -> bool:
+def _is_alike(shape: Shape | None, other: Shape | None, batch_size: int, others: int) -> bool:
     if not shape or not other or shape == other:
         return shape == other
-    return (shape[0], other[0]) == (images, others) and shape[1:] == other[1:]
+    return (shape[0], other[0]) == (batch_size, others) and shape[1:] == other[1:]
 
 
 UNARY = frozenset((
@@ -119,16 +117,14 @@ _WINDOWS = frozenset((
     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN",
     "LpPool", "MaxPool", "QLinearConv", "SpaceToDepth",
 ))  # fmt: skip
-"""What an image is by definition of the operator the first dimension, and constants are filters and the like."""
+"""Operators whose definition has the batch as first dimension; their other operands are parameters."""
 
 _TO_THE_END = 2**31 - 1
-"""How exporters write the end of a slice that goes on to the last place, however many there are."""
+"""The end that exporters write for a slice up to the last index."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """What rules look up: shapes, constants, the opset, and the tensors that have images first, as far as is known."""
-
     shapes: Mapping[str, tuple[int, ...] | None]
     weights: Mapping[str, np.ndarray]
     opset: int
@@ -143,7 +139,7 @@ class _Graph:
         return shape[0] if shape else None
 
     def constant(self, node: onnx.NodeProto, place: int) -> tuple[int, ...] | None:
-        """The values of an operand that is constant; () where it is left out, None where it is not constant."""
+        """The values of a constant operand; () if it is omitted, None if it is computed."""
         name = node.input[place] if place < len(node.input) else ""
         if not name:
             return ()
@@ -151,18 +147,16 @@ class _Graph:
 
 
 Rule = Callable[[_Graph, onnx.NodeProto], bool]
-"""Whether a node, of whose operands the first or any has images, keeps them first and apart."""
+"""Whether a node with a batched operand keeps the batch first and its images independent."""
 
 
 def check_batch_independence(model: Model, inputs: Iterable[str]) -> None:
-    """Accepts a model that computes the images of a batch apart from each other.
+    """Check that a bound model treats the images of a batch independently.
 
-    Args:
-        model: the model, bound to a batch.
-        inputs: the names of the inputs whose first dimension counts images; others are the same for all images.
+    `inputs` are the names of the inputs with a batch dimension.
 
     Raises:
-        UsageError: naming the first operator of which that cannot be told, or an output that has no images.
+        UsageError: naming the first operator that may mix images, or an output without a batch dimension.
     """
     proto = model.proto
     shapes = {name: spec.shape for name, spec in tensor_specs(proto.graph).items()}
@@ -181,18 +175,17 @@ def check_batch_independence(model: Model, inputs: Iterable[str]) -> None:
             raise UsageError(f"output {output.name!r} has no batch dimension")
 
 
-def _first_alone(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Only the first operand has images."""
+def _only_first_batched(graph: _Graph, node: onnx.NodeProto) -> bool:
     return node.input[0] in graph.batched and graph.batched.isdisjoint(node.input[1:])
 
 
 def _windowed(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """With more than one result it counts places over all images (MaxPool), or trains (BatchNormalization)."""
-    return _first_alone(graph, node) and len(writes(node)) == 1 and not integer(node, "training_mode")
+    """With more results, MaxPool counts places over all images, and BatchNormalization trains."""
+    return _only_first_batched(graph, node) and len(writes(node)) == 1 and not integer(node, "training_mode")
 
 
 def _broadcast(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """What has images has the rank of the result; all else has no dimension there, or one of size 1."""
+    """Batched operands have the rank of the result; others lack the batch dimension or have size 1 there."""
     rank = graph.rank(node.output[0])
     operands = [name for name in node.input if name]
     if rank is None or any(graph.rank(name) is None for name in operands):
@@ -208,9 +201,9 @@ def _not_along_first(graph: _Graph, node: onnx.NodeProto, axis: int) -> bool:
 
 
 def _axis(default: int) -> Rule:
-    """One operand, and an attribute "axis" along which it is computed."""
+    """One batched operand, and an attribute "axis" that is not the batch."""
     return lambda graph, node: (
-        _first_alone(graph, node) and _not_along_first(graph, node, integer(node, "axis", default))
+        _only_first_batched(graph, node) and _not_along_first(graph, node, integer(node, "axis", default))
     )
 
 
@@ -223,26 +216,31 @@ def _concat(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _gather(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """From each image by indices that are the same for all, or from one table by the indices of each image."""
+    """From each image by common indices, or from a common table by the indices of each image."""
     if graph.batched.isdisjoint(node.input[:1]):
         return integer(node, "axis") == 0
-    return _first_alone(graph, node) and _not_along_first(graph, node, integer(node, "axis"))
+    return _only_first_batched(graph, node) and _not_along_first(graph, node, integer(node, "axis"))
 
 
 def _reduce(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Along axes that are named, the first not among them."""
     axes = integers(node, "axes") or graph.constant(node, 1)
-    return _first_alone(graph, node) and bool(axes) and all(_not_along_first(graph, node, axis) for axis in axes or ())
+    return (
+        _only_first_batched(graph, node)
+        and bool(axes)
+        and all(_not_along_first(graph, node, axis) for axis in axes or ())
+    )
 
 
 def _squeeze(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Without axes, it would take away the first dimension of a batch of one image."""
+    """Without axes, it would remove the batch dimension at batch size 1."""
     return _reduce(graph, node)
 
 
 def _unsqueeze(graph: _Graph, node: onnx.NodeProto) -> bool:
     axes, rank = integers(node, "axes") or graph.constant(node, 1), graph.rank(node.output[0])
-    return _first_alone(graph, node) and bool(axes) and rank is not None and all(axis % rank for axis in axes or ())
+    return (
+        _only_first_batched(graph, node) and bool(axes) and rank is not None and all(axis % rank for axis in axes or ())
+    )
 
 
 def _transpose(graph: _Graph, node: onnx.NodeProto) -> bool:
@@ -256,11 +254,10 @@ def _flatten(graph: _Graph, node: onnx.NodeProto) -> bool:
 def _reshape(graph: _Graph, node: onnx.NodeProto) -> bool:
     """With the same first dimension, each image keeps its elements."""
     before, after = graph.first(node.input[0]), graph.first(node.output[0])
-    return _first_alone(graph, node) and before is not None and before == after
+    return _only_first_batched(graph, node) and before is not None and before == after
 
 
 def _matmul(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """The rows of one matrix, or stacks of matrices of one rank; a matrix of weights is the same for all images."""
     left, right = node.input[:2]
     ranks = graph.rank(left), graph.rank(right), graph.rank(node.output[0])
     if None in ranks or left not in graph.batched:
@@ -271,7 +268,7 @@ def _matmul(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _gemm(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """The rows of one matrix; what is added is one row, or a row for each image."""
+    """Rows of one matrix; the bias has one row, or one for each image."""
     by_rows = node.input[0] in graph.batched and node.input[1] not in graph.batched and not integer(node, "transA")
     bias = node.input[2] if len(node.input) > 2 else ""
     if not by_rows or not bias:
@@ -284,19 +281,19 @@ def _gemm(graph: _Graph, node: onnx.NodeProto) -> bool:
 def _pad(graph: _Graph, node: onnx.NodeProto) -> bool:
     pads, rank = integers(node, "pads") or graph.constant(node, 1), graph.rank(node.input[0])
     axes = graph.constant(node, 3)
-    if not pads or axes is None or rank is None or not _first_alone(graph, node):
+    if not pads or axes is None or rank is None or not _only_first_batched(graph, node):
         return False
     padded = [axis % rank for axis in axes] or list(range(rank))
     return all(axis or not (pads[place] or pads[place + len(padded)]) for place, axis in enumerate(padded))
 
 
 def _slice(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Along other axes, and of the first one all."""
+    """Along other axes; of the batch, everything."""
     starts, ends, axes = (
         integers(node, key) or graph.constant(node, place) for place, key in enumerate(("starts", "ends", "axes"), 1)
     )
     steps = graph.constant(node, 4)
-    if not starts or not ends or not axes or steps is None or not _first_alone(graph, node):
+    if not starts or not ends or not axes or steps is None or not _only_first_batched(graph, node):
         return False
     parts = zip(axes, starts, ends, steps or (1,) * len(axes), strict=True)
     return all(
@@ -308,19 +305,19 @@ def _slice(graph: _Graph, node: onnx.NodeProto) -> bool:
 def _resize(graph: _Graph, node: onnx.NodeProto) -> bool:
     if text(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
         return False
-    return _first_alone(graph, node) and graph.first(node.input[0]) == graph.first(node.output[0])
+    return _only_first_batched(graph, node) and graph.first(node.input[0]) == graph.first(node.output[0])
 
 
 def _dropout(graph: _Graph, node: onnx.NodeProto) -> bool:
     trains = graph.constant(node, 2)
-    return _first_alone(graph, node) and trains is not None and not any(trains)
+    return _only_first_batched(graph, node) and trains is not None and not any(trains)
 
 
 def _scaled(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Scales and zero points are of the whole tensor, or of an axis that is not the first."""
+    """Scales and zero points for the whole tensor, or for an axis other than the batch."""
     ranks = {graph.rank(name) for name in node.input[1:] if name}
     along = ranks == {0} or (ranks == {1} and _not_along_first(graph, node, integer(node, "axis", 1)))
-    return _first_alone(graph, node) and along
+    return _only_first_batched(graph, node) and along
 
 
 def _normalized(graph: _Graph, node: onnx.NodeProto) -> bool:
@@ -328,7 +325,7 @@ def _normalized(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(UNARY, _first_alone),
+    **dict.fromkeys(UNARY, _only_first_batched),
     **dict.fromkeys(BROADCAST, _broadcast),
     **dict.fromkeys(_WINDOWS, _windowed),
     **dict.fromkeys(SOFTMAXES, _softmax),

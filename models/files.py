@@ -16,13 +16,12 @@ _MAX_NCHARS = 100  # of the destination in the temporary file's name, which may 
 
 @contextmanager
 def atomic_write(destination: Path) -> Iterator[BinaryIO]:
-    """A file beside `destination` that is given its name at the end, and deleted after any failure, Ctrl-C included.
+    """A temporary file that is renamed to `destination` at the end, and deleted on any failure.
 
-    Each writer has a file of its own, so of several the last one wins as a whole. What is no regular file, such as
-    /dev/null or a named pipe, stays what it is: it is written to.
+    Concurrent writers use different temporary files. Special files (/dev/null, a named pipe) are written directly.
 
     Raises:
-        OSError: with the path of `destination`, where it cannot be written.
+        OSError: with the path of `destination`.
     """
     try:
         if destination.exists() and not destination.is_file():

@@ -1,4 +1,4 @@
-"""Makes the computation graph of a working ONNX graph."""
+"""Builds the computation graph of a working ONNX graph: attributes and FLOPs of its operators."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ _MAX_SHOWN_CONSTANT = 16
 
 
 def computation_graph(name: str, graph: EditableGraph) -> ComputationGraph:
-    """The computation graph of `graph`, whose types are inferred and whose nodes stand in topological order.
-
-    Complexity: O(nodes + edges), in addition to that of finding the fusions.
-    """
+    """The computation graph of `graph`, which has inferred types and topological order. O(nodes + edges)."""
     operators = tuple(_operator(graph, fusion) for fusion in find_fusions(graph))
     inputs = tuple(graph.tensors[name] for name in graph.inputs)
     computed = (name for node in graph.nodes for name in writes(node))
@@ -56,33 +53,25 @@ def _operator(graph: EditableGraph, fusion: Fusion) -> Operator:
 
 
 def _stored(graph: EditableGraph, name: str) -> str:
-    """The tensor that lies in memory between operators: of one that is only dequantized, the whole numbers."""
+    """The tensor in memory between operators: the integers of a tensor that is only dequantized."""
     node = graph.producer(name)
     is_passing = node is not None and name not in graph.outputs and is_dequantize(node)
     return str(node.input[0]) if node is not None and is_passing else name
 
 
 def _flops(graph: EditableGraph, node: onnx.NodeProto) -> int:
-    return node_flops(node, [_shape(graph, name) for name in node.input], [_shape(graph, name) for name in node.output])
-
-
-def _shape(graph: EditableGraph, name: str) -> tuple[int, ...] | None:
-    if name in graph.weights:
-        return graph.weights[name].shape
-    spec = graph.tensors.get(name)
-    return None if spec is None else spec.shape
+    return node_flops(node, [*map(graph.known_shape, node.input)], [*map(graph.known_shape, node.output)])
 
 
 # --- attributes ---------------------------------------------------------------------------------------------------
 
 
 def _attributes(graph: EditableGraph, fusion: Fusion) -> tuple[tuple[str, AttributeValue], ...]:
-    """The operator attributes of a fusion, sorted by key; see `Operator.attributes`."""
     anchor = graph.node(fusion.anchor)
     if is_op(anchor, "Conv") and len(kernel(graph, anchor)) >= 3:
         found = _conv_attributes(graph, fusion)
     else:
-        found = {**plain_values(anchor), **_small_constants(graph, anchor), **_features(graph, anchor)}
+        found = {**plain_values(anchor), **_small_constants(graph, anchor), **_matrix_sizes(graph, anchor)}
     if fusion.activation is not None:
         found.update(_activation(graph, fusion))
     if fusion.residual is not None:
@@ -98,7 +87,7 @@ def _conv_attributes(graph: EditableGraph, fusion: Fusion) -> dict[str, Attribut
     anchor = graph.node(fusion.anchor)
     channels, *extents = kernel(graph, anchor)[1:]
     group, ones = integer(anchor, "group", 1), (1,) * len(extents)
-    # A separable convolution has the attributes of its depthwise convolution, but the output channels of its pointwise.
+    # A separable convolution has the attributes of its depthwise convolution, and the pointwise one's output channels.
     last = next(node for name in reversed(fusion.nodes) if is_op(node := graph.node(name), "Conv"))
     spec = graph.tensors.get(anchor.input[0])
     sizes = () if spec is None or spec.shape is None else spec.shape[2:]
@@ -114,8 +103,7 @@ def _conv_attributes(graph: EditableGraph, fusion: Fusion) -> dict[str, Attribut
     }
 
 
-def _features(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, AttributeValue]:
-    """Rows and columns of the matrix of weights that a product multiplies by."""
+def _matrix_sizes(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, AttributeValue]:
     matrix = kernel(graph, node) if is_op(node, "Gemm", "MatMul") else ()
     if len(matrix) != 2 or node.input[0] in graph.weights:
         return {}
@@ -129,7 +117,7 @@ def _type_of(graph: EditableGraph, name: str) -> str:
 
 
 def _activation(graph: EditableGraph, fusion: Fusion) -> dict[str, AttributeValue]:
-    """The activation's type and, as "activation.KEY", its own attributes and constants."""
+    """The activation's type and, as "activation.KEY", its attributes and constants."""
     node = graph.node(fusion.activation if fusion.activation is not None else fusion.anchor)
     if node.op_type == "Mul":  # the second node of x * sigmoid(x), see `next_gate`
         return {"activation": "Swish"}
@@ -140,7 +128,7 @@ def _activation(graph: EditableGraph, fusion: Fusion) -> dict[str, AttributeValu
 def _small_constants(
     graph: EditableGraph, node: onnx.NodeProto, *, any_type: bool = False
 ) -> dict[str, AttributeValue]:
-    """Constant inputs that say what the node does (axes, bounds, a shape) rather than what it computes with."""
+    """Constant inputs that define what the node does (axes, bounds, a shape)."""
     found: dict[str, AttributeValue] = {}
     for position, name in enumerate(node.input):
         array = graph.weights.get(name)
@@ -151,9 +139,9 @@ def _small_constants(
 
 
 def _terms(graph: EditableGraph, fusion: Fusion) -> tuple[int, ...]:
-    """For each operand of the node that reads the folded sums, how many values are summed to make it."""
+    """The number of summed values of each operand of the node that reads the folded sums."""
     counts: dict[str, int] = {}
-    for name in fusion.sums:  # in topological order: what a sum adds is counted before it
+    for name in fusion.sums:  # in topological order
         node = graph.node(name)
         counts[node.output[0]] = sum(counts.get(each, 1) for each in node.input)
     head = next(name for name in fusion.nodes if name not in fusion.sums)
@@ -163,7 +151,7 @@ def _terms(graph: EditableGraph, fusion: Fusion) -> tuple[int, ...]:
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
 
-# Nodes of these types only move or rename data, and count as no work.
+# These types only move data, and count as no work.
 _MOVES = frozenset({
     "Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "DequantizeLinear", "Expand", "Flatten",
     "Gather", "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "QuantizeLinear", "Reshape",
@@ -171,15 +159,15 @@ _MOVES = frozenset({
     "Transpose", "Unsqueeze", "If", "Loop", "Scan", "SequenceAt", "SequenceConstruct", "SequenceInsert",
     "ConcatFromSequence", "SplitToSequence",
 })  # fmt: skip
-# Operations for each element of the result, for the types that clearly need more than one.
+# Operations for each element of the result, if more than one.
 _PER_ELEMENT = {"BatchNormalization": 2, "Softmax": 4, "LogSoftmax": 4, "LRN": 8, "LayerNormalization": 8, "Gelu": 8}
 
 
 def node_flops(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
-    """FLOPs of `node` for the shapes of its inputs and outputs; 0 where they are not known.
+    """FLOPs of `node`; multiply and add counted as two; 0 for unknown shapes.
 
-    Products count 2 x multiply-accumulates, pooling one per window element, reductions one per input element, and the
-    rest one per output element.
+    Products count 2 x multiply-accumulates, pooling one a window element, reductions one an input element, and the rest
+    one an output element.
     """
     count = _BY_TYPE.get(node.op_type)
     if count is not None:
@@ -198,7 +186,7 @@ def _size(shapes: Shapes) -> int:
 
 
 def _conv(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
-    # In quantized forms, scale and zero point stand between the data and the kernel.
+    # Quantized forms have scale and zero point before the kernel.
     kernel = next((shape for shape in inputs[1:] if shape is not None and len(shape) >= 3), None)
     if kernel is None or not outputs or outputs[0] is None:
         return 0

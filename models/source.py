@@ -1,4 +1,4 @@
-"""Parses a model from a path or from bytes, and says in plain words why a file is no model that can be run."""
+"""Parses a model from a path or bytes, and explains why a file is not a runnable model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from iosched.models.files import MAX_PROTO_NBYTES
 StrPath = str | os.PathLike[str]
 
 Source = StrPath | bytes
-"""Where a model comes from: the path of a file, or its bytes."""
+"""A model: the path of a file, or its bytes."""
 
 MAX_IR_VERSION = min(14, onnx.IR_VERSION)
 MAX_OPSET = min(28, onnx.defs.onnx_opset_version())
-"""The newest opset whose operators were compared with what is done to older ones here, as far as onnx knows it.
+"""The newest supported opset.
 
-Rules name operators by their type. So before this number is raised, each operator that the new opset changes is looked
-up in them, and is taken out where it means something else or has attributes or operands that a rule does not read;
-`tests/models/test_new_opsets.py` lists what was looked up.
+Rules name operators by type. Before raising this number, check each operator that the new opset changes against them;
+`tests/models/test_new_opsets.py` lists the checked ones.
 """
 MIN_IR_VERSION = 10
-"""Node metadata, where an optimized model carries its schedule for viewers, needs this version."""
+"""Node metadata, which holds the schedule of an optimized model, needs this version."""
 
 _OTHER_FORMATS = (
     (b"version https://git-lfs", "it is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
@@ -38,18 +37,18 @@ _OTHER_FORMATS = (
 )
 
 
-def located(source: Source) -> Path | bytes:
+def as_path_or_bytes(source: Source) -> Path | bytes:
     """The path as a `Path`, or the bytes."""
     return source if isinstance(source, bytes) else Path(source)
 
 
 def read_proto(source: Source) -> onnx.ModelProto:
-    """Parse an ONNX model; external data is left where it is.
+    """Parse an ONNX model without reading external data.
 
     Raises:
-        InvalidModelError: there is no such file, it cannot be read, or it holds no ONNX model that can be run.
+        InvalidModelError: the file does not exist, is unreadable, or is not a supported ONNX model.
     """
-    source = located(source)
+    source = as_path_or_bytes(source)
     data = source if isinstance(source, bytes) else _read_file(source)
     label = describe(source)
     if not data:
@@ -63,7 +62,7 @@ def read_proto(source: Source) -> onnx.ModelProto:
 
 
 def describe(source: Path | bytes) -> str:
-    """The name of the source for messages to people."""
+    """The source's name in messages."""
     return "the model passed as bytes" if isinstance(source, bytes) else str(source)
 
 
@@ -71,7 +70,7 @@ def _read_file(path: Path) -> bytes:
     try:
         if "\0" in str(path):
             raise InvalidModelError(f"{str(path)!r} cannot be read: paths cannot contain null characters.")
-        if not _is_text(str(path)):
+        if not _is_utf8(str(path)):
             raise InvalidModelError(f"onnxruntime cannot open {str(path)!r}: the path is not UTF-8.\nRename the file.")
         if path.is_dir():
             raise InvalidModelError(f"{path} is a folder.\nPass the path of an ONNX file in it.")
@@ -90,8 +89,7 @@ def _read_file(path: Path) -> bytes:
         raise InvalidModelError(f"{path} cannot be read: {reason}.") from error
 
 
-def _is_text(path: str) -> bool:
-    """Whether a path can be written to other files, and be given to libraries: Linux lets names be any bytes."""
+def _is_utf8(path: str) -> bool:
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -112,17 +110,17 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
 
 def _check_text(proto: onnx.ModelProto, label: str) -> None:
     try:
-        valid = _is_text_valid(proto)
+        valid = _names_are_utf8(proto)
     except UnicodeDecodeError:
         valid = False
     if not valid:
         raise InvalidModelError(f"{label} is damaged: it has names that are not UTF-8.\nDownload or export it again.")
 
 
-def _is_text_valid(message: Message) -> bool:
-    """Whether every name in a message is UTF-8; protobuf does not check, and hands out bytes or fails later."""
+def _names_are_utf8(message: Message) -> bool:
+    """Whether every name in a message is UTF-8; protobuf does not check."""
     if isinstance(message, onnx.TensorProto):
-        # ListFields, as below, would copy the tensor's payload.
+        # ListFields would copy the tensor's payload.
         fields = [("name", message.name), ("external_data", message.external_data)]
     else:
         fields = [(field.name, value) for field, value in message.ListFields() if _holds_text(field)]
@@ -137,7 +135,7 @@ def _is_value_valid(value: object) -> bool:
     if isinstance(value, str | bytes):
         return isinstance(value, str)
     if isinstance(value, Message):
-        return _is_text_valid(value)
+        return _names_are_utf8(value)
     return all(_is_value_valid(item) for item in value) if isinstance(value, Iterable) else True
 
 

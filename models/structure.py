@@ -1,13 +1,12 @@
-"""A model's structure: all of it that a schedule depends on. Weights, names and the order of nodes are no part of it.
+"""A model's structure: everything that a schedule depends on. Weights, names and node order are not part of it.
 
-Operators are numbered in an order that follows from the structure alone. So two models of one structure correspond to
-each other: the n-th operator of the one is the n-th operator of the other.
+The order of operators follows from the structure alone, so the n-th operators of two models of one structure
+correspond.
 
 Developer notes:
-    * The operands of a node have an order, and a path leads from every operator to an output. So the correspondence of
-      two models is unique, and one walk from the outputs finds it (`models/canonical.py`); between graphs in general it
-      would take a search.
-    * Nothing here may import onnx.
+    * Operands are ordered and every operator leads to an output, so one walk from the outputs finds the unique
+      correspondence (`models/canonical.py`); general graph isomorphism would need a search.
+    * This module must not import onnx.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ class NodeForm:
     """One node of an operator.
 
     Attributes:
-        type: the ONNX op type; for operators outside ONNX's own domain with the domain ("com.microsoft::Gelu").
-        since: the opset since which the node's operator means what it means here.
+        type: the ONNX op type, with the domain if that is not ONNX's ("com.microsoft::Gelu").
+        since: the opset that introduced this definition of the operator.
         attributes: names and values as text, sorted by name.
-        reads: for each input a text: "port N" for the N-th tensor that the operator reads; "node N" for the result of
-            an earlier node; for a weight its type and shape, and its value where that says what the node does; "" where
-            the input is left out.
+        reads: a text for each input: "port N" for the N-th tensor that the operator reads; "node N" for an earlier
+            node's result; type and shape of a weight, with its value if that defines what the node does; "" if omitted.
     """
 
     type: str
@@ -41,7 +39,7 @@ class NodeForm:
 
 @dataclass(frozen=True)
 class OperatorForm:
-    """What an operator is, without names: its type, its nodes, and the types and shapes of its outputs."""
+    """An operator without names: its type, its nodes, and the types and shapes of its outputs."""
 
     type: str
     nodes: tuple[NodeForm, ...]
@@ -50,7 +48,7 @@ class OperatorForm:
 
 @dataclass(frozen=True)
 class PlacedOperator:
-    """An operator of a structure: its name, what it is, and the numbers of the tensors that it reads, port by port."""
+    """An operator of a structure: its name, its form, and the numbers of the tensors it reads, by port."""
 
     name: str
     form: OperatorForm
@@ -59,15 +57,14 @@ class PlacedOperator:
 
 @dataclass(frozen=True)
 class Structure:
-    """A model's structure, with the names that its inputs and operators have in this model.
+    """A model's structure, and the names of its inputs and operators in this model.
 
     Tensors are numbered: first the inputs, then the outputs of each operator.
 
     Attributes:
-        inputs: for each input its name, and its type and shape as text ("float32 1x3x224x224"), in the order in which
-            operators read them.
-        operators: each of them comes after those that it reads from.
-        outputs: the numbers of the tensors that the model returns.
+        inputs: name, and type and shape as text ("float32 1x3x224x224"), in the order in which operators read them.
+        operators: each after those that it reads from.
+        outputs: the numbers of the model's outputs.
     """
 
     inputs: tuple[tuple[str, str], ...]
@@ -76,15 +73,13 @@ class Structure:
 
     @cached_property
     def forms(self) -> tuple[OperatorForm, ...]:
-        """The operators' forms, each once, in order of first use."""
-        once = {
-            id(operator.form): operator.form for operator in self.operators
-        }  # a form is compared once for each object
+        """The distinct forms, in order of first use."""
+        once = {id(operator.form): operator.form for operator in self.operators}  # comparing objects is slow
         return tuple(dict.fromkeys(once.values()))
 
     @cached_property
     def form_numbers(self) -> tuple[int, ...]:
-        """For every operator, the index of its form in `forms`."""
+        """The index in `forms` of each operator's form."""
         number = {form: index for index, form in enumerate(self.forms)}
         known: dict[int, int] = {}
         for operator in self.operators:
@@ -94,7 +89,7 @@ class Structure:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of everything but the names; equal for models of one structure."""
+        """SHA-256 (hex) of everything but the names."""
         parts = (
             [spec for _, spec in self.inputs],
             [form_value(form) for form in self.forms],
@@ -106,7 +101,7 @@ class Structure:
 
 
 def form_value(form: OperatorForm) -> dict[str, object]:
-    """The form as a value that JSON can express."""
+    """The form as JSON-compatible data."""
     nodes = [
         {"type": node.type, "since": node.since, "attributes": dict(node.attributes), "reads": list(node.reads)}
         for node in form.nodes
@@ -179,6 +174,6 @@ def _type_text(form: OperatorForm) -> str:
 
 
 def _tensor_names(structure: Structure) -> list[str]:
-    """The names of all tensors by their number; each output of an operator is called by the operator's name."""
+    """The names of all tensors by number; outputs are called by their operator's name."""
     computed = [operator.name for operator in structure.operators for _ in operator.form.outputs]
     return [*(name for name, _ in structure.inputs), *computed]

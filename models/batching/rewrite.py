@@ -1,6 +1,6 @@
-"""Rewrites a composed model so that groups of its operators are one operator each.
+"""Rewrites a composed model so that each group of operators becomes one.
 
-Samples show what that saves: single operators, batched or not, and joins and parts of tensors, as models.
+Samples measure the gain: single operators, batched or not, and the joining and splitting of tensors, as models.
 """
 
 from __future__ import annotations
@@ -27,22 +27,18 @@ from iosched.models.source import MIN_IR_VERSION
 
 
 def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
-    """The model in which each of `groups` is one operator; it computes the same.
+    """The model in which each of `groups`, two or more operators alike by `likeness_of`, is one operator.
 
-    What the operators of a group read is taken as it is where it is what another group computes, of the same members in
-    the same order, or one tensor that suffices for all. Else it is joined, and what others read of a group is parted
-    under the names that it had. Inputs, outputs and all other operators keep their names.
-
-    Args:
-        model: a composed model, or any other.
-        groups: names of operators, two and more of each group, alike in what `likeness_of` tells of them.
+    A batch reads another batch's result directly if members and order are the same, or a tensor that suffices for all.
+    Otherwise inputs are concatenated, and results split under their old names. Inputs, outputs and other operators keep
+    their names.
 
     Raises:
-        ValueError: operators of a group are not alike, or depend on each other once the groups are made.
+        ValueError: operators of a group are not alike, or groups depend on each other.
         KeyError: the model has no such operator.
     """
     composed, own = EditableGraph.of(model.proto, model.weights, model.graph.tensor), model.graph
-    order = _order(own, groups)
+    order = _sorted_groups(own, groups)
     batches = [OperatorBatch.of(composed, [own.by_name[name] for name in group]) for group in order]
     graph = composed.copy()
     graph.tensors = {}
@@ -66,8 +62,7 @@ def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
     return edited_model(model.name, graph)
 
 
-def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """The groups, each after those that it reads from."""
+def _sorted_groups(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     own = {name: tuple(group) for group in groups for name in group}
     if len(own) < sum(map(len, groups)) or any(len(group) < 2 for group in groups):
         raise ValueError("a group needs at least two operators, and an operator can be in only one group")
@@ -83,15 +78,12 @@ def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tup
 
 
 def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
-    """For each batch the axis along which what it reads is joined.
+    """The axis along which the inputs of each batch, in topological order, are joined.
 
-    A batch that leaves a choice follows those that it reads from, or else the first one that reads from it.
-
-    Args:
-        batches: each after those that it reads from.
+    A batch with a choice follows its predecessors, else its first successor.
 
     Raises:
-        ValueError: the operators of a batch cannot become one.
+        ValueError: a batch has no axis.
     """
     source = {names: batch for batch in batches for names in batch.outputs()}
     readers: dict[OperatorBatch, list[OperatorBatch]] = {batch: [] for batch in batches}
@@ -116,7 +108,7 @@ def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
 
 
 def weightless(model: Model) -> Model:
-    """The model with zeros for large weights, for devices that only look at their shapes: samples of it are small."""
+    """The model with zeros for large weights, for devices that only need shapes."""
     large = {
         name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
         for name, array in model.weights.items()
@@ -126,13 +118,12 @@ def weightless(model: Model) -> Model:
 
 
 def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
-    """A model of one operator, for the operators of `group` in a composed graph, or for the one that it has.
+    """A model of one operator, or of the operators of `group` batched.
 
-    It is fed with what the operator reads, joined along the axis that it takes, and returns its joined result: nothing
-    is joined or parted in it. What all operators of the group read is fed once, where that is how they take it.
+    Inputs are joined as the operator takes them, so it contains no Concat or Split.
 
     Raises:
-        ValueError: the operators are not alike, or cannot become one.
+        ValueError: the operators are not alike, or cannot be batched.
     """
     batch = OperatorBatch.of(composed, group)
     (axis,) = chosen_axes([batch])
@@ -154,7 +145,7 @@ def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
 
 
 def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
-    """A model that joins `count` tensors like this one along their first axis; scalars are not joined."""
+    """A model that concatenates `count` tensors along their first axis; scalars are not joined."""
     names = tuple(f"{tensor.name}/{place}" for place in range(count))
     graph = _empty(opset)
     graph.inputs = {name: _typed(name, tensor, tensor.shape or ()) for name in names}
@@ -163,7 +154,7 @@ def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
 
 
 def parting(tensor: TensorSpec, count: int, opset: int) -> Model:
-    """A model that takes a tensor apart into `count` tensors like this one, along their first axis."""
+    """A model that splits a tensor into `count` along the first axis."""
     names = [f"{tensor.name}/{place}" for place in range(count)]
     joined, graph = Joined(tensor.name, 0, tensor.shape or ()), _empty(opset)
     graph.inputs = {joined.name: _typed(joined.name, tensor, scaled(joined.shape, 0, count))}
@@ -182,6 +173,6 @@ def _returning(outputs: Iterable[str], graph: EditableGraph, name: str = "sample
 
 
 def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:
-    is_text = tensor.dtype == "string"  # which numpy has no type for
+    is_text = tensor.dtype == "string"  # no numpy type
     kind = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
     return helper.make_tensor_value_info(name, kind, shape)

@@ -22,13 +22,13 @@ PATTERNS: tuple[Pattern, ...] = (
     sep_conv.match, conv.match, relu_conv.match, matmul.match, integer_product.match, sums.match,
     quantized.match,
 )  # fmt: skip
-"""The patterns in order of precedence: where two of them match a node, the earlier one takes it."""
+"""The patterns in order of precedence: the first match takes a node."""
 
 
 def find_fusions(graph: EditableGraph) -> tuple[Fusion, ...]:
-    """Group the nodes of a graph into operators; the fusions are in topological order and cover each node once.
+    """Group the nodes of a graph into operators, in topological order; each node is in one.
 
-    Complexity: O(patterns * (nodes + edges)); a chain of n sums that are folded into one operator takes O(n^2).
+    O(patterns * (nodes + edges)); folding a chain of n sums takes O(n^2).
     """
     nodes = graph.nodes
     place = {node_name(node): index for index, node in enumerate(nodes)}
@@ -41,7 +41,7 @@ def find_fusions(graph: EditableGraph) -> tuple[Fusion, ...]:
                 fusion = replace(fusion, nodes=inside, sums=added)
                 fusions.by_node.update(dict.fromkeys(fusion.nodes, fusion))
     result = [fusions.of(node) or Fusion(node.op_type, (node_name(node),), node_name(node)) for node in nodes]
-    # What others read of a fusion is computed by its last node; so fusions are sorted where their last nodes are.
+    # The last node computes a fusion's result, so its place is the fusion's.
     return tuple(sorted(dict.fromkeys(result), key=lambda fusion: place[fusion.nodes[-1]]))
 
 

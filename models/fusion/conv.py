@@ -1,7 +1,5 @@
-"""A convolution, then batch normalization or other constant scales and shifts of each channel, then the sum with
-another operator's value (the residual), then an activation.
-
-All but the convolution may be missing.
+"""A convolution, then constant scales and shifts of channels (such as batch normalization), the sum with another
+operator's result (the residual), and an activation; all but the convolution are optional.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusio
     nodes = [node]
     while (norm := _next_affine(graph, nodes[-1])) is not None:
         nodes.append(norm)
-    # A convolution that a ReLU leads becomes a Relu-Conv, and such a fusion has no residual.
+    # A convolution after a leading ReLU becomes a Relu-Conv, which has no residual.
     residual = None if leading_relu(graph, node, fusions) is not None else _residual(graph, nodes[-1], fusions)
     if residual is not None:
         nodes.append(residual)
@@ -54,8 +52,8 @@ def _residual(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> o
     other_node = graph.producer(other)
     if other_node is None or not _could_take(graph, other_node):
         return reader
-    # Of two convolutions whose results are summed, the deeper one probably ends last, and does the sum. Of two that are
-    # equally deep, the one that is the second operand does; the order of nodes in the file must not decide.
+    # The deeper of two convolutions probably ends last, so it adds the sum; of equally deep ones, the second operand,
+    # so that the order of nodes in the file does not matter.
     depth, others = fusions.depth[node_name(node)], fusions.depth[node_name(other_node)]
     if depth != others:
         return reader if depth > others else None
@@ -63,7 +61,7 @@ def _residual(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> o
 
 
 def _could_take(graph: EditableGraph, node: onnx.NodeProto) -> bool:
-    """Whether a node computes the result of another convolution, which could add the residual as well."""
+    """Whether a node computes the result of another convolution, which could add the residual too."""
     if only_reader(graph, node) is None:
         return False
     if is_op(node, "Conv"):

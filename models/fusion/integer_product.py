@@ -1,7 +1,7 @@
-"""A convolution or a product of integers, what turns its sums into floats, a constant bias, and an activation.
+"""An integer convolution or product, its conversion to floats, a constant bias, and an activation.
 
-So quantizers write operators whose input is made whole in the run (DynamicQuantizeLinear). The scale of the result,
-that of the input times a constant, is computed by a node that counts to the operator where nothing else reads it.
+Quantizers write these for dynamically quantized inputs (DynamicQuantizeLinear). The node that computes the result's
+scale belongs to the operator if nothing else reads it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iosched.models.fusion.queries import (
 
 
 def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
-    """The fusion whose product of integers is `node`."""
+    """The fusion of the integer product `node`."""
     if not is_op(node, "ConvInteger", "MatMulInteger"):
         return None
     cast = _only_reader(graph, node, "Cast")
@@ -43,7 +43,7 @@ def _only_reader(graph: EditableGraph, node: onnx.NodeProto, kind: str) -> onnx.
 def _scale(
     graph: EditableGraph, cast: onnx.NodeProto, scaled: onnx.NodeProto, fusions: Fusions
 ) -> onnx.NodeProto | None:
-    """The node that computes what the sums are multiplied by; None where others read it, or it is no such product."""
+    """The product that computes the scale of the result; None if others read it."""
     sums = cast.output[0]
     node = graph.producer(next((name for name in scaled.input if name != sums), sums))
     if node is None or fusions.of(node) or not is_op(node, "Mul") or only_reader(graph, node) is not scaled:

@@ -1,4 +1,4 @@
-"""A MatMul or Gemm, then the sum with a constant bias, then an activation; one of the latter two may be missing."""
+"""A MatMul or Gemm, then a constant bias and an activation, of which one may be missing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""An operator of a model in whole numbers: what computes, DequantizeLinear nodes before it, and QuantizeLinear behind.
+"""A quantized operator: its nodes, the DequantizeLinear nodes before them, and a QuantizeLinear after them.
 
-Quantizers write such pairs around the operators of a model in floats. Runtimes make one kernel of them, so they are no
-operators of their own. The DequantizeLinear behind the QuantizeLinear counts to the operator too, where all readers of
-the result read it there.
+Runtimes make one kernel of these. A DequantizeLinear after the QuantizeLinear belongs to the operator too if all
+consumers read its result.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from iosched.models.wiring import reads
 
 
 def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
-    """The fusion whose anchor is `node`, with the nodes around it that quantize and dequantize."""
+    """The fusion with anchor `node`, and the nodes around it that quantize and dequantize."""
     name = node_name(node)
     fusion = fusions.of(node) or Fusion(node.op_type, (name,), name)
     if fusion.anchor != name or constant_from(graph, node, 0):

@@ -1,4 +1,4 @@
-"""A ReLU, then a dense 1x1 convolution and what belongs to it: the Relu-Conv fusion of NASNet."""
+"""A ReLU and a dense 1x1 convolution with what belongs to it: the Relu-Conv unit of NASNet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iosched.models.node_attributes import integer
 
 
 def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
-    """The fusion whose leading ReLU is `node`, unless that is the activation of an earlier fusion."""
+    """The fusion with leading ReLU `node`, unless that is the activation of an earlier fusion."""
     reader = only_reader(graph, node)
     fusion = fusions.of(reader)
     if reader is None or fusion is None or fusion.type != "Conv" or leading_relu(graph, reader, fusions) is not node:
@@ -21,7 +21,7 @@ def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusio
 
 
 def leading_relu(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> onnx.NodeProto | None:
-    """The ReLU of no fusion that nothing but the convolution `node` reads, if that is dense and 1x1."""
+    """The ReLU that only the dense 1x1 convolution `node` reads; None if a fusion has it."""
     if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return None
     relu = graph.producer(node.input[0])
@@ -32,7 +32,7 @@ def leading_relu(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -
 
 
 def _ends_a_sum(graph: EditableGraph, node: onnx.NodeProto) -> bool:
-    """Whether the ReLU `node` is the only reader of a sum of computed values; then it is counted to the sum."""
+    """Whether ReLU `node` is the only reader of a sum of computed values, and so belongs to the sum."""
     before = graph.producer(node.input[0])
     if before is None or only_reader(graph, before) is not node:
         return False

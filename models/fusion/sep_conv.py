@@ -1,6 +1,6 @@
-"""A ReLU, a depthwise and a pointwise convolution, and a batch normalization if there is one.
+"""A ReLU, a depthwise and a pointwise convolution, and an optional batch normalization.
 
-This is the Relu-SepConv fusion of RandWire and NASNet.
+This is the Relu-SepConv unit of RandWire and NASNet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iosched.models.node_attributes import integer, integers
 
 
 def match(graph: EditableGraph, node: onnx.NodeProto, _: Fusions) -> Fusion | None:
-    """The fusion whose leading ReLU is `node`."""
+    """The fusion with leading ReLU `node`."""
     if not is_op(node, "Relu"):
         return None
     depthwise = only_reader(graph, node)

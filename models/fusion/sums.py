@@ -1,4 +1,4 @@
-"""Folds a sum into the only fusion that reads it: a fusion that takes sums, a Concat (as in the thesis), or a sum."""
+"""Folds a sum into its only reader: a fusion that takes sums, a Concat (as in the thesis), or a sum."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from iosched.models.fusion.queries import Fusion, Fusions, is_op, only_reader, s
 
 
 def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
-    """The fusion of `node`, together with the sums that it alone reads (and the sums that those alone read)."""
+    """The fusion of `node` with the sums that only it reads, recursively."""
     name = node_name(node)
     takes_sums = is_op(node, "Concat") or _is_sum(graph, node)
     fusion = fusions.of(node) or Fusion(node.op_type, (name,), name, takes_sums=takes_sums)
     if fusion.nodes[0] != name or not fusion.takes_sums:
         return None
-    sums = _foldable(graph, node, fusions)
+    sums = _foldable_sums(graph, node, fusions)
     return replace(fusion, nodes=(*sums, *fusion.nodes), sums=tuple(sums)) if sums else None
 
 
-def _foldable(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> list[str]:
-    """The sums whose values `node` alone reads, each with the sums that it has folded into itself."""
+def _foldable_sums(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> list[str]:
     sums: list[str] = []
     for tensor in node.input:
         producer = graph.producer(tensor)
         if producer is None or not _is_sum(graph, producer) or only_reader(graph, producer) is not node:
             continue
         fusion, name = fusions.of(producer), node_name(producer)
-        # A sum that is part of a convolution's fusion, as its residual, stays there.
+        # A convolution keeps its residual.
         if fusion is None or fusion.anchor == name:
             sums.extend(fusion.nodes if fusion else (name,))
     return sums

@@ -1,6 +1,6 @@
-"""What was done to a base model, as data: each choice and each change of the graph, in their order.
+"""The record of a variant as data: choices and graph changes in order.
 
-A record may come from strangers. It has names, numbers and small constants; nothing in it is executed.
+Records may be untrusted: they contain names, numbers and small constants, and nothing is executed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from iosched.models.metadata import metadata_of
 from iosched.models.prepared import prepare
 
 MUTATION_KEY = "io.iosched.mutation"
-"""The key of the model metadata that has the record of a variant."""
+"""The metadata key of the record."""
 
 VERSION = 1
 MAX_RECORDED_NBYTES = 2**20
-"""A constant that a mutator gives by its values, and a record carries, is at most as large as this."""
+"""The largest constant that a record can contain."""
 
 MAX_ENTRIES = 10_000
-"""The longest record; each change takes time in proportion to the graph."""
+"""The most entries of a record; each takes time in proportion to the graph."""
 
 _FORMAT = "iosched.mutation"
 _MAX_LENGTH = 2**26  # characters of a record
@@ -42,7 +42,7 @@ Attribute = Scalar | tuple[Scalar, ...]
 
 
 class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A constant that a node reads: of a shape, and with values where `data` has them (base64, little endian)."""
+    """A constant that a node reads: its shape, and its values if `data` has them (base64, little endian)."""
 
     shape: tuple[Size, ...]
     dtype: str = "float32"
@@ -56,30 +56,18 @@ class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def element(self) -> np.dtype:
-        """The type of its elements.
-
-        Raises:
-            InvalidModelError: it is none that a record can have.
-        """
+        """The element type; raises `InvalidModelError` if records do not support it."""
         if self.dtype not in _DTYPES:
             raise InvalidModelError(f"a constant has the unsupported type {self.dtype[:40]!r}")
         return _DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:
-        """Its size.
-
-        Raises:
-            InvalidModelError: its type is none that a record can have.
-        """
+        """The size; raises as `element`."""
         return prod(self.shape) * self.element.itemsize
 
     def values(self) -> np.ndarray:
-        """The values that `data` has.
-
-        Raises:
-            InvalidModelError: they do not fit type and shape.
-        """
+        """The values in `data`; raises `InvalidModelError` if they do not fit type and shape."""
         try:
             data = base64.b64decode(self.data or "", validate=True)
         except (binascii.Error, ValueError) as error:
@@ -90,14 +78,14 @@ class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="mutate"):
-    """Mutator `mutator` begins to change the nodes `targets`."""
+    """The start of a mutator's changes at the nodes `targets`."""
 
     mutator: str
     targets: tuple[str, ...]
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="choose"):
-    """Of `candidates` the one at `index` was chosen."""
+    """The choice of the candidate at `index`."""
 
     question: str
     candidates: tuple[bool | Scalar, ...]
@@ -115,13 +103,13 @@ class Create(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Delete(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="delete"):
-    """A node is taken away; what reads it has to read something else."""
+    """The deletion of a node without consumers."""
 
     node: str
 
 
 class Connect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="connect"):
-    """Input `place` of a node reads `source`."""
+    """A new source for input `place` of a node."""
 
     source: str
     node: str
@@ -129,14 +117,14 @@ class Connect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Return(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="return"):
-    """Output `output` of the graph is tensor `source`."""
+    """A new source for a graph output."""
 
     source: str
     output: str
 
 
 class Replace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="replace"):
-    """A node computes its outputs in another way."""
+    """A new operator, inputs, attributes or weights for a node."""
 
     node: str
     type: str
@@ -151,17 +139,17 @@ Entry = Instance | Choice | Primitive
 
 @dataclass(frozen=True)
 class Record:
-    """How a variant was made of its base model.
+    """How a variant was made from its base model.
 
     Attributes:
         name: of the base model.
         base: its digest.
-        entries: choices and changes in their order.
-        seeded: the new weights whose values come from their names and the base's digest alone.
-        sliced: the new weights that are a part of one of the base's, by names.
+        entries: choices and changes in order.
+        seeded: new weights with values from their names and the base's digest.
+        sliced: new weights cut from weights of the base, by name.
 
     Raises:
-        InvalidModelError: there are more than `MAX_ENTRIES`, or one chooses what is no candidate.
+        InvalidModelError: there are more than `MAX_ENTRIES`, or an index has no candidate.
     """
 
     name: str
@@ -181,16 +169,16 @@ class Record:
 
     @property
     def primitives(self) -> tuple[Primitive, ...]:
-        """The changes of the graph alone."""
+        """The changes of the graph."""
         return tuple(entry for entry in self.entries if not isinstance(entry, Instance | Choice))
 
     @property
     def choices(self) -> dict[str, Scalar]:
-        """What was chosen, by the questions' names."""
+        """The chosen candidates by question."""
         return {each.question: each.candidates[each.index] for each in self.entries if isinstance(each, Choice)}
 
     def to_json(self) -> str:
-        """The record as text; `from_json` reads it."""
+        """The record as text for `from_json`."""
         return msgspec.json.encode(_File(_FORMAT, VERSION, self)).decode()
 
     @classmethod
@@ -198,7 +186,7 @@ class Record:
         """Read a record.
 
         Raises:
-            InvalidModelError: the text is none, or of a version that is not known here.
+            InvalidModelError: the text is not a record, or has an unknown version.
         """
         if len(text) > _MAX_LENGTH:
             raise InvalidModelError(f"a mutation record of {len(text):,} characters is too long")
@@ -230,7 +218,7 @@ prepare(_Head, _File)
 
 
 def record_of(proto: onnx.ModelProto) -> Record | None:
-    """The record in a model's metadata; None where there is none that can be read."""
+    """The record in a model's metadata; None if there is no valid one."""
     text = metadata_of(proto, MUTATION_KEY)
     try:
         return None if text is None else Record.from_json(text)

@@ -1,4 +1,8 @@
-"""Infers the shapes of the working graph's tensors, and describes tensors by `TensorSpec`."""
+"""Infers shapes as onnxruntime's kernels compute them, and describes tensors by `TensorSpec`.
+
+onnxruntime infers shapes as onnx does, but its kernels differ for pools that round up before opset 22, SAME pools with
+dilations, SAME transposed convolutions with output_padding, and resizing by factors without an exact float.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer, integers, numbers, padding, subgraphs, text
 from iosched.models.wiring import is_standard, nodes_within, writes
 
-MAX_FOLLOWED = 2**20
-"""Elements of vectors whose values are followed when shapes are inferred; each takes 70 bytes. Shapes have a few."""
+MAX_PROPAGATED = 2**20
+"""The most vector elements that onnx may propagate, at 70 bytes each; shapes have a few."""
 
 _OPERATOR = re.compile(r"op_type:\s*(\w+)")
 
@@ -29,17 +33,16 @@ _Inferred = tuple[onnx.GraphProto, dict[str, TensorSpec]]
 
 
 def infer(graph: EditableGraph) -> None:
-    """Infer the types and shapes of the graph's tensors, as onnxruntime's kernels compute them.
+    """Infer the types and shapes of the graph's tensors.
 
-    Sizes that are known only at run time stay without a name. Inference names them where tensors have them in common,
-    and onnxruntime 1.32 then makes a Reshape of no rows to (0, -1) of one to (rows, 4), which fails.
+    Sizes known only at run time stay unnamed: with inferred names, onnxruntime 1.32 turns a Reshape of no rows to (0,
+    -1) into one to (rows, 4), which fails.
 
-    Where shapes stay unknown, the values of vectors are followed too, since a shape may be computed from them. A model
-    with long vectors does without: onnx follows every element of each, and a file of a kilobyte can double one forty
-    times.
+    If shapes stay unknown, values of vectors are propagated too, since shapes may be computed from them; not in models
+    with long vectors, as onnx stores every element, and a kilobyte can double one forty times.
 
     Raises:
-        InvalidModelError: the tensors' types or shapes contradict each other.
+        InvalidModelError: types or shapes contradict each other.
     """
     _, (inferred, graph.tensors) = _as_run(graph)
     graph.outputs = {value.name: value for value in inferred.output}
@@ -47,21 +50,21 @@ def infer(graph: EditableGraph) -> None:
 
 
 def check_shapes(graph: EditableGraph) -> None:
-    """Infer strictly, which finds what `infer` passes over.
+    """Infer strictly, which finds errors that `infer` ignores.
 
     Raises:
-        InvalidModelError: the tensors' types or shapes contradict each other.
+        InvalidModelError: types or shapes contradict each other.
     """
     made, _ = _as_run(graph)
     _completed(made.to_proto(), strict=True)
 
 
 def infer_again(graph: EditableGraph) -> None:
-    """Infer from the inputs alone, strictly where shapes stay unknown. Raises as `infer`."""
+    """Infer from the inputs alone, strictly if shapes stay unknown. Raises as `infer`."""
     forget_inferred(graph, {}, keep_shapes=True)
     bare = graph.copy()
     infer(graph)
-    if _leaves_doubt(graph):
+    if _needs_strict_check(graph):
         check_shapes(bare)
 
 
@@ -75,14 +78,13 @@ def _completed(proto: onnx.ModelProto, *, strict: bool = False) -> _Inferred:
     names = (name for node in inferred.node for name in writes(node))
     if all(name in specs and specs[name].shape is not None for name in names):
         return inferred, specs
-    if _followed(inferred, specs) > MAX_FOLLOWED:
+    if _propagated_elements(inferred, specs) > MAX_PROPAGATED:
         return inferred, specs
     inferred = _inferred(proto, strict=strict, values=True)
     return inferred, tensor_specs(inferred)
 
 
-def _followed(graph: onnx.GraphProto, specs: Mapping[str, TensorSpec]) -> int:
-    """Elements of all vectors whose values onnx may follow: of all that are computed, and of weights of integers."""
+def _propagated_elements(graph: onnx.GraphProto, specs: Mapping[str, TensorSpec]) -> int:
     shapes = [spec.shape for spec in specs.values()]
     integers = (TensorProto.INT32, TensorProto.INT64)
     shapes += [tuple(tensor.dims) for tensor in graph.initializer if tensor.data_type in integers]
@@ -98,19 +100,18 @@ def _inferred(proto: onnx.ModelProto, *, strict: bool, values: bool) -> onnx.Gra
             return _inferred(proto, strict=False, values=values)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidModelError(f"shapes are inconsistent: {' '.join(lines[:2])[:300]}") from error
-    _forget_invented(inferred, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
+    _clear_invented_names(inferred, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
     return inferred
 
 
-def _forget_invented(graph: onnx.GraphProto, known: Set[str]) -> None:
-    """Clears the names of dimensions that no input has, here and in all inner graphs."""
+def _clear_invented_names(graph: onnx.GraphProto, known: Set[str]) -> None:
     for value in (*graph.value_info, *graph.output):
         for dim in _dims(value):
             if dim.dim_param and dim.dim_param not in known:
                 dim.ClearField("dim_param")
     for node in graph.node:
         for inner in subgraphs(node):
-            _forget_invented(inner, known)
+            _clear_invented_names(inner, known)
 
 
 def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
@@ -118,19 +119,13 @@ def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimensio
 
 
 def _is_of_a_definition(error: Exception, graph: onnx.GraphProto) -> bool:
-    """Whether the error is about a node of the function by which onnx defines an operator, not about one of the model.
-
-    onnx 1.23 raises such an error for every MeanVarianceNormalization, which onnxruntime runs.
-    """
+    """Whether the error is about a function body's node, as onnx 1.23's for every MeanVarianceNormalization."""
     named = _OPERATOR.findall(str(error))
     return bool(named) and named[-1] not in {node.op_type for node in nodes_within(graph)}
 
 
-def _leaves_doubt(graph: EditableGraph) -> bool:
-    """Whether a standard node has static inputs and a result of unknown shape.
-
-    Either the shape depends on data, or the shapes contradict each other, which only strict inference says.
-    """
+def _needs_strict_check(graph: EditableGraph) -> bool:
+    """Whether the result of static inputs has an unknown shape: it depends on data, or shapes contradict each other."""
     static = graph.weights.keys() | {name for name, spec in graph.tensors.items() if spec.shape is not None}
     return any(
         is_standard(node) and static.issuperset(filter(None, node.input)) and not static.issuperset(writes(node))
@@ -150,14 +145,14 @@ def weight_spec(name: str, array: np.ndarray) -> TensorSpec:
 
 
 def dtype_of(kind: TypeProto) -> str:
-    """numpy's name of a tensor's element type; ONNX's text for sequences and the like; "" where the type is unknown."""
+    """numpy's name of a tensor's element type; ONNX's text for sequences and the like; "" if unknown."""
     if kind.WhichOneof("value") == "tensor_type":
         return _element_name(kind.tensor_type.elem_type)
     return type_text(kind, _element_name)
 
 
 def type_text(kind: TypeProto, element: Callable[[int], str]) -> str:
-    """ONNX's text for a type, "seq(map(int64,tensor(float)))"; "" where it is unknown. `element` names numbers."""
+    """ONNX's text for a type, "seq(map(int64,tensor(float)))"; "" if unknown. `element` names element types."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         return f"tensor({element(kind.tensor_type.elem_type)})"
@@ -183,10 +178,10 @@ def shape_of(kind: TypeProto) -> tuple[int, ...] | None:
 
 
 def forget_inferred(graph: EditableGraph, symbols: Mapping[str, int], *, keep_shapes: bool) -> None:
-    """Remove what the file says about inner tensors and outputs, so that inference starts from the inputs.
+    """Remove declared types of inner tensors and outputs, so that inference starts from the inputs.
 
-    ONNX cannot infer the results of operators of other domains. So what the file says about these stays, with the
-    numbers of `symbols` in place of symbolic dimensions; without `keep_shapes`, only their types stay.
+    Declarations of other domains' operators, which ONNX cannot infer, stay, with the numbers of `symbols`; without
+    `keep_shapes`, only their types.
     """
     opaque = {name for node in graph.nodes if not is_standard(node) for name in node.output}
     graph.declared = {name: value for name, value in graph.declared.items() if name in opaque}
@@ -228,22 +223,15 @@ def infer_as_run(
     infer: Callable[[EditableGraph], Inferred],
     specs: Callable[[Inferred], Mapping[str, TensorSpec]],
 ) -> tuple[EditableGraph, Inferred]:
-    """What is inferred of a graph in which constants stand for nodes whose results have other shapes than inferred.
+    """Infer a graph in which constants replace nodes whose kernels compute other shapes than inferred.
 
-    Args:
-        graph: is not changed.
-        infer: infers the shapes of a graph.
-        specs: the tensors in what `infer` returns.
-
-    Returns:
-        The graph with the constants, which is `graph` itself where there are none, and what is inferred of it.
-
-    Complexity: one inference more than such nodes follow one another.
+    Returns the graph with the constants (`graph` itself if there are none) and the result of `infer`, from which
+    `specs` takes the tensors. Needs one inference more than such nodes follow one another.
     """
     made, known = graph, dict[str, TensorSpec]()
     while True:
         inferred = infer(made)
-        found = _misjudged(graph, specs(inferred))
+        found = _kernel_results(graph, specs(inferred))
         if found.items() <= known.items():
             return made, inferred
         known.update(found)
@@ -251,14 +239,14 @@ def infer_as_run(
 
 
 def kernel_may_differ(node: onnx.NodeProto) -> bool:
-    """Whether the kernel may compute a result of another shape than is inferred, whatever it reads."""
+    """Whether the kernel may compute another shape than is inferred, for some input."""
     if node.op_type in ("Resize", "Upsample"):
         return True
     return node.op_type in _RULES and bool(integer(node, "ceil_mode") or text(node, "auto_pad").startswith("SAME"))
 
 
-def _misjudged(graph: EditableGraph, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """The results that kernels compute in other shapes than `specs` says, as they compute them."""
+def _kernel_results(graph: EditableGraph, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """The results whose kernels compute other shapes than in `specs`, as the kernels compute them."""
     found: dict[str, TensorSpec] = {}
     for node in graph.nodes:
         source = specs.get(node.input[0]) if kernel_may_differ(node) else None
@@ -308,7 +296,7 @@ def _pooled(size: int, begin: int, pads: int, kernel: int, stride: int, dilation
     if not rounds_up:
         return room // stride + 1
     last = -(-room // stride)
-    return last if last * stride >= size + begin else last + 1  # the last window begins before the padding behind
+    return last if last * stride >= size + begin else last + 1  # the last window must begin before the end padding
 
 
 def _transposed(node: onnx.NodeProto, source: Shape, weights: Weights) -> Shape | None:

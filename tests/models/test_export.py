@@ -14,7 +14,7 @@ from iosched.models import export, zoo
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
-from iosched.models.initializers import store_weights
+from iosched.models.initializers import describe_weight
 from iosched.models.load import load_model
 from iosched.models.merging.merge import MERGED_KEY, unmerge
 from iosched.models.model import Model
@@ -75,7 +75,8 @@ def test_a_written_file_is_the_message_that_protobuf_writes(tmp_path: Path) -> N
     whole = onnx.helper.make_model(graph)
     whole.metadata_props.add(key="k", value="v" * 200)
     outside = onnx.ModelProto.FromString(whole.SerializeToString())
-    store_weights(outside.graph, arrays)
+    del outside.graph.initializer[:]
+    outside.graph.initializer.extend(describe_weight(name, array) for name, array in arrays.items())
     assert any(each.data_location == onnx.TensorProto.EXTERNAL for each in outside.graph.initializer)
     write_model(outside, arrays, tmp_path / "m.onnx")
     assert onnx.load(tmp_path / "m.onnx") == whole

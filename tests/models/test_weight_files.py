@@ -142,7 +142,7 @@ def test_a_link_that_comes_between_check_and_open_leads_nowhere(
     (folder / "below").mkdir()
     (folder / "below" / "good.bin").write_bytes(VALUES.tobytes())
     (folder.parent / "good.bin").write_bytes((VALUES + 100).tobytes())
-    check = initializers._place
+    check = initializers._resolved
 
     def then_swapped(name: str, text: str, source: Path) -> tuple[Path, Path]:
         found = check(name, text, source)
@@ -151,7 +151,7 @@ def test_a_link_that_comes_between_check_and_open_leads_nowhere(
         first.symlink_to(folder.parent / "good.bin" if len(Path(text).parts) == 1 else folder.parent)
         return found
 
-    monkeypatch.setattr(initializers, "_place", then_swapped)
+    monkeypatch.setattr(initializers, "_resolved", then_swapped)
     with pytest.raises(InvalidModelError, match=r"good\.bin (is missing|cannot be read)"):
         loaded(folder, initializer(location))
 

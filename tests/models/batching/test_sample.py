@@ -13,7 +13,7 @@ from onnx import helper
 
 from iosched.models.batching.rewrite import joining, parting, weightless
 from iosched.models.batching.rewrite import sample as sample_of
-from iosched.models.composition.compose import apart, compose
+from iosched.models.composition.compose import compose, disjoint_union
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
@@ -86,7 +86,7 @@ def test_what_all_members_read_is_fed_once() -> None:
 def test_operators_apart_have_tensors_of_their_own() -> None:
     model = whole(("x", "z"))
     first, second = (sample(model, [name]) for name in ("m0/r", "m1/r"))
-    found = apart([first, second, first])
+    found = disjoint_union([first, second, first])
     assert [operator.type for operator in found.graph.operators] == ["Conv"] * 3
     assert len(found.graph.inputs) == 6
     assert len(components(found.graph)) == 3
@@ -95,7 +95,7 @@ def test_operators_apart_have_tensors_of_their_own() -> None:
 def test_operators_apart_have_the_weights_of_their_models() -> None:
     model = whole()
     first, second = (sample(model, [name]) for name in ("m0/y", "m2/y"))
-    found = apart([first, second, first])
+    found = disjoint_union([first, second, first])
     (feed,) = {spec.shape: spec for spec in found.graph.inputs}
     values = np.random.default_rng(0).standard_normal(feed).astype(np.float32)
     with Reference(found) as reference:

@@ -17,7 +17,7 @@ from random_models import models
 from variants import renamed, retrained
 
 from iosched.models.composition.compose import Composition, compose
-from iosched.models.composition.members import members_of, owners, reached
+from iosched.models.composition.members import dependent_members, members_of, owners
 from iosched.models.composition.values import is_random
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import write_model
@@ -56,7 +56,7 @@ def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
 @given(models(), models(), st.booleans())
 def test_random_models_compute_the_same_together(a: onnx.ModelProto, b: onnx.ModelProto, shares: bool) -> None:
     found = composed({"a": a, "b": b}, ("x",) if shares else ())
-    assert owners(found.model, found.members) == reached(found.model.graph, found.members)
+    assert owners(found.model, found.members) == dependent_members(found.model.graph, found.members)
     again = assembled_model("batch", onnx.ModelProto.FromString(data(found.model.proto)), dict(found.model.weights))
     assert (found.model.digest, found.model.graph) == (again.digest, again.graph)
     assert (found.model.structure, found.model.bindings) == (again.structure, again.bindings)
