@@ -1,9 +1,9 @@
-"""From Keras to a faster model: a network of Keras's own, exported to ONNX and optimized.
+"""Exports a network of `keras.applications` to ONNX, and optimizes it.
 
     pip install '.[cpu]' tensorflow-cpu tf2onnx      # in the root of the clone
     python export_keras.py mobile.onnx --optimize mobile.iosched.onnx --budget 20
 
-The weights are random, so nothing is fetched. `--network NASNetMobile` has many branches, and takes a minute to export.
+The weights are random, so nothing is downloaded. `--network NASNetMobile` has many branches; its export takes a minute.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def main() -> None:
     ensemble = trained(train, labels, options.width)
     exported = to_onnx(ensemble, train[:1], options={"zipmap": False})
     options.model.write_bytes(exported.SerializeToString())
-    print(f"{options.model}: {ensemble.score(test, wanted):.1%} of the test images are told right")
+    print(f"{options.model}: {ensemble.score(test, wanted):.1%} of the test images are classified correctly")
     if options.optimize is None:
         return
     result = iosched.optimize(options.model, batch_size=1, budget=options.budget)

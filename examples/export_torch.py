@@ -1,4 +1,4 @@
-"""From PyTorch to a faster model: a network with branches, exported to ONNX and optimized.
+"""Exports a PyTorch network with branches to ONNX, and optimizes it.
 
 pip install '.[cpu]' torch onnxscript      # in the root of the clone
 python export_torch.py inception.onnx --optimize inception.iosched.onnx --budget 20
@@ -49,7 +49,7 @@ def main() -> None:
         nn.Flatten(),
     ).eval()
     x = torch.randn(1, 3, 96, 96)
-    # Its weights in the same file: one that stands alone can be piped, copied and sent.
+    # Weights in the same file, so that the model can be piped and copied.
     torch.onnx.export(network, (x,), options.model, input_names=["x"], output_names=["y"], external_data=False)
     if options.optimize is None:
         return

@@ -143,7 +143,7 @@ class _Replacement:
         return found, tuple(shared)
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
-        """A model with these weights, as far as it has them, renamed by `shared` in the member's nodes."""
+        """A model with those of these weights that it has, renamed by `shared` in the member's nodes."""
         graph = EditableGraph.of(model.proto, model.weights)
         for node in graph.nodes:
             if node.name in self._own_nodes:
@@ -245,8 +245,8 @@ def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]
     nodes, others = ({node.name: node for node in model.proto.graph.node} for model in (one, other))
     for mine, theirs in zip(one.structure.operators, other.structure.operators, strict=True):
         own = walked([nodes[name] for name in one.graph.by_name[mine.name].nodes])
-        beside = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
-        for node, counterpart in zip(own, beside, strict=True):
+        counterparts = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
+        for node, counterpart in zip(own, counterparts, strict=True):
             for name, there in zip(slots(node), slots(counterpart), strict=True):
                 if name in one.weights and there in other.weights:
                     yield name, other.weights[there]

@@ -101,8 +101,8 @@ def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
             found[batch] = choice[0]
     for batch in reversed(batches):
         if batch not in found:
-            behind, ways = [found[reader] for reader in readers[batch]], batch.axes()
-            wanted = (axis for taken in behind for axis, result in ways.items() if result == taken)
+            after, ways = [found[reader] for reader in readers[batch]], batch.axes()
+            wanted = (axis for taken in after for axis, result in ways.items() if result == taken)
             found[batch] = next(wanted, next(iter(ways)))
     return [found[batch] for batch in batches]
 

@@ -102,7 +102,7 @@ def node_owners(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, 
 
 
 def write_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:
-    """Write the owners of nodes with several into the metadata; outputs behind batched operators do not show them."""
+    """Write the owners of nodes with several into the metadata; outputs of batched operators do not show them."""
     several = {node: own for node, own in bits.items() if own & (own - 1)}
     write_metadata(proto, {OWNERS_KEY: json.dumps(several, sort_keys=True)})
 

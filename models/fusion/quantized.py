@@ -31,15 +31,15 @@ def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusio
     fusion = fusions.of(node) or Fusion(node.op_type, (name,), name)
     if fusion.anchor != name or constant_from(graph, node, 0):
         return None
-    before, behind = _before(graph, fusion, fusions), _behind(graph, graph.node(fusion.nodes[-1]))
-    if not before and not behind:
+    before, after = _before(graph, fusion, fusions), _after(graph, graph.node(fusion.nodes[-1]))
+    if not before and not after:
         return None
-    quantizes = name_of(next((each for each in (*behind, node) if is_quantize(each)), None))
-    nodes = (*before, *fusion.nodes, *(each for each in names_of(*behind) if each not in fusion.nodes))
+    quantizes = name_of(next((each for each in (*after, node) if is_quantize(each)), None))
+    nodes = (*before, *fusion.nodes, *(each for each in names_of(*after) if each not in fusion.nodes))
     return replace(fusion, nodes=nodes, quantizes=quantizes, merges=False)
 
 
-def _behind(graph: EditableGraph, last: onnx.NodeProto) -> tuple[onnx.NodeProto, ...]:
+def _after(graph: EditableGraph, last: onnx.NodeProto) -> tuple[onnx.NodeProto, ...]:
     """The QuantizeLinear that alone reads node `last`, and the DequantizeLinear that alone reads that."""
     if is_quantize(last):
         return _next(graph, last, is_dequantize)

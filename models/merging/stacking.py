@@ -281,29 +281,29 @@ class _MergedOperator:
     def append_affine(self, name: str, own: Sequence[onnx.NodeProto | None]) -> None:
         """Append one scale or shift of every channel, neutral for parts whose node in `own` is None."""
         like = next(node for node in own if node is not None)
-        behind = self.first.weight.ndim - 2 if self.first.is_convolution else 0
+        trailing = self.first.weight.ndim - 2 if self.first.is_convolution else 0
         neutral = {like.op_type: float(like.op_type == "Mul")}
         if like.op_type == "BatchNormalization":
-            behind = 0
+            trailing = 0
             neutral = {"scale": 1.0, "bias": 0.0, "mean": 0.0, "variance": 1.0 - epsilon_of(like)}
         read = [
             [item for item in node.input if item in part.weights] if node else [""] * len(neutral)
             for node, part in zip(own, self.parts, strict=True)
         ]
         constants = [
-            self.stack(f"{name}/{role}", names, neutral[role], behind)
+            self.stack(f"{name}/{role}", names, neutral[role], trailing)
             for role, names in zip(neutral, zip(*read, strict=True), strict=True)
         ]
         self.append(like, [self.last, *constants], f"{name}/result")
 
-    def stack(self, name: str, own: Sequence[str], neutral: float, behind: int) -> str:
+    def stack(self, name: str, own: Sequence[str], neutral: float, trailing: int) -> str:
         """Add a merged constant with one number for each result of each part, and return its name.
 
         Args:
             name: of the merged constant.
             own: the name of each part's constant; "" for `neutral`.
             neutral: the number that changes nothing.
-            behind: trailing axes of extent 1, for broadcasting over an image.
+            trailing: axes of extent 1, for broadcasting over an image.
         """
         rows = []
         for part, origins, constant in zip(self.parts, self.origins, own, strict=True):
@@ -311,7 +311,7 @@ class _MergedOperator:
             rows.append(np.broadcast_to(values.reshape(-1), (part.width,)))
             if constant:
                 origins.setdefault(constant, Origin(name, 0, values.shape))
-        self.constants[name] = np.concatenate(rows).reshape(-1, *(1,) * behind)
+        self.constants[name] = np.concatenate(rows).reshape(-1, *(1,) * trailing)
         return name
 
     def append_activation(self) -> None:

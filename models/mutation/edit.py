@@ -176,7 +176,7 @@ class Edit:
         return self.graph.node(old.name)
 
     def refit(self, tensor: str) -> None:
-        """Adapt weights behind `tensor` to its present number of channels.
+        """Adapt weights after `tensor` to its present number of channels.
 
         Convolutions and products get new weights; depthwise convolutions, normalizations, broadcast constants, and
         Reshapes in which only one size can change, pass the number of channels on. Sums of unequal operands stay.

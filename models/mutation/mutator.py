@@ -260,7 +260,7 @@ def _with_relu(layer: Layer, edit: Edit, source: str, shape: Shape, name: str) -
 
 
 def window(size: int, wanted: int, kernel: int) -> tuple[int, int, int] | None:
-    """A stride and paddings before and behind by which a window of `kernel` turns `size` into `wanted`.
+    """A stride, and the paddings at both ends, by which a window of `kernel` turns `size` into `wanted`.
 
     The least stride with a padding smaller than the kernel; None if there is none.
     """

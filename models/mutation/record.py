@@ -37,7 +37,7 @@ _FORMAT = "iosched.mutation"
 _MAX_LENGTH = 2**26  # characters of a record
 
 Size = Annotated[int, Meta(ge=0, le=2**31)]
-Place = Annotated[int, Meta(ge=0, le=2**10)]
+InputIndex = Annotated[int, Meta(ge=0, le=2**10)]
 Attribute = Scalar | tuple[Scalar, ...]
 
 
@@ -99,7 +99,7 @@ class Create(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     inputs: tuple[str, ...]
     outputs: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)]
     attributes: Mapping[str, Attribute]
-    weights: Mapping[Place, Weight]
+    weights: Mapping[InputIndex, Weight]
 
 
 class Delete(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="delete"):
@@ -113,7 +113,7 @@ class Connect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
     source: str
     node: str
-    place: Place
+    place: InputIndex
 
 
 class Return(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="return"):
@@ -130,7 +130,7 @@ class Replace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     type: str
     inputs: tuple[str, ...]
     attributes: Mapping[str, Attribute | None]
-    weights: Mapping[Place, Weight]
+    weights: Mapping[InputIndex, Weight]
 
 
 Primitive = Create | Delete | Connect | Return | Replace

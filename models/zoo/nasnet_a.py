@@ -107,7 +107,7 @@ def _reduce(
 
     first = net.sum([halved(right, 5, "sum1/5x5"), halved(left, 7, "sum1/7x7", middle)], f"{name}/sum1")
     pair = [net.max_pool(right, 3, f"{name}/sum2/pool", stride=2, padding=1), halved(left, 7, "sum2/7x7", middle)]
-    # An operator of its own even where only the concatenation reads it.
+    # A separate operator, even if only the concatenation reads it.
     second = net.identity(net.sum(pair, f"{name}/sum2/sum"), f"{name}/sum2")
     third = [
         net.average_pool(right, 3, f"{name}/sum3/pool", stride=2, padding=1),

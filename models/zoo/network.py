@@ -125,7 +125,7 @@ class Network:
         return Value(name, (channels, *values[0].shape[1:]), square)
 
     def identity(self, x: Value, name: str) -> Value:
-        """The value through an operator of its own: a Concat of one."""
+        """The value through a separate operator, a Concat of one."""
         return self.concat([x], name)
 
     def sum(self, values: Sequence[Value], name: str) -> Value:

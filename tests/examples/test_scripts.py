@@ -1,4 +1,4 @@
-"""The scripts in `examples/` do what their first lines say: export, optimize, and run in onnxruntime's place."""
+"""The scripts in `examples/` export, optimize, and run as their docstrings say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     words = ("digits.onnx", "--width", 16, "--optimize", "digits.iosched.onnx", "--budget", 1)
     printed = run_example(EXAMPLES / "export_sklearn.py", *words, folder=folder).splitlines()
-    assert "of the test images are told right" in printed[0]
+    assert "of the test images are classified correctly" in printed[0]
     assert printed[1].startswith("digits.iosched.onnx: same outputs as scikit-learn; ships ")
     return folder
 

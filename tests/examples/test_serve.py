@@ -117,7 +117,7 @@ def outputs(answer: Any) -> np.ndarray:
     return np.reshape(y["data"], y["shape"])
 
 
-def test_it_tells_what_it_serves(service: Service) -> None:
+def test_it_describes_the_model(service: Service) -> None:
     assert service.call("GET", "/v2/health/live") == (200, None)
     status, said = service.call("GET", "/v2/models/branches")
     assert status == 200
@@ -171,7 +171,7 @@ def test_a_wrong_request_is_refused_with_the_reason(
     assert said in answer["error"]
 
 
-def test_a_model_for_several_batch_sizes_tells_that_its_batch_is_open(of_several_sizes: Service) -> None:
+def test_a_model_for_several_batch_sizes_has_a_dynamic_batch(of_several_sizes: Service) -> None:
     status, said = of_several_sizes.call("GET", "/v2/models/branches")
     assert status == 200
     assert said["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8, 6, 6]}]
@@ -212,7 +212,7 @@ def test_bodies_that_never_end_keep_no_others_out(of_several_sizes: Service) -> 
         assert of_several_sizes.call("POST", INFER, request(shape=[1, 8, 6, 6]))[0] == 200
 
 
-def test_what_is_under_way_ends_before_the_service_does(service: Service) -> None:
+def test_running_requests_finish_before_shutdown(service: Service) -> None:
     body = request()
     with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
         fields = f"Connection: close\r\nExpect: 100-continue\r\nContent-Length: {len(body)}"

@@ -1,4 +1,4 @@
-"""A model is accepted only if it computes the images of a batch apart, and an operator that does not is named."""
+"""Only models that treat the images of a batch independently are accepted; errors name the operator."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", APART)
-def test_a_model_whose_images_are_apart_is_made_for_fewer_with_the_same_outputs(name: str) -> None:
+def test_a_batch_independent_model_has_the_same_outputs_at_smaller_batches(name: str) -> None:
     model = loaded(*APART[name])
     inputs = random_inputs(model.graph.inputs)
     with Reference(model) as whole, Reference(with_batch_size(model, 1)) as one:
@@ -140,14 +140,14 @@ def test_an_input_that_all_images_share_has_no_images() -> None:
     assert fewer.graph.tensor["scale"].shape == ()
 
 
-def test_what_else_a_file_leaves_open_stays_as_it_was_bound() -> None:
+def test_other_dynamic_dimensions_stay_bound() -> None:
     proto = model_of([node("Relu", ["x"], ["y"])], {"x": ["batch", 6, "rows", 8]}, ["y"])
     model = load_model(proto.SerializeToString(), name="m", input_shapes={"x": (4, 6, 7, 8)})
     assert with_batch_size(model, 2).bindings == {"x": (2, 6, 7, 8)}
 
 
 @given(models(most=6))
-def test_what_is_accepted_gives_each_image_what_it_gets_alone(proto: onnx.ModelProto) -> None:
+def test_accepted_models_compute_each_image_as_alone(proto: onnx.ModelProto) -> None:
     model = load_model(proto.SerializeToString(), name="m", batch_size=3)
     inputs = random_inputs(model.graph.inputs)
     with Reference(model) as whole, Reference(with_batch_size(model, 1)) as one:

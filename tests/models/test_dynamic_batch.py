@@ -1,4 +1,4 @@
-"""A model whose batch stays dynamic: which dimension that is, what is written, and that it computes the same."""
+"""Models with a dynamic batch: which dimension it is, the written file, and equal results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def product(shape: list[int | str], **more: list[int | str]) -> onnx.ModelProto:
     return model_of(nodes, inputs, [f"y{len(more)}"], {"w": weight(8, 8)})  # type: ignore[arg-type]
 
 
-def test_the_batch_is_what_stands_first_in_inputs_and_keeps_its_name() -> None:
+def test_the_batch_is_the_dynamic_first_dimension_and_keeps_its_name() -> None:
     model = dynamic(product(["images", 8]))
     assert model.inputs == {"x": ("images", 8)}
     assert model.at(3).bindings == {"x": (3, 8)}
@@ -142,9 +142,7 @@ def test_weights_are_in_memory_once_for_all_batch_sizes() -> None:
     assert all(np.shares_memory(model.at(size).weights["w"], model.unbound.weights["w"]) for size in (1, 4, 7))
 
 
-def test_weights_that_one_file_cannot_hold_stand_beside_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_too_large_for_one_file_are_external_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     model = dynamic(model_of(nodes, {"x": ["n", 64]}, ["y"], {"w": weight(64, 64)}))
     monkeypatch.setattr(export, "_INLINE_LIMIT_NBYTES", 10_000)
@@ -158,7 +156,7 @@ def test_weights_that_one_file_cannot_hold_stand_beside_it_once(
     assert [again.bound(batch_size=size).digest for size in (1, 4)] == [model.at(size).digest for size in (1, 4)]
 
 
-def test_places_of_an_earlier_schedule_and_what_it_wrote_are_taken_out() -> None:
+def test_metadata_of_an_earlier_schedule_is_removed() -> None:
     proto = product(["n", 8])
     proto.ir_version = 10
     proto.graph.node[0].metadata_props.add(key="io.iosched.stage", value="1")

@@ -63,7 +63,7 @@ def test_pools(kind: str, opset: int, pads: str) -> None:
         assert {name: found[name] for name in expected} == expected
 
 
-def test_pools_one_after_the_other_and_what_reads_them() -> None:
+def test_consecutive_pools_and_their_readers() -> None:
     window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1}
     nodes = [
         node("MaxPool", ["x"], ["a", "places"], **window),

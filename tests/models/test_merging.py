@@ -1,4 +1,4 @@
-"""Merged convolutions compute the same, can be taken apart again bit for bit, and unsound merges are refused."""
+"""Merged convolutions compute the same, are unmerged bit for bit, and unsound merges are refused."""
 
 import json
 

@@ -62,7 +62,7 @@ def test_weights_names_and_order_do_not_count(seed: int) -> None:
     assert names(here) == [new_name[name] for name in names(there)]
 
 
-def test_each_operator_stands_once_and_after_what_it_reads() -> None:
+def test_operators_are_in_topological_order_once() -> None:
     model = load_model(data(shuffled(cells(), 5)))
     order = names(model.structure)
     assert sorted(order) == sorted(model.graph.by_name)
@@ -121,7 +121,7 @@ def head(**changed: object) -> onnx.ModelProto:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_fixes_shapes_or_attributes_counts_and_is_named(changed: dict[str, object], words: str) -> None:
+def test_shapes_and_attributes_count_and_are_named(changed: dict[str, object], words: str) -> None:
     proto = head(**changed)
     if changed.get("shape") == [1, 64]:
         proto.graph.initializer[-1].CopyFrom(numpy_helper.from_array(weight(64, 10), "m"))
@@ -131,7 +131,7 @@ def test_what_fixes_shapes_or_attributes_counts_and_is_named(changed: dict[str, 
     assert there.digest != here.digest
 
 
-def test_another_name_is_told_beside_the_difference() -> None:
+def test_a_difference_names_the_operator_in_both_models() -> None:
     difference = first_difference(structure(head()), structure(renamed(head(starts=[4], ends=[8]))))
     assert difference is not None
     assert difference.startswith("operator 's' ('t")
@@ -158,7 +158,7 @@ def test_wiring_counts() -> None:
     assert first_difference(once, twice) is not None
 
 
-def test_what_is_returned_counts() -> None:
+def test_graph_outputs_count() -> None:
     nodes = node("Tanh", ["a"], ["t"]), node("Exp", ["t"], ["y"])
     one, two = wired(*nodes), wired(*nodes, outputs=("y", "t"))
     assert one.digest != two.digest

@@ -1,4 +1,4 @@
-"""A member gets other weights, and computes what the new model computes alone; the others compute what they did."""
+"""A member with new weights computes the same as the new model; the others are unchanged."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_weights_that_others_share_are_unshared() -> None:
         assert_as_alone(found, whole.members, {**models, name: new})
 
 
-def test_what_is_one_because_weights_are_equal_is_to_be_batched_anew() -> None:
+def test_operators_shared_for_equal_weights_must_be_batched_again() -> None:
     models = {name: loaded(chain(0), name) for name in "ab"}
     _, super_model = one_file(models, batches=True)
     with pytest.raises(UsageError, match=r"'b' shares the weights of 'b/\w' with other models"):

@@ -1,4 +1,4 @@
-"""Whole models in which any groups are made compute what their members compute alone."""
+"""Batched models compute the same as their members, for any groups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_light_models_of_different_weights(name: str, batch_size: int, operators
 
 
 @pytest.mark.slow
-def test_unlike_networks_share_what_is_alike() -> None:
+def test_different_networks_share_equal_parts() -> None:
     found = batch([light_model("squeezenet"), retrained(light_model("squeezenet"), 5), light_model("shufflenet")])
     assert found.types["Split"] < 10
 
@@ -150,7 +150,7 @@ def test_groups_that_would_wait_for_each_other_are_refused() -> None:
         batched(whole.model, [("m0/a", "m1/a")])
 
 
-def test_shapes_of_what_is_read_are_part_of_the_likeness() -> None:
+def test_input_shapes_are_part_of_the_likeness() -> None:
     nodes = [node("Conv", ["x", "w"], ["y"])]
     small, large = (
         variants(nodes, {"x": [1, 4, size, size]}, ["y"], lambda seed: {"w": weight(4, 4, 3, 3, seed=seed)}, 1)[0]
@@ -169,7 +169,7 @@ def test_operators_of_different_files_have_comparable_keys() -> None:
     assert together == set(keys[0])
 
 
-def test_numbers_that_say_what_a_node_does_are_part_of_the_likeness() -> None:
+def test_defining_constants_are_part_of_the_likeness() -> None:
     """A Clip's bounds have to be the same, and its form says them."""
     nodes = [node("Clip", ["x", "low"], ["y"])]
     protos = [

@@ -1,4 +1,4 @@
-"""A sample computes for several members what the samples of each compute, with nothing joined or parted in it."""
+"""A sample computes the same as the samples of its members, without Concat or Split."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int
     np.testing.assert_allclose(run(together, fed), np.concatenate(want, axis), rtol=1e-4, atol=1e-5)
 
 
-def test_what_all_members_read_is_fed_once() -> None:
+def test_common_inputs_are_fed_once() -> None:
     model = whole(("x", "z"))
     together = sample(model, [f"m{index}/r" for index in range(3)])
     assert [spec.shape for spec in together.graph.inputs] == [(2, 4, 5, 5), (2, 18, 5, 5)]
@@ -83,7 +83,7 @@ def test_what_all_members_read_is_fed_once() -> None:
     assert (conv.attribute("out_channels"), conv.attribute("group")) == (18, 1)
 
 
-def test_operators_apart_have_tensors_of_their_own() -> None:
+def test_a_disjoint_union_has_separate_tensors() -> None:
     model = whole(("x", "z"))
     first, second = (sample(model, [name]) for name in ("m0/r", "m1/r"))
     found = disjoint_union([first, second, first])
@@ -92,7 +92,7 @@ def test_operators_apart_have_tensors_of_their_own() -> None:
     assert len(components(found.graph)) == 3
 
 
-def test_operators_apart_have_the_weights_of_their_models() -> None:
+def test_a_disjoint_union_has_the_weights_of_its_models() -> None:
     model = whole()
     first, second = (sample(model, [name]) for name in ("m0/y", "m2/y"))
     found = disjoint_union([first, second, first])
@@ -137,6 +137,6 @@ def test_joins_and_parts_of_tensors(opset: int, count: int) -> None:
         np.testing.assert_array_equal(value, each[name])
 
 
-def test_what_cannot_become_one_is_refused() -> None:
+def test_operators_that_cannot_be_batched_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in type"):
         sample(whole(), ["m0/r", "m1/p"])

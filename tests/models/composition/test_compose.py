@@ -1,4 +1,4 @@
-"""A composed model computes for every member what the member computes alone, and what is equal once."""
+"""A composed model computes the same as its members, and shared parts once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_light_models_compute_the_same_together(pair: tuple[str, str]) -> None:
     composed({name: light_model(name) for name in pair})
 
 
-def test_networks_with_weights_beside_them_compute_the_same_together() -> None:
+def test_networks_with_external_weights_compute_the_same_together() -> None:
     path = zoo_file("squeezenet")
     members = {"a": load_model(path), "b": load_model(path, batch_size=2), "c": load_model(path)}
     found = compose(members)
@@ -111,7 +111,7 @@ def test_one_model_twice_has_all_outputs_under_both_names() -> None:
     assert [each.op_type for each in found.model.proto.graph.node].count("Conv") == 3
 
 
-def test_what_is_random_is_never_shared() -> None:
+def test_random_operators_are_never_shared() -> None:
     nodes = [node("RandomNormalLike", ["x"], ["n"]), node("Add", ["x", "n"], ["y"])]
     proto = model_of(nodes, {"x": [2, 3]}, ["y"], {})
     found = compose(loaded({"a": proto, "b": proto}), ("x",))
@@ -119,7 +119,7 @@ def test_what_is_random_is_never_shared() -> None:
     assert found.shared == 0
 
 
-def test_a_dropout_is_random_only_where_it_is_told_that_it_trains() -> None:
+def test_a_dropout_is_random_only_in_training_mode() -> None:
     """Exporters leave it in models that do not train, whose outputs are compared all the same."""
     assert not is_random(node("Dropout", ["x"], ["y", "mask"]))
     assert not is_random(node("Dropout", ["x", "ratio", ""], ["y"]))
@@ -193,7 +193,7 @@ def test_the_written_file_is_the_same_model_and_knows_its_members() -> None:
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '[{"name": "a", "inputs": {"x": "gone"}, "outputs": {}}]'])
-def test_metadata_that_tells_of_no_members_is_passed_over(text: str) -> None:
+def test_metadata_without_members_is_ignored(text: str) -> None:
     proto = backbone(2)
     proto.metadata_props.add(key="io.iosched.members", value=text)
     assert members_of(load_model(data(proto)).proto) == ()
@@ -207,7 +207,7 @@ def test_metadata_that_tells_of_no_members_is_passed_over(text: str) -> None:
         (("a",), ("a/x",), "shared input 'a/x' has the name of an input of model 'a'"),
     ],
 )
-def test_what_cannot_be_told_apart_is_refused(names: tuple[str, ...], shared: tuple[str, ...], says: str) -> None:
+def test_ambiguous_names_are_refused(names: tuple[str, ...], shared: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         compose({name: load_model(data(backbone(2))) for name in names}, shared)
 

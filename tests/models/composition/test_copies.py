@@ -1,4 +1,4 @@
-"""Models apart in one graph are what putting a model together with itself makes of it, and what a file of them is."""
+"""A disjoint union of models equals the composition of a model with itself, and what its file contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iosched.models.zoo.light import light_model
 
 
 @given(models())
-def test_copies_are_what_is_found_of_their_graph(proto: onnx.ModelProto) -> None:
+def test_copies_equal_the_operators_found_in_their_graph(proto: onnx.ModelProto) -> None:
     model = load_model(data(proto))
     copies = disjoint_union([model] * 3)
     found = assembled_model(copies.name, onnx.ModelProto.FromString(data(copies.proto)), dict(copies.weights))

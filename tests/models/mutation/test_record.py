@@ -1,4 +1,4 @@
-"""Records are data from anywhere: what is none, or does not fit the base, is refused with what is wrong."""
+"""Records may be untrusted: invalid ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_record_survives_being_written() -> None:
     }  # fmt: skip
 
 
-def test_what_a_record_says_of_weights_is_not_believed() -> None:
+def test_a_records_claims_about_weights_are_not_trusted() -> None:
     variant = recorded()
     text = json.loads(variant.record.to_json())
     text["record"].update(seeded=["everything"], sliced={"a": "b"})
@@ -105,7 +105,7 @@ GARBAGE: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-def test_what_is_no_record_is_refused(what: str) -> None:
+def test_invalid_records_are_refused(what: str) -> None:
     text, message = GARBAGE[what]
     with pytest.raises(InvalidModelError, match=message):
         Record.from_json(text)
@@ -161,7 +161,7 @@ VALUES = st.one_of(
 
 
 @given(st.data())
-def test_whatever_stands_in_a_record_it_is_replayed_or_refused(given_data: st.DataObject) -> None:
+def test_any_record_is_replayed_or_refused(given_data: st.DataObject) -> None:
     entries = given_data.draw(st.permutations(ENTRIES) | st.just(ENTRIES), "entries")
     entries = [dict(entry) for entry in entries[: given_data.draw(st.integers(1, len(entries)), "count")]]
     entry = given_data.draw(st.sampled_from(entries), "entry")

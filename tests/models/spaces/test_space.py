@@ -1,4 +1,4 @@
-"""A space says what is wrong with it when it is made, not in the middle of a study."""
+"""A space reports its errors when it is created."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_space_needs_mutators_that_are_some() -> None:
         Space("", MUTATORS)
 
 
-def test_several_base_models_need_names_apart() -> None:
+def test_several_base_models_need_different_names() -> None:
     def small(pixels: int) -> onnx.ModelProto:
         return MUTATORS[0].base_proto(pixels)  # type: ignore[attr-defined, no-any-return]
 
@@ -87,7 +87,7 @@ def test_a_base_in_which_nothing_can_be_changed_is_refused() -> None:
         ("pelee", "there is no file 'pelee'; the built-in space is builtin:pelee"),
     ],
 )
-def test_a_name_that_is_not_there_is_told_with_close_ones(source: str, message: str) -> None:
+def test_an_unknown_name_is_reported_with_similar_ones(source: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_space(source)
     assert message in str(caught.value)
