@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from iosched.jobs.run import RunResult as RunResult
     from iosched.jobs.run import open_executor as open_executor
     from iosched.jobs.run import run as run
-    from iosched.models.batch_shape import DynamicBatchSpec as DynamicBatchSpec
     from iosched.models.errors import DeviceError as DeviceError
     from iosched.models.errors import ExecutionError as ExecutionError
     from iosched.models.errors import InvalidModelError as InvalidModelError
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from iosched.models.errors import UsageError as UsageError
     from iosched.models.export import write_model as write_model
     from iosched.models.graph import ComputationGraph as ComputationGraph
+    from iosched.models.graph import DynamicBatchSpec as DynamicBatchSpec
     from iosched.models.graph import Operator as Operator
     from iosched.models.graph import TensorSpec as TensorSpec
     from iosched.models.load import load_model as load_model
@@ -107,7 +107,7 @@ _HOME = {
     "CostModel": "iosched.scheduler.cost",
     "Curtailable": "iosched.scheduler.cost",
     "DeviceError": "iosched.models.errors",
-    "DynamicBatchSpec": "iosched.models.batch_shape",
+    "DynamicBatchSpec": "iosched.models.graph",
     "Edit": "iosched.models.mutation.edit",
     "Effort": "iosched.scheduler.effort",
     "ExecutionError": "iosched.models.errors",

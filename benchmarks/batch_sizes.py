@@ -40,9 +40,9 @@ from iosched.jobs.schedule_fit import for_batch
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
-from iosched.models.light import light_model
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn

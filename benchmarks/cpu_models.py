@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def cpu_model(name: str, batch_size: int = 1) -> Model:
     """The model of that name, with so many images at once."""
-    from iosched.models.light import light_model  # an earlier version of the package may be measured beside
     from iosched.models.load import load_model
+    from iosched.models.zoo.light import light_model  # an earlier version of the package may be measured beside
 
     if name.startswith("zoo:"):
         return load_model(_of_zoo(name.removeprefix("zoo:")), name=short_name(name), batch_size=batch_size)

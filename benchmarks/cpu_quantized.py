@@ -23,9 +23,9 @@ from testbed import compared, print_table, speedup_text, write_results
 from iosched.jobs.bench import bench
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models import zoo
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo import build, names
+from iosched.models.zoo.light import NAMES, light_model
 from iosched.runtime.cuda.cudnn.graph import GpuDescription
 from iosched.runtime.cuda.kernel import CudnnKernel, Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Conv

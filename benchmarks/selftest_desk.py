@@ -19,9 +19,9 @@ from pathlib import Path
 
 from testbed import write_results
 
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.cuda.cudnn.graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.plans import build_cudnn_plans
 from iosched.runtime.cuda.execute.launches import source_calls

@@ -1,4 +1,4 @@
-"""A script that was written for onnxruntime, with one line changed: it tells digits apart with a model on disk.
+"""Classifies digits; changing one line of a script for onnxruntime runs the model by its schedule.
 
 python classify.py digits.onnx              # as before: onnxruntime runs it
 python classify.py digits.iosched.onnx      # an optimized model runs by its schedule

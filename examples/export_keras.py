@@ -1,9 +1,9 @@
-"""From Keras to a faster model: a network of Keras's own, exported to ONNX and optimized.
+"""Exports a network of `keras.applications` to ONNX, and optimizes it.
 
     pip install '.[cpu]' tensorflow-cpu tf2onnx      # in the root of the clone
     python export_keras.py mobile.onnx --optimize mobile.iosched.onnx --budget 20
 
-The weights are random, so nothing is fetched. `--network NASNetMobile` has many branches, and takes a minute to export.
+The weights are random, so nothing is downloaded. `--network NASNetMobile` has many branches; its export takes a minute.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import iosched
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="where the exported model goes")
+    parser.add_argument("model", type=Path, help="path of the exported model")
     parser.add_argument("--network", default="MobileNetV2", help="a name in keras.applications")
-    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="where the optimized model goes")
-    parser.add_argument("--budget", type=float, default=20, help="seconds to optimize for")
+    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="path of the optimized model")
+    parser.add_argument("--budget", type=float, default=20, help="seconds for the optimization")
     options = parser.parse_args()
     keras.utils.set_random_seed(0)
     network = getattr(keras.applications, options.network)(weights=None)
@@ -36,7 +36,7 @@ def main() -> None:
     with iosched.load(options.optimize) as model:
         (found,) = model.run({model.inputs[0].name: x}).values()
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
-    print(f"{options.optimize}: as Keras has it; ships {result.shipped}, since {result.reason}")
+    print(f"{options.optimize}: same outputs as Keras; ships {result.shipped}, because {result.reason}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""From scikit-learn to a faster model: an ensemble that tells digits apart, exported to ONNX and optimized.
+"""Exports a scikit-learn ensemble that classifies digits to ONNX, and optimizes it.
 
     pip install '.[cpu,examples]'                 # in the root of the clone
     python export_sklearn.py digits.onnx                       # trains and exports
     python export_sklearn.py digits.onnx --optimize digits.iosched.onnx --budget 20
 
-The members of the ensemble do not read each other, so their layers can run side by side. Images come one at a time: the
-batch has one row, and the model is optimized for that.
+The ensemble's members are independent, so their layers can run in parallel. The batch has one image.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ import iosched
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="where the exported model goes")
-    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="where the optimized model goes")
-    parser.add_argument("--budget", type=float, default=20, help="seconds to optimize for")
+    parser.add_argument("model", type=Path, help="path of the exported model")
+    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="path of the optimized model")
+    parser.add_argument("--budget", type=float, default=20, help="seconds for the optimization")
     parser.add_argument("--width", type=int, default=64, help="neurons of each hidden layer")
     options = parser.parse_args()
     digits = load_digits()
@@ -39,14 +38,14 @@ def main() -> None:
     ensemble = trained(train, labels, options.width)
     exported = to_onnx(ensemble, train[:1], options={"zipmap": False})
     options.model.write_bytes(exported.SerializeToString())
-    print(f"{options.model}: {ensemble.score(test, wanted):.1%} of the test images are told right")
+    print(f"{options.model}: {ensemble.score(test, wanted):.1%} of the test images are classified correctly")
     if options.optimize is None:
         return
     result = iosched.optimize(options.model, batch_size=1, budget=options.budget)
     result.save(options.optimize)
     found = np.concatenate([result.run({"X": image[None]})["probabilities"] for image in test])
     np.testing.assert_allclose(found, ensemble.predict_proba(test), atol=1e-4)
-    print(f"{options.optimize}: as scikit-learn has it; ships {result.shipped}, since {result.reason}")
+    print(f"{options.optimize}: same outputs as scikit-learn; ships {result.shipped}, because {result.reason}")
 
 
 def trained(images: np.ndarray, labels: np.ndarray, width: int) -> VotingClassifier:

@@ -1,4 +1,4 @@
-"""From PyTorch to a faster model: a network with branches, exported to ONNX and optimized.
+"""Exports a PyTorch network with branches to ONNX, and optimizes it.
 
 pip install '.[cpu]' torch onnxscript      # in the root of the clone
 python export_torch.py inception.onnx --optimize inception.iosched.onnx --budget 20
@@ -37,9 +37,9 @@ class Inception(nn.Module):
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="where the exported model goes")
-    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="where the optimized model goes")
-    parser.add_argument("--budget", type=float, default=20, help="seconds to optimize for")
+    parser.add_argument("model", type=Path, help="path of the exported model")
+    parser.add_argument("--optimize", type=Path, metavar="OUT.onnx", help="path of the optimized model")
+    parser.add_argument("--budget", type=float, default=20, help="seconds for the optimization")
     options = parser.parse_args()
     torch.manual_seed(0)
     network = nn.Sequential(
@@ -49,7 +49,7 @@ def main() -> None:
         nn.Flatten(),
     ).eval()
     x = torch.randn(1, 3, 96, 96)
-    # Its weights in the same file: one that stands alone can be piped, copied and sent.
+    # Weights in the same file, so that the model can be piped and copied.
     torch.onnx.export(network, (x,), options.model, input_names=["x"], output_names=["y"], external_data=False)
     if options.optimize is None:
         return
@@ -57,7 +57,7 @@ def main() -> None:
     result.save(options.optimize)
     with torch.inference_mode():
         np.testing.assert_allclose(result.run({"x": x.numpy()})["y"], network(x).numpy(), rtol=1e-3, atol=1e-5)
-    print(f"{options.optimize}: as PyTorch has it; ships {result.shipped}, since {result.reason}")
+    print(f"{options.optimize}: same outputs as PyTorch; ships {result.shipped}, because {result.reason}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     iosched explore --space builtin:nasnet --sampler examples/regularized_evolution.py:RegularizedEvolution
 
-The oldest of a population dies, however good it is. A child is the best of a few, with one choice changed. There has to
-be one objective; of several, the first counts.
+The oldest member of the population is removed, however good it is. A child is the best of a sample with one choice
+changed. Of several objectives, the first counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class RegularizedEvolution(BaseSampler):
-    """Built again for each trial, with a seed of its own: what is known is in the study."""
+    """Created for each trial, with its own seed; the state is in the study."""
 
     population, sample = 100, 25  # as published
 
@@ -28,7 +28,7 @@ class RegularizedEvolution(BaseSampler):
         self._mutated = ""
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Chooses the parent, and which of its choices is changed."""
+        """Chooses the parent, and the choice to change."""
         ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         alive = sorted(ended, key=lambda each: (str(each.datetime_complete), each.number))[-self.population :]
         if len(alive) == self.population:
@@ -37,17 +37,17 @@ class RegularizedEvolution(BaseSampler):
             self._mutated = self._random.choice([*self._parent])
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """No questions: they are answered as they come."""
+        """Empty: questions are answered one by one."""
         return {}
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, Any]) -> dict[str, Any]:
-        """No answers."""
+        """Empty, as the search space."""
         return {}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """The parent's answer, another one for the changed choice, and any where the parent was not asked."""
+        """The parent's answer, a different one for the changed choice, or any if the parent has none."""
         assert isinstance(param_distribution, CategoricalDistribution)
         answer, choices = self._parent.get(param_name), param_distribution.choices
         if param_name == self._mutated:

@@ -3,17 +3,15 @@
     pip install '.[cpu,examples]'                 # in the root of the clone
     python serve.py model.iosched.onnx --workers 2
 
-It speaks the JSON of the Open Inference Protocol (KServe and Triton know it as version 2):
+It implements the JSON of the Open Inference Protocol (version 2 of KServe and Triton):
 
     GET  /v2/health/live, /v2/health/ready
     GET  /v2/models/NAME            its inputs and outputs
     POST /v2/models/NAME/infer      {"inputs": [{"name", "datatype", "shape", "data": [...]}]}
 
-Each process opens the model for itself, after it was started, on cores of its own (docs/serving.md). SIGTERM lets
-requests that are under way end.
-
-A file for several batch sizes (docs/throughput.md) takes requests of any batch size up to the largest of them, or to
---largest-batch. The sizes with a schedule are opened before the first request, another one by its first request.
+Each process opens the model itself, on its own cores (docs/serving.md). SIGTERM lets running requests end. A file with
+several batch sizes (docs/throughput.md) accepts any up to the largest, or --largest-batch; those without a schedule are
+opened by their first request.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from starlette.routing import Route
 import iosched
 
 MODEL, THREADS, WAITING, LARGEST = "SERVE_MODEL", "SERVE_THREADS", "SERVE_WAITING", "SERVE_LARGEST"
-"""Variables by which the process that starts the others tells them what to serve."""
+"""Environment variables that configure the worker processes."""
 
 DATATYPES = {
     "FP32": "float32", "FP64": "float64", "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64",
@@ -49,9 +47,9 @@ DATATYPES = {
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 BYTES_A_NUMBER = 32  # of JSON, at most
 SECONDS_TO_SEND = 30
-OPEN = -1  # how the protocol writes a dimension that may be of any size
+OPEN = -1  # the protocol's dynamic dimension
 
-if TYPE_CHECKING:  # these names bring onnx, which each process is to load when it opens the model
+if TYPE_CHECKING:  # avoids importing onnx before the model is opened
     Model = iosched.LoadedModel | iosched.LoadedBatches
     Spec = iosched.TensorSpec | iosched.DynamicBatchSpec
 
@@ -59,12 +57,12 @@ if TYPE_CHECKING:  # these names bring onnx, which each process is to load when 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes one that is free")
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 accepts other machines")
+    parser.add_argument("--port", type=int, default=8000, help="0 picks a free port")
     parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--threads", type=int, help="cores of each; by default all there are, divided among them")
-    parser.add_argument("--waiting", type=int, default=32, help="complete requests held by a process; more are refused")
-    parser.add_argument("--largest-batch", type=int, help="of a file for several batch sizes; by default their largest")
+    parser.add_argument("--threads", type=int, help="cores per process; by default all cores, divided evenly")
+    parser.add_argument("--waiting", type=int, default=32, help="requests queued per process; more are rejected")
+    parser.add_argument("--largest-batch", type=int, help="for files with several batch sizes; by default the largest")
     options = parser.parse_args()
     if options.threads is None and options.workers > 1:
         options.threads = max(1, len(os.sched_getaffinity(0)) // options.workers)
@@ -80,7 +78,7 @@ def main() -> None:
         port=options.port,
         workers=options.workers,
         timeout_graceful_shutdown=30,
-        timeout_worker_healthcheck=60,  # a process that only starts slowly is no dead one
+        timeout_worker_healthcheck=60,  # allow a slow start
     )
 
 
@@ -109,12 +107,12 @@ def application() -> Starlette:
 
 
 async def healthy(request: Request) -> Response:
-    """Answers 200: a process takes requests only when the model is open."""
+    """Answers 200; a process accepts requests only after opening the model."""
     return Response()
 
 
 async def describe(request: Request) -> Response:
-    """Tells name, type and shape of inputs and outputs."""
+    """Returns names, types and shapes of inputs and outputs."""
     model = model_of(request)
     return JSONResponse(
         {
@@ -127,12 +125,12 @@ async def describe(request: Request) -> Response:
 
 
 async def infer(request: Request) -> Response:
-    """Runs the model; the event loop stays free for others, such as who asks whether all is well."""
+    """Runs the model in a thread, so that the event loop can answer other requests."""
     model, state = model_of(request), request.app.state
     most = 65536 + BYTES_A_NUMBER * sum(size(spec, largest_batch(model)) for spec in model.inputs)
-    body = await body_of(request, most)  # a body that never ends takes no place from others
+    body = await body_of(request, most)  # before taking a place in the queue
     if state.waiting >= int(os.environ[WAITING]):
-        raise HTTPException(503, "too many requests wait already", {"Retry-After": "1"})
+        raise HTTPException(503, "too many requests are waiting", {"Retry-After": "1"})
     state.waiting += 1
     try:
         return await run_in_threadpool(answer, model, body)
@@ -141,47 +139,46 @@ async def infer(request: Request) -> Response:
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """Says what is wrong in the protocol's form."""
+    """Returns an error in the protocol's form."""
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def model_of(request: Request) -> Model:
-    """The model, if that is what the path names."""
+    """The model, if the path names it."""
     model: Model = request.app.state.model
     if request.path_params["name"] != name_served():
-        raise HTTPException(404, f"there is no model {request.path_params['name']!r} here, but {name_served()!r}")
+        raise HTTPException(404, f"no model {request.path_params['name']!r}; this server has {name_served()!r}")
     return model
 
 
 def name_served() -> str:
-    """What the model is called here: the name of its file."""
+    """The model's name: that of its file."""
     return Path(os.environ[MODEL]).name.removesuffix(".onnx").removesuffix(".iosched")
 
 
 def largest_batch(model: Model) -> int:
-    """The largest batch that a request may have; without meaning where the file has one batch size."""
+    """The largest batch size of a request; 1 for files with one batch size."""
     if not isinstance(model, iosched.LoadedBatches):
         return 1
     return int(os.environ[LARGEST] or max(model.schedules.batch_sizes))
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """The body, unless it is larger than any right one."""
+    """The body, up to `most` bytes."""
     body = bytearray()
     try:
         async with asyncio.timeout(SECONDS_TO_SEND):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
-                    raise HTTPException(413, f"more than {most} bytes cannot be an input of this model")
+                    raise HTTPException(413, f"the request exceeds {most} bytes, the limit for this model")
     except (TimeoutError, ClientDisconnect) as error:
-        raise HTTPException(408, f"the request has not come within {SECONDS_TO_SEND} s") from error
+        raise HTTPException(408, f"the request did not arrive within {SECONDS_TO_SEND} s") from error
     return bytes(body)
 
 
 def answer(model: Model, body: bytes) -> Response:
-    """Reads the inputs, runs the model, and writes the outputs."""
     inputs = inputs_of(body)
     refuse_larger(model, inputs)
     try:
@@ -195,55 +192,55 @@ def answer(model: Model, body: bytes) -> Response:
     try:
         return JSONResponse({"model_name": name_served(), "outputs": outputs})
     except ValueError as error:
-        raise HTTPException(500, "an output has infinities or NaN, which JSON does not know") from error
+        raise HTTPException(500, "an output has infinities or NaN, which JSON cannot represent") from error
 
 
 def refuse_larger(model: Model, inputs: dict[str, np.ndarray]) -> None:
-    """Refuses a batch that is too large; every other shape is for the model itself to check."""
+    """Refuses batches that are too large; the model checks all other shapes."""
     largest = largest_batch(model)
     given = ((spec.shape or (), inputs[spec.name].shape) for spec in model.inputs if spec.name in inputs)
     sizes = (found for pair in given for dim, found in zip(*pair, strict=False) if isinstance(dim, str))
     if (found := max(sizes, default=0)) > largest:
-        raise HTTPException(413, f"a batch of {found} is too large: send {largest} at a time at most")
+        raise HTTPException(413, f"batch size {found} is too large; the limit is {largest}")
 
 
 def inputs_of(body: bytes) -> dict[str, np.ndarray]:
-    """The arrays in a request; the model itself checks their names, types and shapes."""
+    """The arrays in a request; the model checks names, types and shapes."""
     try:
         entries = json.loads(body, parse_constant=no_number)["inputs"]
         names = [entry["name"] for entry in entries]
         if len(set(names)) < len(names):
-            raise ValueError(f"an input is given twice: {', '.join(names)}")
+            raise ValueError(f"duplicate inputs: {', '.join(names)}")
         return {entry["name"]: array_of(entry) for entry in entries}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise HTTPException(400, f"the body is no request: {type(error).__name__}: {error}") from error
+        raise HTTPException(400, f"the body is not a valid request: {type(error).__name__}: {error}") from error
 
 
 def array_of(entry: dict[str, Any]) -> np.ndarray:
-    """The array of one input, whose numbers stand in a row or in lists of lists."""
+    """The array of one input, from a flat or nested list."""
     dtype = np.dtype(DATATYPES[entry["datatype"]])
     given = np.asarray(entry["data"])
     with np.errstate(over="ignore"):
         array = given.astype(dtype)
     fits = np.isfinite(array).all() if dtype.kind == "f" else np.array_equal(array, given)
-    if given.dtype.kind == "U" or not fits:  # numpy makes NaN of null, and numbers of texts
-        raise ValueError(f"{entry['name']} has numbers that are no {entry['datatype']}")
+    if given.dtype.kind == "U" or not fits:  # numpy turns null into NaN, and strings into numbers
+        raise ValueError(f"{entry['name']} has values that are not {entry['datatype']}")
     return array.reshape(entry["shape"])
 
 
 def no_number(text: str) -> float:
-    """Refuses NaN and infinities, which JSON does not know and Python reads."""
-    raise ValueError(f"{text} is no number")
+    """Refuses NaN and infinities, which are not JSON but accepted by Python."""
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def metadata(spec: Spec) -> dict[str, Any]:
-    """An input or output in the protocol's words."""
+    """An input or output in the protocol's form."""
     shape = None if spec.shape is None else [OPEN if isinstance(dim, str) else dim for dim in spec.shape]
     return {"name": spec.name, "datatype": NAMES.get(spec.dtype, spec.dtype), "shape": shape}
 
 
 def size(spec: Spec, batch_size: int) -> int:
-    """How many numbers a tensor has, of this batch size where that is open."""
+    """The number of elements of a tensor."""
     return math.prod(batch_size if isinstance(dim, str) else dim for dim in spec.shape or ())
 
 

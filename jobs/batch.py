@@ -36,7 +36,7 @@ from iosched.jobs.open_model import profile_database
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
 from iosched.jobs.time_budget import PRICED, SEARCHED, Pace, share_s
-from iosched.models.batching.replacement import note_record
+from iosched.models.batching.replacement import write_record
 from iosched.models.batching.rewrite import weightless
 from iosched.models.composition.compose import compose, footprint_of, together_nbytes
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
@@ -207,7 +207,7 @@ class _ClusterJob:
     def _result(self, apart: Site, rivals: Sequence[Rival], compared: Compared) -> ClusterResult:
         shipped, whole = compared.rivals[compared.shipped], self.cluster.composition
         if shipped.site.groups:
-            note_record(shipped.site.model.proto, whole.model.proto, shipped.site.groups, whole.model.weight_digests)
+            write_record(shipped.site.model.proto, whole.model.proto, shipped.site.groups, whole.model.weight_digests)
         on_paper = Running(0, {"precision": self.job.settings.precision, "launch": self.job.settings.launch})
         running = on_paper if apart.opened.here is None else shipped.running()
         document = document_of(self.job.device, compared, running)

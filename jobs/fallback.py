@@ -15,7 +15,7 @@ from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import IoschedError, PlanError, UsageError
 from iosched.models.graph import Operator
 from iosched.models.model import Model
-from iosched.models.probing import part_alone
+from iosched.models.probing import extracted_operators
 from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import ProfiledDevice
 from iosched.runtime.faults import NOT_THE_MODEL, Faults, named, plan_error, summary
@@ -98,7 +98,7 @@ def _fails_alone(model: Model, operators: Sequence[Operator], device: ProfiledDe
     outputs = [tensor for operator in operators for tensor in operator.outputs if tensor in returned]
     preparing, running = Faults(), Faults()
     with suppress(IoschedError), preparing.contained("operators taken out of the model"):
-        part = part_alone(model, [operator.name for operator in operators], outputs)
+        part = extracted_operators(model, [operator.name for operator in operators], outputs)
         inputs = random_inputs(part.graph.inputs)
         with Reference(part) as reference:
             reference.run(inputs)

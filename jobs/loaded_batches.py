@@ -16,9 +16,9 @@ import onnx
 
 from iosched.jobs.loaded import LoadedModel, load
 from iosched.jobs.schedule_fit import for_batch
-from iosched.models.batch_shape import DynamicBatchSpec
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
 from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.graph import DynamicBatchSpec
 from iosched.models.load import read_unbound
 from iosched.models.source import Source, StrPath
 from iosched.scheduler.batch_schedules import BatchSchedules

@@ -15,9 +15,9 @@ from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Intervals, Verdict
 from iosched.models.errors import UsageError
+from iosched.models.files import atomic_write
 from iosched.models.model import Model
 from iosched.models.source import StrPath
-from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.deciding import Decision
@@ -154,7 +154,7 @@ class OptimizeResult:
         """
         self._optimized.save(self.document, output)
         if schedule is not None:
-            with whole_file(Path(schedule)) as file:
+            with atomic_write(Path(schedule)) as file:
                 file.write(self.document.to_json().encode())
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import Pace
 from iosched.jobs.verdict import Verdict, with_setting
+from iosched.models.batch_independence import with_batch_size
 from iosched.models.errors import DeviceError, MismatchError, UsageError
-from iosched.models.images import with_images
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
@@ -86,7 +86,7 @@ def team_choices(model: Model, lanes: int) -> TeamChoices:
     """
     refusal = None
     try:
-        with_images(model, 1)
+        with_batch_size(model, 1)
     except UsageError as error:
         refusal = str(error)
     ours = possible(model.batch_size, lanes, divides=refusal is None)

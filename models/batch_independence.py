@@ -1,8 +1,7 @@
-"""Proves of a model that it computes the images of a batch apart from each other, each as it would alone.
+"""Proves that a model treats the images of a batch independently, and makes it for another batch size.
 
-"Image" stands for whatever the first dimension counts. The proof follows that dimension from the inputs through every
-node: each must keep it first, and compute what stands at one place of it from what its operands have at that place. A
-node that is not known to do so is refused by its name, be it for an operator that is not known here.
+The proof follows the batch dimension (the first one, of "images") from the inputs through every node: each node must
+keep it first, and may combine only values of one image. Operators without a rule are rejected.
 """
 
 from __future__ import annotations
@@ -13,11 +12,90 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.export import source_of
+from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.node_attributes import integer, integers, text
-from iosched.models.shapes import tensor_specs
+from iosched.models.shapes.inference import tensor_specs
+from iosched.models.source import read_proto
 from iosched.models.wiring import captures, is_standard, standard_opset, writes
+
+Shape = tuple[int, ...]
+
+
+def with_batch_size(model: Model, batch_size: int) -> Model:
+    """The model at another batch size; operators keep their names and types.
+
+    Raises:
+        UsageError: the model mixes the images of a batch, or changes in another way with the batch size.
+    """
+    if batch_size == model.batch_size:
+        return model
+    found = _loaded(model, batch_size)
+    inputs = batched_inputs(model, found)
+    check_batch_independence(model, inputs)
+    _check_operators(model, found)
+    _check_shapes(model, found)
+    return found
+
+
+def batched_inputs(one: Model, other: Model) -> tuple[str, ...]:
+    """The inputs with a batch dimension: those whose shapes differ between two batch sizes.
+
+    Raises:
+        UsageError: there is none.
+    """
+    names = tuple(name for name, shape in one.bindings.items() if other.bindings.get(name) != shape)
+    if not names:
+        raise UsageError("no input has a batch dimension")
+    return names
+
+
+def _loaded(model: Model, batch_size: int) -> Model:
+    try:
+        return load_model(
+            source_of(model), name=model.name, batch_size=batch_size, input_shapes=_free_shapes(model, batch_size)
+        )
+    except (InvalidModelError, UsageError) as error:
+        raise UsageError(
+            f"the model cannot run at batch size {batch_size} instead of {model.batch_size}: {error}"
+        ) from error
+
+
+def _free_shapes(model: Model, batch_size: int) -> Mapping[str, Shape]:
+    found = {}
+    for value in read_proto(source_of(model)).graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if all(dim.HasField("dim_value") for dim in dims[1:]) and len(dims):
+            continue
+        if shape := model.bindings.get(value.name):
+            fixed = dims[0].dim_value if len(dims) and dims[0].HasField("dim_value") else batch_size
+            found[value.name] = (fixed, *shape[1:])
+    return found
+
+
+def _check_operators(model: Model, other: Model) -> None:
+    ours, theirs = ([(each.name, each.type) for each in one.graph.operators] for one in (model, other))
+    for (name, kind), found in zip(ours, theirs, strict=False):
+        if (name, kind) != found:
+            raise UsageError(f"{kind} {name!r} is a different operator at another batch size")
+    if len(ours) != len(theirs):
+        raise UsageError("the number of operators changes with the batch size")
+
+
+def _check_shapes(model: Model, other: Model) -> None:
+    for name, spec in model.graph.tensor.items():
+        found = other.graph.tensor.get(name)
+        if found is None or not _is_alike(spec.shape, found.shape, model.batch_size, other.batch_size):
+            raise UsageError(f"the shape of {name!r} does not scale with the batch size")
+
+
+def _is_alike(shape: Shape | None, other: Shape | None, batch_size: int, others: int) -> bool:
+    if not shape or not other or shape == other:
+        return shape == other
+    return (shape[0], other[0]) == (batch_size, others) and shape[1:] == other[1:]
+
 
 UNARY = frozenset((
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos",
@@ -39,16 +117,14 @@ _WINDOWS = frozenset((
     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN",
     "LpPool", "MaxPool", "QLinearConv", "SpaceToDepth",
 ))  # fmt: skip
-"""What an image is by definition of the operator the first dimension, and constants are filters and the like."""
+"""Operators whose definition has the batch as first dimension; their other operands are parameters."""
 
 _TO_THE_END = 2**31 - 1
-"""How exporters write the end of a slice that goes on to the last place, however many there are."""
+"""The end that exporters write for a slice up to the last index."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """What rules look up: shapes, constants, the opset, and the tensors that have images first, as far as is known."""
-
     shapes: Mapping[str, tuple[int, ...] | None]
     weights: Mapping[str, np.ndarray]
     opset: int
@@ -63,7 +139,7 @@ class _Graph:
         return shape[0] if shape else None
 
     def constant(self, node: onnx.NodeProto, place: int) -> tuple[int, ...] | None:
-        """The values of an operand that is constant; () where it is left out, None where it is not constant."""
+        """The values of a constant operand; () if it is omitted, None if it is computed."""
         name = node.input[place] if place < len(node.input) else ""
         if not name:
             return ()
@@ -71,18 +147,16 @@ class _Graph:
 
 
 Rule = Callable[[_Graph, onnx.NodeProto], bool]
-"""Whether a node, of whose operands the first or any has images, keeps them first and apart."""
+"""Whether a node with a batched operand keeps the batch first and its images independent."""
 
 
-def check_images_apart(model: Model, inputs: Iterable[str]) -> None:
-    """Accepts a model that computes the images of a batch apart from each other.
+def check_batch_independence(model: Model, inputs: Iterable[str]) -> None:
+    """Check that a bound model treats the images of a batch independently.
 
-    Args:
-        model: the model, bound to a batch.
-        inputs: the names of the inputs whose first dimension counts images; others are the same for all images.
+    `inputs` are the names of the inputs with a batch dimension.
 
     Raises:
-        UsageError: naming the first operator of which that cannot be told, or an output that has no images.
+        UsageError: naming the first operator that may mix images, or an output without a batch dimension.
     """
     proto = model.proto
     shapes = {name: spec.shape for name, spec in tensor_specs(proto.graph).items()}
@@ -94,27 +168,24 @@ def check_images_apart(model: Model, inputs: Iterable[str]) -> None:
             continue
         rule = None if captured or not is_standard(node) else _RULES.get(node.op_type)
         if rule is None or not rule(graph, node):
-            raise UsageError(
-                f"it cannot be told that {node.op_type} {node.name!r} computes the images of a batch apart"
-            )
+            raise UsageError(f"{node.op_type} {node.name!r} may mix the images of a batch")
         graph.batched.update(writes(node))
     for output in proto.graph.output:
         if output.name not in graph.batched:
-            raise UsageError(f"the output {output.name!r} is not one of each image")
+            raise UsageError(f"output {output.name!r} has no batch dimension")
 
 
-def _first_alone(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Only the first operand has images."""
+def _only_first_batched(graph: _Graph, node: onnx.NodeProto) -> bool:
     return node.input[0] in graph.batched and graph.batched.isdisjoint(node.input[1:])
 
 
 def _windowed(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """With more than one result it counts places over all images (MaxPool), or trains (BatchNormalization)."""
-    return _first_alone(graph, node) and len(writes(node)) == 1 and not integer(node, "training_mode")
+    """With more results, MaxPool counts places over all images, and BatchNormalization trains."""
+    return _only_first_batched(graph, node) and len(writes(node)) == 1 and not integer(node, "training_mode")
 
 
 def _broadcast(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """What has images has the rank of the result; all else has no dimension there, or one of size 1."""
+    """Batched operands have the rank of the result; others lack the batch dimension or have size 1 there."""
     rank = graph.rank(node.output[0])
     operands = [name for name in node.input if name]
     if rank is None or any(graph.rank(name) is None for name in operands):
@@ -130,9 +201,9 @@ def _not_along_first(graph: _Graph, node: onnx.NodeProto, axis: int) -> bool:
 
 
 def _axis(default: int) -> Rule:
-    """One operand, and an attribute "axis" along which it is computed."""
+    """One batched operand, and an attribute "axis" that is not the batch."""
     return lambda graph, node: (
-        _first_alone(graph, node) and _not_along_first(graph, node, integer(node, "axis", default))
+        _only_first_batched(graph, node) and _not_along_first(graph, node, integer(node, "axis", default))
     )
 
 
@@ -145,26 +216,31 @@ def _concat(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _gather(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """From each image by indices that are the same for all, or from one table by the indices of each image."""
+    """From each image by common indices, or from a common table by the indices of each image."""
     if graph.batched.isdisjoint(node.input[:1]):
         return integer(node, "axis") == 0
-    return _first_alone(graph, node) and _not_along_first(graph, node, integer(node, "axis"))
+    return _only_first_batched(graph, node) and _not_along_first(graph, node, integer(node, "axis"))
 
 
 def _reduce(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Along axes that are named, the first not among them."""
     axes = integers(node, "axes") or graph.constant(node, 1)
-    return _first_alone(graph, node) and bool(axes) and all(_not_along_first(graph, node, axis) for axis in axes or ())
+    return (
+        _only_first_batched(graph, node)
+        and bool(axes)
+        and all(_not_along_first(graph, node, axis) for axis in axes or ())
+    )
 
 
 def _squeeze(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Without axes, it would take away the first dimension of a batch of one image."""
+    """Without axes, it would remove the batch dimension at batch size 1."""
     return _reduce(graph, node)
 
 
 def _unsqueeze(graph: _Graph, node: onnx.NodeProto) -> bool:
     axes, rank = integers(node, "axes") or graph.constant(node, 1), graph.rank(node.output[0])
-    return _first_alone(graph, node) and bool(axes) and rank is not None and all(axis % rank for axis in axes or ())
+    return (
+        _only_first_batched(graph, node) and bool(axes) and rank is not None and all(axis % rank for axis in axes or ())
+    )
 
 
 def _transpose(graph: _Graph, node: onnx.NodeProto) -> bool:
@@ -178,11 +254,10 @@ def _flatten(graph: _Graph, node: onnx.NodeProto) -> bool:
 def _reshape(graph: _Graph, node: onnx.NodeProto) -> bool:
     """With the same first dimension, each image keeps its elements."""
     before, after = graph.first(node.input[0]), graph.first(node.output[0])
-    return _first_alone(graph, node) and before is not None and before == after
+    return _only_first_batched(graph, node) and before is not None and before == after
 
 
 def _matmul(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """The rows of one matrix, or stacks of matrices of one rank; a matrix of weights is the same for all images."""
     left, right = node.input[:2]
     ranks = graph.rank(left), graph.rank(right), graph.rank(node.output[0])
     if None in ranks or left not in graph.batched:
@@ -193,7 +268,7 @@ def _matmul(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _gemm(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """The rows of one matrix; what is added is one row, or a row for each image."""
+    """Rows of one matrix; the bias has one row, or one for each image."""
     by_rows = node.input[0] in graph.batched and node.input[1] not in graph.batched and not integer(node, "transA")
     bias = node.input[2] if len(node.input) > 2 else ""
     if not by_rows or not bias:
@@ -206,19 +281,19 @@ def _gemm(graph: _Graph, node: onnx.NodeProto) -> bool:
 def _pad(graph: _Graph, node: onnx.NodeProto) -> bool:
     pads, rank = integers(node, "pads") or graph.constant(node, 1), graph.rank(node.input[0])
     axes = graph.constant(node, 3)
-    if not pads or axes is None or rank is None or not _first_alone(graph, node):
+    if not pads or axes is None or rank is None or not _only_first_batched(graph, node):
         return False
     padded = [axis % rank for axis in axes] or list(range(rank))
     return all(axis or not (pads[place] or pads[place + len(padded)]) for place, axis in enumerate(padded))
 
 
 def _slice(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Along other axes, and of the first one all."""
+    """Along other axes; of the batch, everything."""
     starts, ends, axes = (
         integers(node, key) or graph.constant(node, place) for place, key in enumerate(("starts", "ends", "axes"), 1)
     )
     steps = graph.constant(node, 4)
-    if not starts or not ends or not axes or steps is None or not _first_alone(graph, node):
+    if not starts or not ends or not axes or steps is None or not _only_first_batched(graph, node):
         return False
     parts = zip(axes, starts, ends, steps or (1,) * len(axes), strict=True)
     return all(
@@ -230,19 +305,19 @@ def _slice(graph: _Graph, node: onnx.NodeProto) -> bool:
 def _resize(graph: _Graph, node: onnx.NodeProto) -> bool:
     if text(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
         return False
-    return _first_alone(graph, node) and graph.first(node.input[0]) == graph.first(node.output[0])
+    return _only_first_batched(graph, node) and graph.first(node.input[0]) == graph.first(node.output[0])
 
 
 def _dropout(graph: _Graph, node: onnx.NodeProto) -> bool:
     trains = graph.constant(node, 2)
-    return _first_alone(graph, node) and trains is not None and not any(trains)
+    return _only_first_batched(graph, node) and trains is not None and not any(trains)
 
 
 def _scaled(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Scales and zero points are of the whole tensor, or of an axis that is not the first."""
+    """Scales and zero points for the whole tensor, or for an axis other than the batch."""
     ranks = {graph.rank(name) for name in node.input[1:] if name}
     along = ranks == {0} or (ranks == {1} and _not_along_first(graph, node, integer(node, "axis", 1)))
-    return _first_alone(graph, node) and along
+    return _only_first_batched(graph, node) and along
 
 
 def _normalized(graph: _Graph, node: onnx.NodeProto) -> bool:
@@ -250,7 +325,7 @@ def _normalized(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(UNARY, _first_alone),
+    **dict.fromkeys(UNARY, _only_first_batched),
     **dict.fromkeys(BROADCAST, _broadcast),
     **dict.fromkeys(_WINDOWS, _windowed),
     **dict.fromkeys(SOFTMAXES, _softmax),

@@ -1,4 +1,4 @@
-"""Makes a model's `Structure`: what each operator is, and an order that depends on the wiring alone."""
+"""Computes a model's `Structure`: the form of each operator, and an order that depends on the wiring alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from iosched.models.wiring import captures, dependencies_first, is_standard, wri
 
 _MAX_SHOWN = 16  # a constant of more elements is shown by its hash
 _MAX_NCHARS = 200  # an attribute of more characters is shown by its hash
-_COUNTING = ("int32", "int64", "uint32", "uint64", "bool")  # integers of less than 32 bits are quantized weights
-# Positions of inputs by op type: of floats that say what the node does, since older opsets have them as attributes, and
-# of integers that are quantized weights.
-_FLOATS_THAT_COUNT = {
+_INTEGERS = ("int32", "int64", "uint32", "uint64", "bool")  # integers of less than 32 bits are quantized weights
+# Input positions by op type: floats that are attributes in older opsets, and integers that are quantized weights.
+_DEFINING_FLOATS = {
     "Clip": (1, 2),
     "NonMaxSuppression": (3, 4),
     "Pad": (2,),
@@ -30,14 +29,11 @@ _QUANTIZED = {"DequantizeLinear": (0, 2), "QLinearConv": (8,)}
 
 
 def structure_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], graph: ComputationGraph) -> Structure:
-    """The structure of a working graph and the operators made of it.
+    """The structure of a working graph. O(nodes + edges + bytes of constants that define behaviour).
 
-    Operators are walked from the graph's outputs, operand by operand, and each comes after those that it reads from:
-    only the wiring decides on this order. The values of weights are no part of the structure, except where a constant
-    says what a node does (a Reshape's shape, a Slice's bounds, axes, a Clip's bounds). Names of tensors are no part
-    of it either, except in the graphs inside control-flow nodes.
-
-    Complexity: O(nodes + edges), beside the bytes of constants that count.
+    Operators are ordered from the graph's outputs, operand by operand, each after those that it reads. Weight values
+    and tensor names are not part of the structure, except for constants that define a node's behaviour (a Reshape's
+    shape, a Slice's bounds, axes, a Clip's bounds) and names in subgraphs.
     """
     forms = _Forms(weights, opsets_of(proto), {node.name: node for node in proto.graph.node})
     found = {operator.name: _form_of(operator, graph, forms) for operator in graph.operators}
@@ -65,11 +61,7 @@ class _Forms:
 def _tensors(
     graph: ComputationGraph, order: list[str], found: Mapping[str, tuple[OperatorForm, tuple[str, ...]]]
 ) -> Iterator[str]:
-    """The model's tensors in the order of their numbers.
-
-    First the inputs in the order in which operators read them, then the inputs that no operator reads, then the outputs
-    of each operator.
-    """
+    """The tensors in the order of their numbers: inputs as operators read them, other inputs, operators' outputs."""
     inputs = {spec.name: spec for spec in graph.inputs}
     read = dict.fromkeys(name for operator in order for name in found[operator][1] if name in inputs)
     read.update(dict.fromkeys(name for name in graph.outputs if name in inputs))
@@ -80,7 +72,6 @@ def _tensors(
 
 
 def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tuple[OperatorForm, tuple[str, ...]]:
-    """What an operator is, without names, and the names of the tensors that it reads, in the order of its ports."""
     nodes = walked([forms.nodes[name] for name in operator.nodes])
     inner = {name: node for node in nodes for name in writes(node)}
     last, place = nodes[-1], {node.name: index for index, node in enumerate(nodes)}
@@ -102,7 +93,7 @@ def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tupl
 
 
 def walked(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes of an operator in the order in which its form has them: operand by operand, from the last one back."""
+    """An operator's nodes in the order of its form: operand by operand, from the last node back."""
     inner = {name: node for node in nodes for name in writes(node)}
     named = {node.name: node for node in nodes}
     order = dependencies_first([nodes[-1].name], lambda name: (inner[n].name for n in slots(named[name]) if n in inner))
@@ -110,7 +101,7 @@ def walked(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def slots(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The tensors that a node reads: its inputs by position, "" where left out, then what its inner graphs capture."""
+    """The tensors that a node reads: its inputs by position ("" if omitted), then what its subgraphs capture."""
     return (*node.input, *captures(node))
 
 
@@ -142,10 +133,10 @@ def _weight_text(node: onnx.NodeProto, position: int, array: np.ndarray) -> str:
 
 
 def counts_in_form(node: onnx.NodeProto, position: int, dtype: str) -> bool:
-    """Whether the value of a constant says what the node does (an axis, a bound), and not what it computes with."""
-    if dtype in _COUNTING:
+    """Whether a constant defines what the node does (an axis, a bound) rather than being data."""
+    if dtype in _INTEGERS:
         return not (is_standard(node) and position in _QUANTIZED.get(node.op_type, ()))
-    return is_standard(node) and position in _FLOATS_THAT_COUNT.get(node.op_type, ())
+    return is_standard(node) and position in _DEFINING_FLOATS.get(node.op_type, ())
 
 
 def _output_text(node: onnx.NodeProto, name: str, graph: ComputationGraph) -> str:
@@ -155,6 +146,6 @@ def _output_text(node: onnx.NodeProto, name: str, graph: ComputationGraph) -> st
 
 
 def tensor_text(dtype: str, shape: tuple[int, ...] | None) -> str:
-    """A tensor in a few words, like "float32 1x3x224x224"."""
+    """A tensor's type as text: "float32 1x3x224x224"."""
     sizes = "of unknown shape" if shape is None else "x".join(map(str, shape)) or "scalar"
     return f"{dtype or 'unknown'} {sizes}"

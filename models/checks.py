@@ -1,4 +1,4 @@
-"""Finds what makes a parsed file no model that can be run, before anything else is done with it."""
+"""Validates a parsed model before anything else is done with it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Mapping
 import onnx
 
 from iosched.models.editable_graph import EditableGraph
-from iosched.models.errors import InvalidModelError
+from iosched.models.errors import InvalidModelError, first_line
 from iosched.models.node_attributes import subgraphs
 from iosched.models.wiring import is_standard, reads, writes
 
 _KNOWN_PREFIXES = ("ai.onnx.", "com.microsoft", "com.ms.")
-# Operators of onnxruntime that it also accepts in ONNX's domain, whatever the opset.
+# onnxruntime accepts these in ONNX's domain, in any opset.
 _RUNTIME_EXTRAS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
 def check_structure(graph: EditableGraph) -> None:
-    """Check names, operators and attributes of a graph whose nodes stand in topological order.
+    """Check names, operators and attributes of a graph in topological order.
 
     Raises:
-        InvalidModelError: a tensor is read that nothing computes, a name is used twice, an operator or its domain is
-            unknown, or a node does not fit its operator's definition.
+        InvalidModelError: an undefined tensor, a duplicate name, an unknown operator or domain, or a node that violates
+            its operator's schema.
     """
     _check_names(graph)
     for node in graph.nodes:
         _check_operator(node, graph.opset)
-    _check_definitions(graph)
+    _check_schemas(graph)
 
 
 def _check_names(graph: EditableGraph) -> None:
@@ -38,17 +38,17 @@ def _check_names(graph: EditableGraph) -> None:
             if name not in known:
                 raise InvalidModelError(_undefined(node, name))
         if twice := next((name for name in writes(node) if name in known), ""):
-            raise InvalidModelError(f"tensor {twice!r} is defined twice; names of tensors must be unique.")
+            raise InvalidModelError(f"tensor {twice!r} is defined twice; tensor names must be unique.")
         known.update(writes(node))
     for name in graph.outputs:
         if name not in known:
-            raise InvalidModelError(f"graph output {name!r} is computed by no node.")
+            raise InvalidModelError(f"no node computes graph output {name!r}.")
 
 
 def _undefined(node: onnx.NodeProto, name: str) -> str:
     return (
-        f"{node.op_type} node {next(iter(writes(node)), node.name)!r} reads {name!r}, which is no graph input, "
-        "no initializer and no node's output.\nA weight may have been lost on export; export the model again."
+        f"{node.op_type} node {next(iter(writes(node)), node.name)!r} reads {name!r}, which is neither a graph input, "
+        "an initializer nor a node output.\nA weight may have been lost on export; export the model again."
     )
 
 
@@ -56,8 +56,8 @@ def _check_operator(node: onnx.NodeProto, opset: int) -> None:
     name = next(iter(writes(node)), node.name)
     if not is_standard(node) and not node.domain.startswith(_KNOWN_PREFIXES):
         raise InvalidModelError(
-            f"operator {node.domain}::{node.op_type} (node {name!r}) is of a domain that onnxruntime does not know.\n"
-            "Export the model with standard operators, or with the operator as a function of the model."
+            f"operator {node.domain}::{node.op_type} (node {name!r}) is in a domain unknown to onnxruntime.\n"
+            "Export the model with standard operators, or define the operator as a model function."
         )
     if is_standard(node) and node.op_type not in _RUNTIME_EXTRAS and not onnx.defs.has(node.op_type, opset, ""):
         raise InvalidModelError(
@@ -69,8 +69,7 @@ def _check_operator(node: onnx.NodeProto, opset: int) -> None:
             _check_operator(inner, opset)
 
 
-def _check_definitions(graph: EditableGraph) -> None:
-    """Let onnx check each node against its operator's definition, in a model that has no weights."""
+def _check_schemas(graph: EditableGraph) -> None:
     skeleton = onnx.ModelProto(ir_version=min(graph.frame.ir_version, onnx.IR_VERSION))
     skeleton.ir_version = max(skeleton.ir_version, 8)
     skeleton.opset_import.extend(graph.frame.opset_import)
@@ -85,7 +84,7 @@ def _check_definitions(graph: EditableGraph) -> None:
     try:
         onnx.checker.check_model(skeleton)
     except onnx.checker.ValidationError as error:
-        raise InvalidModelError(f"not a valid ONNX model: {_shorten(str(error))}") from error
+        raise InvalidModelError(f"not a valid ONNX model: {first_line(error)}") from error
 
 
 def _is_extra(node: onnx.NodeProto) -> bool:
@@ -96,23 +95,18 @@ def _scalar(name: str) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [])
 
 
-def _shorten(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[:1])[:300]
-
-
 def is_well_formed(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
-    """Whether a node fits its operator's definition in the opsets of `proto`."""
-    return not definition_fault(node, {item.domain: item.version for item in proto.opset_import})
+    """Whether a node fits its operator's schema in the opsets of `proto`."""
+    return not schema_violation(node, {item.domain: item.version for item in proto.opset_import})
 
 
-def definition_fault(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
-    """What about a node does not fit its operator's definition in these opsets; "" where it fits."""
+def schema_violation(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
+    """How a node violates its operator's schema in these opsets; "" if it does not."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
     context.opset_imports = dict(opsets)
     try:
         onnx.checker.check_node(node, context)
     except (onnx.checker.ValidationError, TypeError) as error:
-        return _shorten(str(error)) or type(error).__name__
+        return first_line(error)
     return ""

@@ -1,4 +1,4 @@
-"""Hashes a model: equal for files that compute the same with the same names of operators, however they are written."""
+"""Hashes a model: equal for files that compute the same with the same operator names."""
 
 from __future__ import annotations
 
@@ -18,18 +18,11 @@ _CHUNK_NBYTES = 2**22
 
 
 def model_digest(proto: onnx.ModelProto, weights: Mapping[str, str], graph: ComputationGraph) -> str:
-    """SHA-256 (hex) over the graph's structure, its attributes, its weights' bytes, and the names that schedules use.
+    """SHA-256 (hex) of a model's structure, attributes, weights, and the names that schedules use. O(nodes).
 
-    The hash of a tensor is made of the type and the attributes of the node that computes it and of the hashes of the
-    tensors that this node reads. So the names of nodes, of weights and of tensors inside an operator do not change the
-    digest, nor do the order of nodes, metadata and comments. The names of graph inputs, graph outputs and operators do.
-
-    Args:
-        proto: the working graph.
-        weights: `array_digest` of every weight.
-        graph: the operators of `proto`.
-
-    Complexity: O(nodes).
+    A tensor's hash combines its node's type and attributes with the hashes of the node's inputs. So the names of nodes,
+    weights and inner tensors, node order, metadata and comments do not count; those of inputs, outputs and operators
+    do. `weights` has the `array_digest` of every weight, and `graph` the operators of `proto`.
     """
     opsets = opsets_of(proto)
     hashes = {spec.name: _hash("input", spec.name, spec.dtype, spec.shape) for spec in graph.inputs}
@@ -43,7 +36,7 @@ def model_digest(proto: onnx.ModelProto, weights: Mapping[str, str], graph: Comp
 
 
 def node_digest(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping[str, str]) -> str:
-    """SHA-256 (hex) of what a node computes, where `hashes` has those of all tensors that it reads."""
+    """SHA-256 (hex) of what a node computes; `hashes` has those of all tensors that it reads."""
     domain = "ai.onnx" if is_standard(node) else node.domain
     read = [hashes[name] if name else "" for name in node.input]
     captured = [(name, hashes[name]) for name in captures(node)]
@@ -52,12 +45,12 @@ def node_digest(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping
 
 
 def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
-    """The version of each domain that the model imports; ONNX's own is "ai.onnx"."""
+    """The imported version of each domain; ONNX's own is "ai.onnx"."""
     return {item.domain or "ai.onnx": item.version for item in proto.opset_import}
 
 
 def since(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
-    """The opset since which the node's operator means what it means in the opset that the model imports."""
+    """The opset that introduced the present definition of the node's operator; 0 if unknown."""
     domain = "" if is_standard(node) else node.domain
     opset = opsets.get(domain or "ai.onnx", 0)
     if not onnx.defs.has(node.op_type, opset, domain):
@@ -66,7 +59,7 @@ def since(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
 
 
 class WeightDigests(Mapping[str, str]):
-    """`array_digest` of weights by their names; each is computed when it is first asked for."""
+    """`array_digest` of weights by name, computed on first access."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self._weights = weights
@@ -92,7 +85,7 @@ def _hash(*parts: object) -> str:
 
 
 def array_digest(array: np.ndarray) -> str:
-    """SHA-256 (hex) over type, shape and elements; streamed, and O(1) memory where one element fills the array."""
+    """SHA-256 (hex) of type, shape and elements; streamed, and O(1) memory if one element fills the array."""
     digest = sha256(json.dumps([array.dtype.name, list(array.shape)]).encode())
     if array.dtype == object:
         digest.update(json.dumps([_text(item) for item in array.reshape(-1)]).encode())
@@ -103,7 +96,7 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def _chunks(array: np.ndarray) -> Iterator[memoryview | bytes]:
-    """The array's bytes in C order, without a copy of the whole."""
+    """The array's bytes in C order, without copying the whole."""
     if array.size and not any(array.strides):
         yield from _repeated(array.reshape(-1)[:1].tobytes(), prod(array.shape))
     elif array.nbytes <= _CHUNK_NBYTES or array.ndim == 0:

@@ -1,4 +1,4 @@
-"""A model whose batch alone is dynamic: which dimension of its inputs that is, and the model at one batch size."""
+"""Models whose batch is their only dynamic dimension."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from types import MappingProxyType
 
 import onnx
 
-from iosched.models.batch_shape import BatchShape, DynamicBatchSpec, at_batch
-from iosched.models.binding import (
+from iosched.models.editable_graph import EditableGraph
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.graph import BatchShape, DynamicBatchSpec, at_batch
+from iosched.models.load import UnboundModel
+from iosched.models.model import Model
+from iosched.models.shapes.binding import (
     Dims,
     bind_shapes,
-    check_given,
+    check_bindings,
     input_dims,
     require_static,
     symbols_of,
     write_dims,
 )
-from iosched.models.editable_graph import EditableGraph
-from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.load import UnboundModel
-from iosched.models.model import Model
-from iosched.models.reshapes import free_batch
-from iosched.models.shapes import dtype_of, forget_inferred, infer, tensor_specs
+from iosched.models.shapes.inference import dtype_of, forget_inferred, infer, tensor_specs
+from iosched.models.shapes.reshapes import free_batch
 
 _BATCH = "batch"
 
 
 @dataclass(frozen=True, eq=False)
 class DynamicBatchModel:
-    """A model all of whose dynamic dimensions are the batch; the models at all batch sizes have its weights in common.
+    """A model whose only dynamic dimension is the batch; models at all batch sizes share its weights.
 
     Attributes:
         unbound: the model; no Reshape in it fixes the batch.
-        inputs: the shape of every tensor input, in which a text stands for the batch size.
+        inputs: the shape of every tensor input, with a text for the batch size.
     """
 
     unbound: UnboundModel
@@ -46,22 +46,18 @@ class DynamicBatchModel:
         return self.unbound.name
 
     def at(self, batch_size: int) -> Model:
-        """The model at one batch size.
-
-        Raises:
-            InvalidModelError: shapes contradict each other at this batch size, as where a node fixes it.
-        """
+        """The model at one batch size; raises `InvalidModelError` if shapes contradict each other there."""
         try:
             return self.unbound.bound(input_shapes=at_batch(self.inputs, batch_size))
         except InvalidModelError as error:
             raise InvalidModelError(
-                f"the model cannot run at batch size {batch_size}, be it that a node fixes the batch.\n{error}"
+                f"the model cannot run at batch size {batch_size}; a node may fix the batch.\n{error}"
             ) from error
 
     def proto(self, batch_sizes: Sequence[int]) -> onnx.ModelProto:
-        """The model as it is written: the batch is a symbol, all other dimensions of its inputs are numbers.
+        """The model to write: the batch is a symbol, all other input dimensions are numbers.
 
-        Shapes that cannot be inferred are told from those at two of `batch_sizes`.
+        Shapes that cannot be inferred are derived from those at two of `batch_sizes`.
         """
         graph = EditableGraph.of(self.unbound.proto, self.unbound.weights)
         numbers = _numbers(input_dims(graph.inputs.values()), self.inputs)
@@ -70,18 +66,20 @@ class DynamicBatchModel:
         infer(graph)
         proto = graph.to_proto()
         symbol = next(dim for shape in self.inputs.values() for dim in shape if isinstance(dim, str))
-        values = [value for value in (*proto.graph.value_info, *proto.graph.output) if _is_vague(value, symbol)]
+        values = [
+            value for value in (*proto.graph.value_info, *proto.graph.output) if _has_unknown_sizes(value, symbol)
+        ]
         if values:
             sizes = batch_sizes[0], batch_sizes[-1]
             one, other = (tensor_specs(self.at(size).proto.graph) for size in sizes)
             for value in values:
                 if value.name in one and value.name in other:
-                    _tell_shape(value, symbol, sizes, (one[value.name].shape, other[value.name].shape))
+                    _write_shape(value, symbol, sizes, (one[value.name].shape, other[value.name].shape))
         return proto
 
 
 def declared(values: Iterable[onnx.ValueInfoProto]) -> tuple[DynamicBatchSpec, ...]:
-    """Name, type and shape of inputs or outputs of what `DynamicBatchModel.proto` returns."""
+    """The specs of inputs or outputs of a model from `DynamicBatchModel.proto`."""
     return tuple(DynamicBatchSpec(value.name, dtype_of(value.type), _batch_shape(value.type)) for value in values)
 
 
@@ -92,8 +90,7 @@ def _batch_shape(kind: onnx.TypeProto) -> BatchShape | None:
     return None if "" in dims else tuple(dims)
 
 
-def _is_vague(value: onnx.ValueInfoProto, symbol: str) -> bool:
-    """Whether the shape of a tensor is not known, or has sizes that are neither numbers nor the batch."""
+def _has_unknown_sizes(value: onnx.ValueInfoProto, symbol: str) -> bool:
     if value.type.WhichOneof("value") != "tensor_type":
         return False
     shape = value.type.tensor_type.shape
@@ -101,13 +98,13 @@ def _is_vague(value: onnx.ValueInfoProto, symbol: str) -> bool:
     return not (known and value.type.tensor_type.HasField("shape"))
 
 
-def _tell_shape(
+def _write_shape(
     value: onnx.ValueInfoProto,
     symbol: str,
     sizes: tuple[int, int],
     shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
 ) -> None:
-    """Writes the shape of a tensor that has these two at two batch sizes; what else changes stays open."""
+    """Write the shape of a tensor from its shapes at two batch sizes; other differences stay open."""
     one, other = shapes
     if one is None or other is None or len(one) != len(other):
         return
@@ -125,12 +122,11 @@ def _tell_shape(
 def with_dynamic_batch(
     unbound: UnboundModel, batch_sizes: Sequence[int], input_shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> DynamicBatchModel:
-    """The model with its batch dynamic, and all other dynamic dimensions bound.
+    """The model with a dynamic batch and all other dynamic dimensions bound.
 
-    The batch is what stands first in inputs where that is dynamic, wherever else its symbol stands. In `input_shapes`,
-    whose shapes are those at one of the batch sizes, it is what stands first and is that size; inputs with another one
-    have no batch. Where no input has a dynamic dimension, the first one, which has to be the same number in all inputs
-    of rank 2 and more, becomes dynamic if the model allows it.
+    The batch is the dynamic first dimension of inputs. In `input_shapes`, which are shapes at one of the batch sizes,
+    an input whose first dimension is another number has no batch. Without dynamic dimensions, the fixed batch of all
+    inputs of rank 2 and more becomes dynamic if the model allows it.
 
     Raises:
         UsageError: a shape does not fit the inputs, or they have no batch.
@@ -138,25 +134,24 @@ def with_dynamic_batch(
     """
     given = dict(input_shapes or {})
     dims = input_dims(unbound.proto.graph.input)
-    check_given(given, None, [value.name for value in unbound.proto.graph.input], symbols_of(dims))
-    dims = _ranked(dims, given)
+    check_bindings(given, None, [value.name for value in unbound.proto.graph.input], symbols_of(dims))
+    dims = _with_ranks(dims, given)
     bind_shapes({name: None if own is None else [*own] for name, own in dims.items()}, given)
     if all(isinstance(dim, int) for own in dims.values() for dim in own or ("?",)):
-        return _freed(unbound, {name: tuple(own or ()) for name, own in dims.items()})
+        return _with_freed_batch(unbound, {name: tuple(own or ()) for name, own in dims.items()})
     symbols = _symbols(dims, given, batch_sizes)
     batch = next((name for name in symbols if symbols[name] is None), "")
     batch = _BATCH if not batch or batch.startswith("?") else batch
     shapes = {name: None if own is None else [_bound(dim, symbols, batch) for dim in own] for name, own in dims.items()}
     if not any(dim == batch for own in shapes.values() for dim in own or ()):
-        raise UsageError("the model has no dynamic batch: no input has a dynamic dimension that stands first.")
+        raise UsageError("the model has no dynamic batch: no input has a dynamic first dimension.")
     require_static(
         {n: None if own is None else [1 if dim == batch else dim for dim in own] for n, own in shapes.items()}
     )
     return DynamicBatchModel(unbound, MappingProxyType({name: tuple(own or ()) for name, own in shapes.items()}))
 
 
-def _ranked(dims: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, Dims | None]:
-    """The dimensions, with those of inputs of unknown rank as they are given, the first one dynamic."""
+def _with_ranks(dims: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, Dims | None]:
     unknown: dict[str, Dims | None] = {
         name: [f"?{name}:0", *given[name][1:]] for name, own in dims.items() if own is None and given.get(name)
     }
@@ -166,12 +161,13 @@ def _ranked(dims: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) 
 def _symbols(
     dims: Mapping[str, Dims | None], given: Mapping[str, tuple[int, ...]], batch_sizes: Sequence[int]
 ) -> dict[str, int | None]:
-    """The number that each symbol is bound to; None for those that are the batch, the first of which names it."""
+    """The number of each symbol; None for the batch."""
     example = next((shape[0] for name, shape in given.items() if _first(dims.get(name)) and shape), None)
     if example is not None and example not in batch_sizes:
         listed = ", ".join(map(str, batch_sizes))
         raise UsageError(
-            f"--input-shape gives batch size {example}: give shapes as they are at one of the batch sizes, {listed}."
+            f"--input-shape has batch size {example}, which is none of {listed}.\n"
+            "Pass shapes at one of these batch sizes."
         )
     found: dict[str, int | None] = {name: shape[0] for name, shape in given.items() if name not in dims}
     for name, shape in given.items():
@@ -185,7 +181,6 @@ def _symbols(
 
 
 def _first(dims: Dims | None) -> str | None:
-    """The symbol that stands first in the shape of an input, if there is one."""
     return dims[0] if dims and isinstance(dims[0], str) else None
 
 
@@ -197,16 +192,14 @@ def _bound(dim: int | str, symbols: Mapping[str, int | None], batch: str) -> int
 
 
 def _numbers(dims: Mapping[str, Dims | None], bound: Mapping[str, BatchShape]) -> dict[str, int]:
-    """The symbols that became numbers, with these."""
     pairs = ((a, b) for name, own in dims.items() for a, b in zip(own or (), bound[name], strict=False))
     return {symbol: size for symbol, size in pairs if isinstance(symbol, str) and isinstance(size, int)}
 
 
-def _freed(unbound: UnboundModel, shapes: Mapping[str, BatchShape]) -> DynamicBatchModel:
-    """A model of fixed batch size with a dynamic one instead; whether it can run at others is told there."""
+def _with_freed_batch(unbound: UnboundModel, shapes: Mapping[str, BatchShape]) -> DynamicBatchModel:
     leading = {shape[0] for shape in shapes.values() if len(shape) >= 2}
     if len(leading) != 1:
-        what = "no input has a first dimension" if not leading else "the inputs' first dimensions are fixed, and differ"
+        what = "no input has two dimensions" if not leading else "the inputs have different fixed batches"
         raise UsageError(f"the model has no batch: {what}.\nExport it with a dynamic batch dimension.")
     old = int(next(iter(leading)))
     graph = EditableGraph.of(unbound.proto, unbound.weights)

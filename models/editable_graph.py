@@ -1,6 +1,6 @@
-"""The one graph that rewrites edit: ONNX nodes in order, weights, types, and the uses of every tensor.
+"""The graph that rewrites edit: ONNX nodes in order, weights, types, and the uses of every tensor.
 
-A pass is a function that changes an `EditableGraph` in place. The names of its methods are those of onnx-ir (ADR 0042).
+A pass is a function that changes an `EditableGraph` in place. Its methods are named as in onnx-ir (ADR 0042).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from iosched.models.node_attributes import copied
 from iosched.models.wiring import captures, reads, standard_opset, topological_order, writes
 
 _END = ""
-"""Stands before the first node and behind the last one in the order of nodes."""
+"""The sentinel before the first and after the last node."""
 _CONTENT = ("node", "initializer", "value_info", "input", "output")
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """The name by which a graph has a node: its first output that is not left out."""
+    """The name of a node in a graph: its first output that is not omitted."""
     return str(node.output[0] or next(filter(None, node.output)))
 
 
 def bare_frame(name: str, ir_version: int, opset_import: Iterable[onnx.OperatorSetIdProto]) -> onnx.ModelProto:
-    """The frame of a new graph of this name, without metadata."""
+    """The frame of a new graph, without metadata."""
     frame = onnx.ModelProto(ir_version=ir_version, opset_import=opset_import)
     frame.graph.name = name
     return frame
@@ -38,19 +38,19 @@ def bare_frame(name: str, ir_version: int, opset_import: Iterable[onnx.OperatorS
 class EditableGraph:
     """A graph that is edited node by node; every edit is O(edges of the node).
 
-    Its nodes are its own. Their attributes may be changed in place, their inputs and outputs only by these methods.
+    The graph owns its nodes. Attributes may be changed in place; inputs and outputs only by these methods.
 
     Attributes:
-        frame: the model without nodes, weights, inputs, outputs and types: versions, opsets and metadata.
-        inputs: declarations of what is fed, by name.
-        outputs: declarations of what the graph returns, by name.
-        declared: declarations of computed tensors, by name; not of all.
+        frame: the model without its graph's content: versions, opsets and metadata.
+        inputs: declarations of inputs, by name.
+        outputs: declarations of outputs, by name.
+        declared: declarations of some computed tensors, by name.
         weights: all constants by name.
-        tensors: types and shapes of inputs and computed tensors, where they are known.
+        tensors: known types and shapes of inputs and computed tensors.
     """
 
     def __init__(self, frame: onnx.ModelProto, nodes: Iterable[onnx.NodeProto] = ()) -> None:
-        """A graph of `nodes`, in this order; those without outputs are left out.
+        """A graph of `nodes`, in this order, except those without outputs.
 
         Raises:
             InvalidModelError: two nodes compute a tensor of one name.
@@ -65,7 +65,7 @@ class EditableGraph:
         self._next, self._previous = {_END: _END}, {_END: _END}
         self._producers: dict[str, str] = {}
         self._uses: dict[str, dict[str, int]] = {}
-        self._own_uses: set[str] = set()  # tensors whose readers no copy of this graph has in common with it
+        self._own_uses: set[str] = set()  # tensors whose readers are not shared with a copy of this graph
         self._initializers: dict[str, tuple[np.ndarray, onnx.TensorProto]] = {}
         for node in nodes:
             if any(node.output):
@@ -80,12 +80,10 @@ class EditableGraph:
         *,
         is_own: bool = False,
     ) -> EditableGraph:
-        """The graph of a model, of which it has its own copy.
-
-        The model's initializers are not looked at, nor are they inputs, among which models of IR version 3 list them.
+        """The graph of a copy of a model; its initializers are replaced by `weights`.
 
         Args:
-            is_own: the model is not used any more, and needs no copy.
+            is_own: take over `proto` without a copy; the caller must not use it again.
 
         Raises:
             InvalidModelError: two nodes compute a tensor of one name, or an input or output is declared twice.
@@ -93,7 +91,7 @@ class EditableGraph:
         own, frame = proto if is_own else copied(proto), copied(proto)
         for field in _CONTENT:
             frame.graph.ClearField(field)
-        graph = cls(copied(frame), own.graph.node)  # the memory of what is cleared is freed with the first copy
+        graph = cls(copied(frame), own.graph.node)  # the first copy still holds the cleared memory
         graph.inputs = _by_name("input", (value for value in own.graph.input if value.name not in weights))
         graph.outputs = _by_name("output", own.graph.output)
         graph.declared = {value.name: value for value in own.graph.value_info}
@@ -102,7 +100,7 @@ class EditableGraph:
         return graph
 
     def copy(self) -> EditableGraph:
-        """A graph that can be edited apart from this one, with the same nodes in it."""
+        """An independent graph of the same node objects."""
         made = EditableGraph(self.frame)
         made.__dict__.update({key: dict(value) for key, value in self.__dict__.items() if isinstance(value, dict)})
         self._own_uses = set()
@@ -124,11 +122,11 @@ class EditableGraph:
             self._initializers[name] = array, describe_weight(name, array)
         return self._initializers[name][1]
 
-    # --- what there is --------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> tuple[onnx.NodeProto, ...]:
-        """All nodes in order, as they are now."""
+        """All nodes, in order."""
         return tuple(self._nodes[name] for name in self._order())
 
     def _order(self) -> list[str]:
@@ -144,7 +142,7 @@ class EditableGraph:
         return standard_opset(self.frame)
 
     def node(self, name: str) -> onnx.NodeProto:
-        """The node of this name, which there is."""
+        """The node of this name."""
         return self._nodes[name]
 
     def has_node(self, name: str) -> bool:
@@ -152,15 +150,15 @@ class EditableGraph:
         return name in self._nodes
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that computes a tensor; None for inputs, weights and names of no tensor."""
+        """The node that computes a tensor; None for inputs, weights and unknown names."""
         return self._nodes.get(self._producers.get(tensor, _END))
 
     def consumers(self, tensor: str) -> tuple[onnx.NodeProto, ...]:
-        """The nodes that read a tensor, each once, those with inner graphs that capture it included."""
+        """The nodes that read a tensor, each once, including captures by subgraphs."""
         return tuple(self._nodes[name] for name in self._uses.get(tensor, ()))
 
     def computed_from(self, name: str) -> set[str]:
-        """The tensors to which a path leads from the node `name`, its outputs included; O(nodes + edges)."""
+        """All tensors that depend on the node `name`, its outputs included; O(nodes + edges)."""
         found = set(writes(self._nodes[name]))
         waiting = list(found)
         while waiting:
@@ -172,11 +170,11 @@ class EditableGraph:
         return found
 
     def uses(self, tensor: str) -> int:
-        """How often a tensor is read; being an output of the graph counts as one."""
+        """The number of reads of a tensor; being a graph output counts as one."""
         return sum(self._uses.get(tensor, {}).values()) + (tensor in self.outputs)
 
     def is_captured(self, tensor: str) -> bool:
-        """Whether a graph inside a node reads a tensor, which then cannot be renamed."""
+        """Whether a subgraph reads a tensor, which then cannot be renamed."""
         return any(tensor in captures(node) for node in self.consumers(tensor))
 
     @property
@@ -186,36 +184,32 @@ class EditableGraph:
 
     @property
     def unread(self) -> set[str]:
-        """The computed tensors that no node reads."""
+        """The computed tensors without consumers."""
         return {tensor for tensor in self._producers if not self._uses.get(tensor)}
 
     @property
     def missing(self) -> set[str]:
-        """The names that nodes read and no tensor has."""
+        """The names that nodes read but nothing defines."""
         read = {name for name, readers in self._uses.items() if readers}
         return read.difference(self.names)
 
     def has(self, tensor: str) -> bool:
-        """Whether a tensor is fed, constant or computed."""
+        """Whether a tensor is an input, a constant or computed."""
         return tensor in self.weights or tensor in self._producers or tensor in self.inputs
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Shape of a weight or of a tensor of known size; () where it is not known."""
+        """The shape of a weight or tensor; () if unknown."""
         return self.weights[tensor].shape if tensor in self.weights else self.tensors[tensor].shape or ()
 
-    def leading_to(self, tensors: Iterable[str]) -> set[str]:
-        """The names of the nodes from which a path leads to any of these tensors; O(edges of these nodes)."""
-        found: set[str] = set()
-        waiting = [*tensors]
-        while waiting:
-            node = self.producer(waiting.pop())
-            if node is not None and node_name(node) not in found:
-                found.add(node_name(node))
-                waiting.extend(reads(node))
-        return found
+    def known_shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a weight or tensor; None if it or its shape is unknown."""
+        if name in self.weights:
+            return self.weights[name].shape
+        spec = self.tensors.get(name)
+        return None if spec is None else spec.shape
 
     def fresh(self, name: str) -> str:
-        """The name, or one like it that no tensor has."""
+        """The name, with suffixes until no tensor has it."""
         while self.has(name) or name in self.tensors or name in self.outputs:
             name += "'"
         return name
@@ -223,15 +217,15 @@ class EditableGraph:
     # --- edits ----------------------------------------------------------------------------------------------------
 
     def append(self, node: onnx.NodeProto) -> None:
-        """Add a node behind all others. Raises as `insert_before`."""
+        """Add a node at the end. Raises as `insert_before`."""
         self._insert(_END, node)
 
     def prepend(self, node: onnx.NodeProto) -> None:
-        """Add a node before all others. Raises as `insert_before`."""
+        """Add a node at the beginning. Raises as `insert_before`."""
         self._insert(self._next[_END], node)
 
     def insert_before(self, name: str, *nodes: onnx.NodeProto) -> None:
-        """Add nodes before the node `name`.
+        """Insert nodes before the node `name`.
 
         Raises:
             InvalidModelError: another node computes a tensor of the same name.
@@ -240,15 +234,15 @@ class EditableGraph:
             self._insert(name, node)
 
     def insert_after(self, name: str, *nodes: onnx.NodeProto) -> None:
-        """Add nodes behind the node `name`. Raises as `insert_before`."""
+        """Insert nodes after the node `name`. Raises as `insert_before`."""
         following = self._next[name]
         for node in nodes:
             self._insert(following, node)
 
     def replace(self, gone: str | Collection[str], *nodes: onnx.NodeProto) -> None:
-        """Put nodes in the place of the first of the nodes `gone`; types of what they do not compute are dropped.
+        """Replace nodes at the place of the first; types of vanished tensors are dropped.
 
-        Complexity: O(edges of the nodes), of several that are replaced O(all nodes).
+        O(edges of the nodes), or O(all nodes) to replace several.
         """
         names = {gone} if isinstance(gone, str) else {*gone}
         first = gone if isinstance(gone, str) else next(name for name in self._order() if name in names)
@@ -262,24 +256,24 @@ class EditableGraph:
             self._forget(node)
 
     def remove(self, *names: str) -> None:
-        """Take nodes out, with the types of what they compute; what reads that has to be changed by the caller."""
+        """Remove nodes and the types of their outputs; the caller changes the consumers."""
         for name in names:
             self._forget(self._take_out(name))
 
     def set_inputs(self, name: str, inputs: Iterable[str]) -> None:
-        """Let the node `name` read other tensors."""
+        """Set the inputs of the node `name`."""
         node = self._nodes[name]
         self._leave(name, node)
         node.input[:] = inputs
         self._enter(name, node)
 
     def replace_all_uses(self, old: str, new: str) -> None:
-        """Let all nodes that read `old` read `new`; outputs of the graph and inner graphs are left as they are."""
+        """Let all nodes that read `old` read `new`, except graph outputs and subgraphs."""
         for name in [*self._uses.get(old, ())]:
             self.set_inputs(name, [new if each == old else each for each in self._nodes[name].input])
 
     def rename(self, old: str, new: str) -> None:
-        """Give a computed tensor another name; outputs of the graph and inner graphs are left as they are."""
+        """Rename a computed tensor, except in graph outputs and subgraphs."""
         name = self._producers[old]
         following, node = self._next[name], self._take_out(name)
         node.output[:] = [new if each == old else each for each in node.output]
@@ -292,39 +286,36 @@ class EditableGraph:
         """Add a constant; returns its name.
 
         Raises:
-            InvalidModelError: there is one of that name.
+            InvalidModelError: a constant has that name.
         """
         if name in self.weights:
-            raise InvalidModelError(f"tensor {name!r} is defined twice; names of tensors must be unique.")
+            raise InvalidModelError(f"tensor {name!r} is defined twice; tensor names must be unique.")
         value.flags.writeable = False
         self.weights[name] = value
         return name
 
     def add_fresh_weight(self, name: str, value: np.ndarray) -> str:
-        """Add a constant under this name, or one like it; returns the name."""
+        """Add a constant under a fresh name; returns the name."""
         return self.add_weight(self.fresh(name), value)
 
     def add_integers(self, name: str, values: Sequence[int]) -> str:
-        """Add a constant list of int64, as `add_fresh_weight`."""
+        """Add a constant int64 vector, as `add_fresh_weight`."""
         return self.add_fresh_weight(name, np.array(values, np.int64))
 
     def add_tensor(self, name: str, like: str, shape: Sequence[int] | None = None) -> str:
-        """Note the type of a new tensor, which is that of `like`, or has another shape; returns a fresh name for it."""
+        """Declare a new tensor with the type of `like`, or another shape; returns its fresh name."""
         name, spec = self.fresh(name), self.tensors[like]
         self.tensors[name] = replace(spec, name=name, shape=spec.shape if shape is None else tuple(shape))
         return name
 
     def set_shape(self, tensor: str, shape: Sequence[int]) -> None:
-        """Note the shape of a computed tensor; a declaration that says otherwise is dropped."""
+        """Set the shape of a computed tensor, dropping a contradictory declaration."""
         if self.tensors[tensor].shape != tuple(shape):
             self.tensors[tensor] = replace(self.tensors[tensor], shape=tuple(shape))
             self.declared.pop(tensor, None)
 
     def drop_unread(self) -> None:
-        """Take out nodes from which no path leads to an output, and then the weights that nothing reads; O(nodes).
-
-        The nodes must stand in topological order.
-        """
+        """Remove nodes that no output depends on, then unused weights; O(nodes). Needs topological order."""
         for name in reversed(self._order()):
             node = self._nodes[name]
             if not any(self.uses(tensor) for tensor in writes(node)):
@@ -332,13 +323,13 @@ class EditableGraph:
         self.drop_unread_weights()
 
     def drop_unread_weights(self) -> None:
-        """Take out the weights that nothing reads."""
+        """Remove unused weights."""
         self.weights = {name: array for name, array in self.weights.items() if self.uses(name)}
 
     def cut_out(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Keep what computes `outputs` when `inputs` are fed; names that are not declared are passed over; O(nodes).
+        """Keep the part that computes `outputs` from `inputs`; undeclared names are ignored; O(nodes).
 
-        The nodes must stand in topological order.
+        Needs topological order.
         """
         known = {**self.inputs, **self.outputs, **self.declared}
         feeders = {name: self.producer(name) for name in inputs}
@@ -348,15 +339,15 @@ class EditableGraph:
         self.drop_unread()
 
     def sort(self) -> None:
-        """Bring the nodes into topological order, and else leave their order.
+        """Sort the nodes topologically, stably.
 
         Raises:
-            InvalidModelError: they form a cycle.
+            InvalidModelError: the graph has a cycle.
         """
         self.reorder(topological_order(self.nodes))
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Bring the nodes into another order, in which each is named by its place in the present one."""
+        """Reorder the nodes, given by their present positions."""
         names = self._order()
         placed = [_END, *(names[index] for index in order), _END]
         self._next = dict(pairwise(placed))
@@ -382,7 +373,7 @@ class EditableGraph:
     def _enter(self, name: str, node: onnx.NodeProto) -> None:
         for tensor in writes(node):
             if tensor in self._producers:
-                raise InvalidModelError(f"tensor {tensor!r} is computed twice; names of tensors must be unique.")
+                raise InvalidModelError(f"tensor {tensor!r} is computed twice; tensor names must be unique.")
             self._producers[tensor] = name
         for tensor in reads(node):
             readers = self._readers(tensor)
@@ -395,7 +386,7 @@ class EditableGraph:
             del self._readers(tensor)[name]
 
     def _readers(self, tensor: str) -> dict[str, int]:
-        """How often each node reads a tensor, to be changed."""
+        """The number of times each node reads a tensor, for changing (copied on write)."""
         if tensor not in self._own_uses:
             self._uses[tensor] = dict(self._uses.get(tensor, ()))
             self._own_uses.add(tensor)

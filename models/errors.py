@@ -1,24 +1,29 @@
-"""Every error that iosched raises on purpose.
+"""The errors that iosched raises on purpose; `cli/` maps each class to an exit code.
 
-`cli/` maps each class to one exit code, in one place; libraries may catch `IoschedError`. A message is for people:
-what is wrong, where, and the way out, in at most a few lines.
+Messages say what is wrong, where, and how to fix it.
 """
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, shortened, or its class if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0].rstrip(".")[:300]
+
+
 class IoschedError(Exception):
-    """Base of all errors raised on purpose; anything else that escapes is a bug."""
+    """Base of all deliberate errors; any other exception is a bug."""
 
 
 class UsageError(IoschedError):
-    """The call itself is wrong: an option, a name, a combination of them (exit code 2)."""
+    """A wrong option, name, or combination of them (exit code 2)."""
 
 
 class InvalidModelError(IoschedError):
-    """The input file is not a model that can be run: broken, unbound, or no ONNX at all (exit code 2)."""
+    """The input is not a runnable model: broken, unbound, or not ONNX (exit code 2)."""
 
 
 class InvalidScheduleError(IoschedError):
-    """A schedule is broken, or was made for another graph, shape or precision (exit code 2)."""
+    """A schedule is broken, or made for another graph, shape or precision (exit code 2)."""
 
 
 class DeviceError(IoschedError):
@@ -30,33 +35,33 @@ class MismatchError(IoschedError):
 
 
 class ExecutionError(IoschedError):
-    """A model that loaded failed while it ran (exit code 1)."""
+    """A loaded model failed while running (exit code 1)."""
 
 
 class OtherDeviceWarning(UserWarning):
-    """A schedule runs on another device than it was made for; another schedule may be faster there."""
+    """A schedule runs on another device than it was made for, where another may be faster."""
 
 
 class SetAsideWarning(UserWarning):
-    """A file of an earlier iosched was renamed, since this one does not read it."""
+    """A file of an earlier version was renamed, because this version cannot read it."""
 
 
 class ResourceError(ExecutionError):
-    """The machine lacks memory, threads or disk space; neither the model nor iosched is at fault (exit code 1)."""
+    """The machine lacks memory, threads or disk space (exit code 1)."""
 
 
 class PlanError(ExecutionError):
-    """A plan of ours fails for a model that is not to blame (exit code 1).
+    """A plan of ours failed; the model is not at fault (exit code 1).
 
     Attributes:
-        place: the operator at which it fails; empty if that is not known.
+        place: the operator at which it failed; empty if unknown.
     """
 
     place = ""
 
 
 class DeviceLostError(IoschedError):
-    """A device stopped working, and nothing runs on it in this process any more (exit code 1).
+    """A device stopped working for this process (exit code 1).
 
-    No `ExecutionError`, after which another candidate may still run.
+    Not an `ExecutionError`, after which another candidate may still run.
     """

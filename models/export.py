@@ -1,4 +1,4 @@
-"""Makes an ordinary ONNX model of the working graph, with its schedule inside, and writes it whole or not at all."""
+"""Writes models as ONNX files, with their schedules in the metadata."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from onnx import TensorProto, numpy_helper
 from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.initializers import is_outside
-from iosched.models.merging import MERGED_KEY, Merge, merge_operators, to_json
+from iosched.models.files import atomic_write
+from iosched.models.initializers import is_external
+from iosched.models.merging.merge import MERGED_KEY, Merge, merge_operators, to_json
 from iosched.models.metadata import METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, is_ours, write_metadata
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.node_attributes import copied
 from iosched.models.source import StrPath
-from iosched.models.whole_file import whole_file
 from iosched.models.wiring import dependencies_first, reads
 
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
 
-_OF_OPTIMIZATION = frozenset({SCHEDULE_KEY, SCHEDULES_KEY, VERSION_KEY, MERGED_KEY})  # renewed by another one
+_OUTDATED_KEYS = frozenset({SCHEDULE_KEY, SCHEDULES_KEY, VERSION_KEY, MERGED_KEY})  # another optimization replaces them
 _METADATA_IR_VERSION = 10  # nodes have metadata since this version
 _INLINE_LIMIT_NBYTES = 1_900_000_000  # a protobuf message cannot have more than 2 GiB
 _ALIGNMENT = 4096  # bytes of a memory page, so that runtimes can map single tensors
@@ -37,7 +37,7 @@ _NOTHING = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True)
 class NodeNote:
-    """What the metadata of an operator's nodes says: its place in the schedule, and the latency of its stage."""
+    """The metadata of an operator's nodes: its place in the schedule, and its stage's latency."""
 
     block: int
     stage: int
@@ -46,7 +46,7 @@ class NodeNote:
     latency_us: float | None
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """The metadata's keys, without their common prefix, and values; a latency that is not known is left out."""
+        """Metadata keys, without prefix, and values."""
         yield "block", str(self.block)
         yield "stage", str(self.stage)
         yield "group", str(self.group)
@@ -64,23 +64,19 @@ def annotate(
     schedule_json: str,
     version: str,
 ) -> onnx.ModelProto:
-    """The model with its schedule inside: nodes in schedule order, merged operators as real merged nodes.
+    """The model with its schedule inside: nodes in schedule order, merged operators as merged nodes.
 
     Args:
-        model: the model to annotate; it is not changed.
-        order: the names of all operators, in the order in which the schedule runs them.
-        notes: for operators by name, what the metadata of each of their nodes is to say.
-        merges: sets of operators by name, each of which becomes one operator followed by a Split.
-        schedule_json: the schedule; it goes into the model's metadata.
-        version: the version of iosched; it goes into the model's metadata, too.
+        order: the names of all operators in schedule order.
+        notes: metadata for the nodes of operators, by name.
+        merges: sets of operators, each to become one operator followed by a Split.
 
     Returns:
-        The annotated model. The payloads of its large initializers are still in `model.weights`, which `write_model`
-        takes as its second argument; those of merged operators are in the model.
+        A copy; payloads of its large initializers are in `model.weights`, the second argument of `write_model`.
 
     Raises:
         ValueError: a merge is not exact.
-        KeyError: `order` or `merges` names an operator that the model does not have.
+        KeyError: `order` or `merges` names an unknown operator.
     """
     graph = EditableGraph.of(model.proto, model.weights)
     owner = {node: name for name in order for node in model.graph.by_name[name].nodes}
@@ -98,45 +94,35 @@ def annotate(
             tensor.CopyFrom(numpy_helper.from_array(graph.weights[tensor.name], tensor.name))
     merged = {MERGED_KEY: to_json(found)} if found else {}
     ours = {SCHEDULE_KEY: schedule_json, VERSION_KEY: version, **merged}
-    write_metadata(proto, ours, drops=_OF_OPTIMIZATION.__contains__)
+    write_metadata(proto, ours, drops=_OUTDATED_KEYS.__contains__)
     return proto
 
 
 def with_schedules(
     model: DynamicBatchModel, batch_sizes: Sequence[int], schedules_json: str, version: str
 ) -> onnx.ModelProto:
-    """The model with its batch dynamic and its schedules for several batch sizes inside.
+    """A copy of the model with a dynamic batch and its schedules for several batch sizes inside.
 
-    Its nodes stand in the order they had, none merged and none with a place in a schedule, since both differ from one
-    batch size to another.
-
-    Args:
-        model: the model; it is not changed.
-        batch_sizes: those that it has schedules for.
-        schedules_json: the schedules; they go into the model's metadata.
-        version: the version of iosched; it goes into the model's metadata, too.
-
-    Returns:
-        The model. The payloads of its large initializers are still in `model.unbound.weights`, which `write_model`
-        takes as its second argument.
+    Nodes keep their order and are not merged, since schedules differ between batch sizes. Payloads of large
+    initializers are in `model.unbound.weights`.
     """
     proto = model.proto(batch_sizes)
     _write_notes(proto.graph, {}, {})
-    write_metadata(proto, {SCHEDULES_KEY: schedules_json, VERSION_KEY: version}, drops=_OF_OPTIMIZATION.__contains__)
+    write_metadata(proto, {SCHEDULES_KEY: schedules_json, VERSION_KEY: version}, drops=_OUTDATED_KEYS.__contains__)
     return proto
 
 
 def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: StrPath | None) -> bytes | None:
-    """Write a model, the payloads of whose large initializers are in `weights`; return its bytes for no `destination`.
+    """Write a model whose large payloads are in `weights`; return its bytes if `destination` is None.
 
-    Weights of more than 1.9 GB go to NAME.data beside the model, tensor by tensor. A file appears whole or not at all.
+    Weights of more than 1.9 GB go to NAME.data next to the model. Files are written atomically.
 
     Raises:
         UsageError: the model is too large to be returned as bytes.
         InvalidModelError: an initializer is not in `weights`.
         OSError: the files cannot be written.
     """
-    outside = [tensor.name for tensor in proto.graph.initializer if is_outside(tensor)]
+    outside = [tensor.name for tensor in proto.graph.initializer if is_external(tensor)]
     if missing := [name for name in outside if name not in weights]:
         raise InvalidModelError(f"the weights of {missing[0]!r} are missing.")
     total = proto.ByteSize() + sum(weights[name].nbytes for name in outside)
@@ -148,24 +134,24 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
     elif destination is None:
         return b"".join(_encoded(proto, weights))
     else:
-        with whole_file(Path(destination)) as file:
+        with atomic_write(Path(destination)) as file:
             file.writelines(_encoded(proto, weights))
     return None
 
 
 def source_of(model: Model) -> Path | bytes:
-    """What the model was loaded from; where it was put together here, the file that it would be written as.
+    """The model's path or bytes; those of an assembled model are serialized.
 
     Raises:
-        UsageError: it was put together here, and is too large to be returned as bytes.
+        UsageError: it was assembled, and is too large to be returned as bytes.
     """
     return model.original or write_model(model.proto, model.weights, None) or b""
 
 
 def _sort(graph: EditableGraph, owner: Mapping[str, str], rank: Mapping[str, int]) -> None:
-    """Sort the nodes by the order of their operators; those of no operator, which `rank` does not have, come last.
+    """Sort nodes by the order of their operators; those of unknown operators come last. O(nodes + edges).
 
-    A node that another one reads comes before that one, whatever their operators' order. O(nodes + edges).
+    Dependencies take precedence over the operators' order.
     """
     nodes, last = graph.nodes, len(rank)
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
@@ -183,7 +169,7 @@ def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mappin
 
 
 def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Iterator[bytes]:
-    """The model with its weights inside, in protobuf's wire format, part by part: no message holds the weights."""
+    """The model in protobuf's wire format with its weights, in parts: no message holds them all."""
     model = copied(proto)
     del model.graph.initializer[:]
     start = model.graph.SerializeToString()
@@ -197,9 +183,9 @@ def _encoded(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Itera
 
 
 def _encoded_initializer(tensor: TensorProto, weights: Mapping[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
-    """An initializer of a graph in wire format, up to its payload where that is in `weights`, and the payload."""
+    """An initializer in wire format up to its external payload, and the payload."""
     inside, payload, prefix = copied(tensor), _NOTHING, b""
-    if is_outside(tensor):
+    if is_external(tensor):
         inside.ClearField("external_data")
         inside.ClearField("data_location")
         payload = weights[tensor.name]
@@ -210,13 +196,12 @@ def _encoded_initializer(tensor: TensorProto, weights: Mapping[str, np.ndarray])
 
 
 def _field_prefix(message: type[Message], field: str, nbytes: int) -> bytes:
-    """The bytes before a field of variable length: its number, its wire type and its length."""
+    """The bytes before a length-delimited field: tag and length."""
     length_delimited = 2
     return _varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | length_delimited) + _varint(nbytes)
 
 
 def _varint(value: int) -> bytes:
-    """A number in groups of seven bits, the lowest first; all but the last have the highest bit set."""
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)
@@ -225,15 +210,14 @@ def _varint(value: int) -> bytes:
 
 
 def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path) -> None:
-    """Write the weights to a file of their own, and the model only after them: it never stands without them."""
-    beside = destination.with_name(f"{destination.name}.data")
+    data_path = destination.with_name(f"{destination.name}.data")
     whole = copied(proto)
-    with whole_file(destination) as file, whole_file(beside) as data:
+    with atomic_write(destination) as file, atomic_write(data_path) as data:
         for tensor in whole.graph.initializer:
-            if is_outside(tensor):
-                _append(tensor, weights[tensor.name], data, beside.name)
+            if is_external(tensor):
+                _append(tensor, weights[tensor.name], data, data_path.name)
             elif len(tensor.raw_data) > INLINE_NBYTES:
-                _append(tensor, np.frombuffer(tensor.raw_data, np.uint8), data, beside.name)
+                _append(tensor, np.frombuffer(tensor.raw_data, np.uint8), data, data_path.name)
         file.write(whole.SerializeToString())
 
 
@@ -250,7 +234,7 @@ def _append(tensor: TensorProto, array: np.ndarray, data: BinaryIO, location: st
 
 
 def _chunks(array: np.ndarray) -> Iterable[bytes]:
-    """The array's bytes as ONNX stores them: C order, little endian."""
+    """The array's bytes as in ONNX: C order, little endian."""
     flat = array.reshape(-1)
     step = max(_CHUNK_NBYTES // max(array.itemsize, 1), 1)
     little = array.dtype.newbyteorder("<")

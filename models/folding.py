@@ -1,7 +1,7 @@
 """Constant folding: replaces nodes whose results are known before the run by weights.
 
-Only cheap operators of ONNX's own domain are folded, and only where the result is not too large. Nodes that quantize or
-dequantize stay, because runtimes choose their kernels by them. A node that cannot be folded stays as well.
+Only cheap standard operators with small results are folded. QuantizeLinear and DequantizeLinear stay, because
+runtimes choose kernels by them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer, integers, tensor
-from iosched.models.shapes import infer
+from iosched.models.shapes.inference import infer
 from iosched.models.wiring import captures, is_standard, writes
 
 MAX_FOLDED_NBYTES = 64 * 2**20
@@ -30,15 +30,14 @@ _EVALUATED = frozenset({
     "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Split",
     "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
-# The exceptions that onnx's evaluator raises for nodes that contradict their operator's definition.
+# Exceptions of onnx's evaluator for nodes that violate their schema.
 _FAILURES = (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, AssertionError)
 
 
 def fold_constants(graph: EditableGraph) -> None:
     """Fold until nothing changes, and infer the types of tensors.
 
-    Complexity: one pass over the nodes and one shape inference for each round; a chain of Shape nodes over computed
-    values takes several rounds, everything else one or two.
+    Each round is a pass and a shape inference; a chain of Shape nodes over computed values takes several rounds.
 
     Raises:
         InvalidModelError: shapes or types contradict each other.
@@ -111,7 +110,7 @@ def _is_bounded(node: onnx.NodeProto, specs: Mapping[str, TensorSpec]) -> bool:
 def _evaluate(
     node: onnx.NodeProto, weights: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec], opset: int
 ) -> list[np.ndarray] | None:
-    from onnx.reference import ReferenceEvaluator  # slow to import, and many models need none of it
+    from onnx.reference import ReferenceEvaluator  # slow to import, and often not needed
 
     feeds = {name: weights[name] for name in node.input if name}
     if any(value.nbytes > MAX_FOLDED_NBYTES for value in feeds.values()):
@@ -139,7 +138,7 @@ def _fill(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.nd
     item = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     if any(dim < 0 for dim in shape) or prod(shape) * item.itemsize > _MAX_FILLED_NBYTES or item.size != 1:
         return None
-    # A view that repeats one stored element: it needs no memory, however large the tensor is.
+    # A view that repeats one element needs no memory.
     return [np.broadcast_to(item.reshape(()), shape)]
 
 

@@ -1,8 +1,8 @@
-"""The computation graph: operators and tensors as frozen values, with no protobuf inside.
+"""The computation graph: operators and tensors as frozen values, without protobuf.
 
 Developer notes:
-    * Nothing here may import onnx; the search and the lowering are tested without it.
-    * Names are tensor names. An operator is named by its first output, so a schedule survives any renaming of nodes.
+    * This module must not import onnx.
+    * An operator is named by its first output, so schedules survive the renaming of nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ITEM_NBYTES = {
 
 
 def nbytes_of(dtype: str, shape: tuple[int, ...], unknown: int = 0) -> int:
-    """Size in bytes of a tensor; `unknown` for types whose elements have no known size."""
+    """Size in bytes of a tensor; `unknown` for types without a fixed element size."""
     item = _ITEM_NBYTES.get(dtype)
     return unknown if item is None else prod(shape) * item
 
@@ -31,8 +31,8 @@ def nbytes_of(dtype: str, shape: tuple[int, ...], unknown: int = 0) -> int:
 class TensorSpec:
     """Type and shape of one tensor.
 
-    `dtype` is a numpy name ("float32"), or ONNX's text for what numpy cannot name ("string", "seq(tensor(float))").
-    `shape` is None where it is known only at run time (data-dependent sizes, sequences).
+    `dtype` is a numpy name ("float32"), or ONNX's text for other types ("string", "seq(tensor(float))").
+    `shape` is None if it is known only at run time.
     """
 
     name: str
@@ -41,7 +41,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes; 0 where type or shape is not known before the run."""
+        """Size in bytes; 0 if type or shape is unknown before the run."""
         return 0 if self.shape is None else nbytes_of(self.dtype, self.shape)
 
     @property
@@ -56,23 +56,20 @@ class Operator:
 
     Attributes:
         name: the operator's first output tensor.
-        type: an ONNX op type ("Conv", "MaxPool", "Concat"), a fused type ("ReluSepConv"), or, for
-            an operator outside ONNX's own domain, "domain::Type".
-        nodes: the ONNX nodes that the operator covers, each by its first output, in topological order.
-        inputs: the computed or fed tensors that the operator reads (no weights), in order of first use, each once.
+        type: an ONNX op type ("Conv"), a fused type ("ReluSepConv"), or "domain::Type" outside ONNX's own domain.
+        nodes: the ONNX nodes in topological order, by first output.
+        inputs: the computed or fed tensors read (no weights), in order of first use.
         outputs: tensors that others read, or that the graph returns; `outputs[0] == name`.
-        attributes: what changes the result or the latency beside the shapes, sorted by key. Convolutions, whatever is
-            fused with them, carry kernel_shape, strides, pads, dilations, group, in_channels, out_channels and
-            activation ("" for none) as normalised values; other operators carry their ONNX attributes, and products
-            with a matrix of weights its rows and columns as in_features and out_features. Sums folded into an operator
-            show as "terms": for each operand of the consumer, how many values are summed. What leaves an operator
-            in whole numbers shows as "quantized": their type.
-        weights: the constants that the operator reads, in order of first use.
+        attributes: what determines result or latency besides shapes, sorted by key. Convolutions have normalized
+            kernel_shape, strides, pads, dilations, group, in_channels, out_channels and activation ("" for none);
+            others their ONNX attributes; products with a weight matrix also in_features and out_features. "terms"
+            counts the summed values of each operand if sums are folded in; "quantized" is the integer type of the
+            result.
+        weights: the constants read, in order of first use.
         flops: multiply and add counted as two.
-        nbytes: activations and weights read and written, each once; those of tensors in whole numbers, where nodes that
-            quantize and dequantize stand between operators.
-        node_types: the ONNX types of `nodes`, in their order; no part of labels and digests.
-        merges: whether it may be merged with operators of its kind, where `merge_rule` finds nothing against it.
+        nbytes: activations and weights read and written, each once; in integers between quantized operators.
+        node_types: the ONNX types of `nodes`; not part of labels and digests.
+        merges: whether it may be merged if `merging.rule` allows it.
     """
 
     name: str
@@ -88,16 +85,16 @@ class Operator:
     merges: bool = True
 
     def attribute(self, key: str, default: AttributeValue | None = None) -> AttributeValue | None:
-        """The attribute `key`, or `default` where the operator has none of that name."""
+        """The attribute `key`, or `default`."""
         return dict(self.attributes).get(key, default)
 
     def integer(self, key: str, default: int = 0) -> int:
-        """The attribute `key` where it is one integer, else `default`."""
+        """The attribute `key` if it is an integer, else `default`."""
         value = self.attribute(key)
         return value if isinstance(value, int) else default
 
     def integers(self, key: str) -> tuple[int, ...]:
-        """The attribute `key` where it is a list of integers, else ()."""
+        """The attribute `key` if it is a list of integers, else ()."""
         value = self.attribute(key)
         return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
 
@@ -106,8 +103,8 @@ class Operator:
 class ComputationGraph:
     """A DAG of operators in topological order; an edge is a tensor.
 
-    Invariants, checked on construction: names are unique, every input of an operator is a graph input or the output
-    of an earlier operator, every graph output is produced by an operator or is a graph input.
+    Checked on construction: names are unique; operators read graph inputs or outputs of earlier operators; graph
+    outputs exist.
     """
 
     name: str
@@ -136,7 +133,7 @@ class ComputationGraph:
 
     @cached_property
     def producer(self) -> Mapping[str, str]:
-        """For every computed tensor, the name of the operator that computes it."""
+        """The name of the operator that computes each tensor."""
         return {tensor: operator.name for operator in self.operators for tensor in operator.outputs}
 
     @cached_property
@@ -146,7 +143,7 @@ class ComputationGraph:
 
     @cached_property
     def predecessors(self) -> Mapping[str, tuple[str, ...]]:
-        """For every operator, the operators whose outputs it reads, each once."""
+        """The operators whose outputs each operator reads, each once."""
         producer = self.producer
         return {
             operator.name: tuple(dict.fromkeys(producer[name] for name in operator.inputs if name in producer))
@@ -155,9 +152,45 @@ class ComputationGraph:
 
     @cached_property
     def successors(self) -> Mapping[str, tuple[str, ...]]:
-        """For every operator, the operators that read its outputs, each once, in topological order."""
+        """The operators that read each operator's outputs, each once, in topological order."""
         found: dict[str, list[str]] = {operator.name: [] for operator in self.operators}
         for name, before in self.predecessors.items():
             for predecessor in before:
                 found[predecessor].append(name)
         return {name: tuple(after) for name, after in found.items()}
+
+
+BatchShape = tuple[int | str, ...]
+"""The shape of an input, with a text for the batch size."""
+
+
+@dataclass(frozen=True)
+class DynamicBatchSpec:
+    """Type and shape of one tensor with a dynamic batch.
+
+    `dtype` is as in `TensorSpec`. In `shape`, a text is the batch size; None if it is known only at run time.
+    """
+
+    name: str
+    dtype: str
+    shape: BatchShape | None
+
+
+def at_batch(inputs: Mapping[str, BatchShape], batch_size: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs at one batch size."""
+    return {name: tuple(batch_size if isinstance(dim, str) else dim for dim in shape) for name, shape in inputs.items()}
+
+
+_QUANTIZED_PREFIXES = ("QLinear", "Quantize", "Dequantize", "DynamicQuantize")
+_QUANTIZED_TYPES = frozenset(
+    {"QGemm", "QAttention", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits"}
+)
+
+
+def quantized_operators(graph: ComputationGraph) -> tuple[str, ...]:
+    """Names of operators with a node that quantizes, dequantizes, or computes in integers; O(nodes)."""
+    return tuple(
+        operator.name
+        for operator in graph.operators
+        if any(kind.startswith(_QUANTIZED_PREFIXES) or kind in _QUANTIZED_TYPES for kind in operator.node_types)
+    )

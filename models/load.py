@@ -1,4 +1,4 @@
-"""Reads a `Model` from a file or from bytes, step by step; between two of them, its dynamic dimensions are open."""
+"""Reads a `Model` from a file or bytes; an `UnboundModel` still has its dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from iosched.models.binding import bind_inputs
 from iosched.models.checks import check_structure
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
 from iosched.models.folding import fold_constants
-from iosched.models.initializers import read_weights, store_weights
+from iosched.models.initializers import describe_weight, read_weights
 from iosched.models.log import logger
-from iosched.models.merging import unmerge
+from iosched.models.merging.merge import unmerge
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY, metadata_of
 from iosched.models.model import Model
 from iosched.models.normalize import (
@@ -31,9 +30,10 @@ from iosched.models.normalize import (
     squeeze_range_operands,
 )
 from iosched.models.operators import computation_graph
-from iosched.models.reshapes import check_reshapes, rebatch
-from iosched.models.shapes import forget_inferred, infer_again
-from iosched.models.source import MIN_IR_VERSION, Source, describe, located, read_proto
+from iosched.models.shapes.binding import bind_inputs
+from iosched.models.shapes.inference import forget_inferred, infer_again
+from iosched.models.shapes.reshapes import check_reshapes, rebatch
+from iosched.models.source import MIN_IR_VERSION, Source, as_path_or_bytes, describe, read_proto
 
 _log = logger(__name__)
 
@@ -42,12 +42,12 @@ _NORMALIZATIONS: tuple[_Rewrite, ...] = (
     constants_to_weights, EditableGraph.sort, check_structure, unmerge, EditableGraph.sort, compute_weight_outputs,
     EditableGraph.drop_unread, drop_copies, EditableGraph.drop_unread,
 )  # fmt: skip
-"""The rewrites that bring a graph into one form, in order."""
+"""Rewrites that normalize a graph, in order."""
 _FOLDINGS: tuple[_Rewrite, ...] = (
     fold_constants, flatten_concats, squeeze_range_operands, EditableGraph.drop_unread, name_nodes, check_reshapes,
     infer_again,
 )  # fmt: skip
-"""The rewrites that follow once the shapes of inputs are known, in order."""
+"""Rewrites after binding, in order."""
 
 
 def load_model(
@@ -60,48 +60,41 @@ def load_model(
     """Read an ONNX model, bind its dynamic dimensions, and find its operators.
 
     Args:
-        source: the path of a model, beside which its external data lies; or the bytes of one.
+        source: a path, with external data in the same folder; or bytes.
         name: the model's name; by default the file's stem or, for bytes, the graph's name.
-        batch_size: the first dimension of every input; replaces a fixed one where the model allows it.
-        input_shapes: full shapes by the names of inputs, and shapes of one size by those of dynamic dimensions.
+        batch_size: the first dimension of every input; replaces a fixed one if the model allows it.
+        input_shapes: shapes by input name, and one-element shapes by the name of a dynamic dimension.
 
     Raises:
-        InvalidModelError: the file is no model that can be run, or a dynamic dimension stays unbound.
+        InvalidModelError: the file is not a runnable model, or a dynamic dimension stays unbound.
         UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
     """
     return read_unbound(source, name=name).bound(batch_size=batch_size, input_shapes=input_shapes)
 
 
 def read_unbound(source: Source, *, name: str | None = None) -> UnboundModel:
-    """Read an ONNX model and leave its dynamic dimensions open.
-
-    Args:
-        source: the path of a model, beside which its external data lies; or the bytes of one.
-        name: the model's name; by default the file's stem or, for bytes, the graph's name.
-
-    Raises:
-        InvalidModelError: the file is no model that can be run.
-    """
-    source = located(source)
+    """Read an ONNX model and keep its dynamic dimensions; see `load_model`."""
+    source = as_path_or_bytes(source)
     proto = read_proto(source)
     called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
-    with _telling_where(source):
+    with _naming_source(source):
         weights = read_weights(proto, source if isinstance(source, Path) else None)
-        store_weights(proto.graph, weights)
-        graph = _graph_of(proto, weights)
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(describe_weight(each, array) for each, array in weights.items())
+        graph = _inlined_graph(proto, weights)
         _normalize(graph)
     return UnboundModel(called, graph.to_proto(), MappingProxyType(graph.weights), source)
 
 
 @dataclass(frozen=True, eq=False)
 class UnboundModel:
-    """A model whose dynamic dimensions are still open; all models that are bound from it have its weights in common.
+    """A model with its dynamic dimensions; the models bound from it share its weights.
 
     Attributes:
         name: file stem, or the graph's own name.
-        proto: the graph in the one form that all models are brought into; large initializers carry no payload.
+        proto: the normalized graph; large initializers have no payload.
         weights: every top-level initializer by name; read-only.
-        original: the path or the bytes that the model was loaded from.
+        original: the model's path or bytes.
     """
 
     name: str
@@ -111,20 +104,15 @@ class UnboundModel:
 
     @property
     def schedules_json(self) -> str | None:
-        """The schedules for several batch sizes that the model carries, if any."""
+        """The model's schedules for several batch sizes, if any."""
         return metadata_of(self.proto, SCHEDULES_KEY)
 
     def bound(
         self, *, batch_size: int | None = None, input_shapes: Mapping[str, tuple[int, ...]] | None = None
     ) -> Model:
-        """The model with its dynamic dimensions bound; see `load_model`.
-
-        Raises:
-            InvalidModelError: a dynamic dimension stays unbound, or shapes contradict each other.
-            UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
-        """
+        """The model with bound dimensions; see `load_model`."""
         graph = EditableGraph.of(self.proto, self.weights)
-        with _telling_where(self.original):
+        with _naming_source(self.original):
             model = _bound(self.name, graph, self.original, batch_size, input_shapes)
         shapes = ", ".join(f"{spec.name} {spec.dtype} {spec.shape}" for spec in model.graph.inputs)
         counts = len(model.graph.operators), len(model.proto.graph.node)
@@ -135,7 +123,7 @@ class UnboundModel:
 
 
 @contextmanager
-def _telling_where(source: Path | bytes) -> Iterator[None]:
+def _naming_source(source: Path | bytes) -> Iterator[None]:
     try:
         yield
     except InvalidModelError as error:
@@ -143,21 +131,18 @@ def _telling_where(source: Path | bytes) -> Iterator[None]:
 
 
 def assembled_model(name: str, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Model:
-    """The model of a graph that was made here, not read from a file: what loading the written file would give.
+    """The model of a graph in memory, whose inputs have static shapes, as if loaded from a file.
 
-    Args:
-        name: the model's name.
-        proto: the graph, all of whose inputs have static shapes; it is changed.
-        weights: every initializer by name. Those of the graph itself are not looked at.
+    `proto` is changed; its initializers are ignored in favour of `weights`.
 
     Raises:
-        InvalidModelError: the graph is not one that can be run.
+        InvalidModelError: the graph cannot be run.
     """
-    return edited_model(name, _graph_of(proto, weights))
+    return edited_model(name, _inlined_graph(proto, weights))
 
 
 def edited_model(name: str, graph: EditableGraph) -> Model:
-    """The model of a loaded graph that was edited, which must not be used any more; see `assembled_model`."""
+    """The model of an edited graph, which must not be used afterwards; see `assembled_model`."""
     _normalize(graph)
     return _bound(name, graph, None)
 
@@ -169,7 +154,6 @@ def _bound(
     batch_size: int | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Model:
-    """The model of a graph in one form, with its inputs bound; see `load_model`."""
     binding = bind_inputs(graph.inputs.values(), batch_size, input_shapes)
     old = binding.replaced_batch
     forget_inferred(graph, binding.symbols, keep_shapes=old is None)
@@ -189,8 +173,7 @@ def _bound(
     )
 
 
-def _graph_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> EditableGraph:
-    """The graph without functions; `proto` is changed."""
+def _inlined_graph(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> EditableGraph:
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     proto.graph.name = proto.graph.name or "graph"
     inline_functions(proto)
@@ -198,12 +181,7 @@ def _graph_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> Edit
 
 
 def _normalize(graph: EditableGraph) -> None:
-    """Bring the graph into one form, whatever tool wrote it.
-
-    It has no Constant nodes and no merged operators, its nodes stand in topological order, and it has passed the
-    checks.
-    """
     for rewrite in _NORMALIZATIONS:
         rewrite(graph)
     if not graph.nodes:
-        raise InvalidModelError("no node leads to an output: there is nothing to run.")
+        raise InvalidModelError("no output depends on a node: there is nothing to run.")

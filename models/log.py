@@ -1,4 +1,4 @@
-"""The loggers of iosched, all below `iosched`: silent, unless who uses the library gives one of them a handler."""
+"""The loggers of iosched, all below `iosched`; silent unless the application adds a handler."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 def logger(module: str) -> logging.Logger:
-    """The logger of a module, by the module's `__name__`."""
+    """The logger of a module, by its `__name__`."""
     return logging.getLogger(module)

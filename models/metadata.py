@@ -1,4 +1,4 @@
-"""Metadata of models and nodes: text by keys."""
+"""Metadata of models and nodes: strings by key."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import onnx
 T = TypeVar("T")
 
 METADATA_PREFIX = "io.iosched."
-"""The keys of all metadata that iosched writes begin with this."""
+"""The prefix of iosched's metadata keys."""
 
 SCHEDULE_KEY = "io.iosched.schedule"
-"""Model metadata under which an optimized model carries its schedule."""
+"""Model metadata: the schedule of an optimized model."""
 
 SCHEDULES_KEY = "io.iosched.schedules"
-"""Model metadata under which a model whose batch is dynamic carries its schedules for several batch sizes."""
+"""Model metadata: the schedules of a model with a dynamic batch."""
 
 
 def metadata_of(proto: onnx.ModelProto, key: str) -> str | None:
@@ -26,7 +26,7 @@ def metadata_of(proto: onnx.ModelProto, key: str) -> str | None:
 
 
 def decoded(text: str | msgspec.Raw, kind: type[T]) -> T | None:
-    """What JSON in metadata says; None where it is not of this kind."""
+    """JSON metadata as a value of type `kind`; None if it is not valid."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, RecursionError):
@@ -36,7 +36,7 @@ def decoded(text: str | msgspec.Raw, kind: type[T]) -> T | None:
 def write_metadata(
     message: onnx.ModelProto | onnx.NodeProto, new: Mapping[str, str], *, drops: Callable[[str], bool] | None = None
 ) -> None:
-    """Write `new` behind the metadata that a model or node has, without the keys of `new` and those that it `drops`."""
+    """Append `new` to the metadata of a model or node, replacing equal keys and those that `drops` selects."""
     present = [(item.key, item.value) for item in message.metadata_props]
     kept = [(key, value) for key, value in present if key not in new and not (drops and drops(key))]
     del message.metadata_props[:]
@@ -45,5 +45,5 @@ def write_metadata(
 
 
 def is_ours(key: str) -> bool:
-    """Whether iosched writes what is under `key`."""
+    """Whether iosched writes this key."""
     return key.startswith(METADATA_PREFIX)

@@ -1,4 +1,4 @@
-"""A loaded model: the working ONNX graph, its weights beside it, and the computation graph made of both."""
+"""A loaded model: the working ONNX graph, its weights, and its computation graph."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.structure import Structure
 
 WEIGHTS_LOCATION = "weights"
-"""External-data location of initializers whose payload lives in `Model.weights`."""
+"""External-data location of initializers whose payload is in `Model.weights`."""
 
 INLINE_NBYTES = 1024
-"""Initializers up to this size keep their payload in the proto, where shape inference reads them."""
+"""Initializers up to this size keep their payload in the proto, for shape inference."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +28,13 @@ class Model:
 
     Attributes:
         name: file stem, or the graph's own name.
-        proto: the working graph. Every node's `name` is its first non-empty output, `graph.input` holds no weights,
-            and initializers above `INLINE_NBYTES` carry no payload (external data at `WEIGHTS_LOCATION`).
-        weights: every top-level initializer by name; read-only, and memory-mapped where the file keeps it outside.
-        graph: the schedule units and the tensors between them.
-        original: the path or the bytes that the model was loaded from; None where it was put together here.
+        proto: the working graph. A node's `name` is its first non-empty output, `graph.input` has no weights, and
+            initializers above `INLINE_NBYTES` have no payload (external data at `WEIGHTS_LOCATION`).
+        weights: every top-level initializer by name; read-only, memory-mapped if external in the file.
+        graph: the operators and the tensors between them.
+        original: the model's path or bytes; None if assembled in memory.
         bindings: the bound shape of every tensor input.
-        schedule_json: the schedule that the model carries, if any, or its schedules for several batch sizes.
+        schedule_json: the schedule in the model's metadata, if any, or its schedules for several batch sizes.
     """
 
     name: str
@@ -52,29 +52,25 @@ class Model:
 
     @property
     def flops(self) -> int:
-        """Operations in one run; a multiply and an add count as two."""
+        """Operations in one run; multiply and add counted as two."""
         return sum(operator.flops for operator in self.graph.operators)
 
     @property
     def n_parameters(self) -> int:
-        """How many numbers the weights have."""
+        """The number of weight elements."""
         return sum(array.size for array in self.weights.values())
 
     @cached_property
     def weight_digests(self) -> Mapping[str, str]:
-        """`array_digest` of each weight by its name; each is computed at its first use."""
+        """`array_digest` of each weight by name; computed on first use."""
         return WeightDigests(self.weights)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over graph and weights; computed at the first use.
-
-        It is the same for a model and for its annotated form. `structure` has a digest of its own, which does not
-        depend on weights and names.
-        """
+        """SHA-256 (hex) of graph and weights; the same for a model and its annotated form."""
         return model_digest(self.proto, self.weight_digests, self.graph)
 
     @cached_property
     def structure(self) -> Structure:
-        """All of the model that a schedule depends on; computed at the first use."""
+        """Everything that a schedule depends on: no weights, no names."""
         return structure_of(self.proto, self.weights, self.graph)

@@ -1,7 +1,6 @@
-"""Attributes of ONNX nodes as Python values: the one place that reads and changes `NodeProto.attribute`.
+"""Attributes of ONNX nodes as Python values; no other module accesses `NodeProto.attribute`.
 
-Where a node does not have an attribute, or has one of another type, the readers return the default that the caller
-gives. It is the default of the operator's definition, which may be another in another opset.
+Readers return the caller's default if the attribute is missing or has another type.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ Copied = TypeVar("Copied", bound=Message)
 
 
 def names(node: onnx.NodeProto) -> frozenset[str]:
-    """The names of all attributes that the node has."""
+    """The names of the node's attributes."""
     return frozenset(item.name for item in node.attribute)
 
 
 def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
-    """The value of an attribute that is one integer, as flags are."""
+    """An integer attribute (also flags)."""
     found = _find(node, name, AttributeProto.INT)
     return default if found is None else found.i
 
 
 def integers(node: onnx.NodeProto, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """The value of an attribute that is a list of integers; the default also for an empty list."""
+    """An attribute with a list of integers; the default also for an empty list."""
     found = _find(node, name, AttributeProto.INTS)
     return tuple(default if found is None else found.ints or default)
 
 
 def number(node: onnx.NodeProto, name: str, default: float = 0.0) -> float:
-    """The value of an attribute that is one number, a float or an integer."""
+    """A float or integer attribute as a float."""
     found = _find(node, name, AttributeProto.FLOAT, AttributeProto.INT)
     if found is None:
         return default
@@ -46,25 +45,25 @@ def number(node: onnx.NodeProto, name: str, default: float = 0.0) -> float:
 
 
 def numbers(node: onnx.NodeProto, name: str) -> tuple[float, ...]:
-    """The value of an attribute that is a list of floats; () where the node has none."""
+    """An attribute with a list of floats; () if missing."""
     found = _find(node, name, AttributeProto.FLOATS)
     return () if found is None else tuple(found.floats)
 
 
 def text(node: onnx.NodeProto, name: str, default: str = "") -> str:
-    """The value of an attribute that is a string."""
+    """A string attribute."""
     found = _find(node, name, AttributeProto.STRING)
     return default if found is None else _decoded(found.s)
 
 
 def tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
-    """The value of an attribute that is a tensor; None where the node has none."""
+    """A tensor attribute; None if missing."""
     found = _find(node, name, AttributeProto.TENSOR)
     return None if found is None else found.t
 
 
 def tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    """All tensors that attributes hold, alone or in lists; not those of the graphs inside the node."""
+    """All tensors in attributes, except those in subgraphs."""
     for item in node.attribute:
         if item.type == AttributeProto.TENSOR:
             yield item.t
@@ -73,7 +72,7 @@ def tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def sparse_tensors(node: onnx.NodeProto) -> Iterator[onnx.SparseTensorProto]:
-    """All sparse tensors that attributes hold, as `tensors`."""
+    """All sparse tensors in attributes, except those in subgraphs."""
     for item in node.attribute:
         if item.type == AttributeProto.SPARSE_TENSOR:
             yield item.sparse_tensor
@@ -82,13 +81,12 @@ def sparse_tensors(node: onnx.NodeProto) -> Iterator[onnx.SparseTensorProto]:
 
 
 def padding(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
-    """How a convolution or a pool pads its input, auto_pad resolved: the begins of all axes, then their ends.
+    """The padding of a convolution or pool with auto_pad resolved: begins of all axes, then ends.
 
-    As onnxruntime's kernels do: for the SAME size a pool takes no notice of its dilations, and cuts off pixels, which
-    is a negative padding, where its windows leave some out.
+    As in onnxruntime's kernels, a SAME pool ignores dilations, and has negative padding if its windows skip pixels.
 
     Args:
-        sizes: of the input along the axes of the kernel; () where they are not known, and SAME cannot be resolved.
+        sizes: of the input along the kernel's axes; () if unknown, and SAME cannot be resolved.
         kernel: the kernel's extent along each axis.
     """
     mode, none = text(node, "auto_pad"), (0,) * (2 * len(kernel))
@@ -107,30 +105,30 @@ def padding(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -
 
 
 def values(node: onnx.NodeProto) -> dict[str, object]:
-    """All attributes by name, as onnx hands them out: strings as bytes, tensors and graphs as protobuf messages."""
+    """All attributes by name as onnx returns them: strings as bytes, tensors and graphs as messages."""
     return {item.name: get_attribute_value(item) for item in node.attribute}
 
 
 def plain_values(node: onnx.NodeProto) -> dict[str, AttributeValue]:
-    """All attributes by name, as values that can be hashed; of tensors and graphs a hash of their bytes."""
+    """All attributes by name as hashable values; tensors and graphs as a hash of their bytes."""
     return {item.name: _plain(item) for item in node.attribute if item.type != AttributeProto.UNDEFINED}
 
 
 def serialized(node: onnx.NodeProto) -> tuple[bytes, ...]:
-    """All attributes as bytes, sorted by name: equal for nodes whose attributes are equal to the last bit."""
+    """All attributes as bytes, sorted by name: equal if the attributes are bit-equal."""
     return tuple(
         item.SerializeToString(deterministic=True) for item in sorted(node.attribute, key=lambda item: item.name)
     )
 
 
 def completed(node: onnx.NodeProto, defaults: Iterable[AttributeProto]) -> tuple[AttributeProto, ...]:
-    """All attributes of the node, and those of `defaults` that it does not have."""
+    """The node's attributes, and those of `defaults` that it lacks."""
     present = names(node)
     return (*node.attribute, *(item for item in defaults if item.name not in present))
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs inside a control-flow node."""
+    """The subgraphs of a control-flow node."""
     for item in node.attribute:
         if item.type == AttributeProto.GRAPH:
             yield item.g
@@ -139,31 +137,31 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def has_subgraphs(node: onnx.NodeProto) -> bool:
-    """Whether the node is one of control flow, with graphs inside."""
+    """Whether the node has subgraphs."""
     return next(subgraphs(node), None) is not None
 
 
 def assign(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) -> None:
-    """Give attributes of the node new values, in place; None takes an attribute away."""
+    """Set attributes in place; None removes one."""
     renew(node, changes, [make_attribute(name, value) for name, value in changes.items() if value is not None])
 
 
 def copied(message: Copied) -> Copied:
-    """A copy of a node or of another message."""
+    """A copy of a message."""
     made: Copied = type(message)()
     made.CopyFrom(message)
     return made
 
 
 def with_attributes(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) -> onnx.NodeProto:
-    """A copy of the node with these attributes instead of its own of the same names, as `assign` gives them."""
+    """A copy of the node with these attributes set, as by `assign`."""
     changed = copied(node)
     assign(changed, **changes)
     return changed
 
 
 def renew(node: onnx.NodeProto, gone: Container[str], new: Iterable[AttributeProto]) -> None:
-    """Take the attributes `gone` away from the node, in place, and give it `new` ones."""
+    """Remove the attributes `gone` in place, and add `new` ones."""
     kept = [item for item in node.attribute if item.name not in gone]
     del node.attribute[:]
     node.attribute.extend([*kept, *new])

@@ -1,4 +1,4 @@
-"""Brings old and redundant ways of writing a graph into one form; the graph computes the same."""
+"""Rewrites old and redundant forms of a graph into one form with the same results."""
 
 from __future__ import annotations
 
@@ -11,43 +11,40 @@ import onnx.inliner
 from onnx import TensorProto
 
 from iosched.models.editable_graph import EditableGraph, node_name
-from iosched.models.errors import InvalidModelError
+from iosched.models.errors import InvalidModelError, first_line
+from iosched.models.files import MAX_PROTO_NBYTES
 from iosched.models.initializers import read_tensor
-from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.models.node_attributes import copied, integer, values
 from iosched.models.wiring import is_standard, nodes_within
 
-MAX_WRITTEN_OUT = 200_000
-"""Nodes of a model whose functions are inlined; each takes a fraction of a millisecond to read."""
+MAX_INLINED_NODES = 200_000
+"""The most nodes after inlining functions; each takes a fraction of a millisecond to read."""
 
 
 def inline_functions(proto: onnx.ModelProto) -> None:
-    """Replace calls of the model's own functions by their bodies.
+    """Inline the model's functions.
 
     Raises:
-        InvalidModelError: a function cannot be inlined (it calls itself, or misses an opset), or the calls stand for
-            more nodes than a model may have: functions that call functions can be billions in a file of a kilobyte.
+        InvalidModelError: a function is recursive or lacks an opset, or the expansion is too large: nested calls in a
+            kilobyte can expand to billions of nodes.
     """
     if not proto.functions:
         return
-    count, nbytes = _written_out(proto, lambda node: 1), _written_out(proto, onnx.NodeProto.ByteSize)
-    if count > MAX_WRITTEN_OUT or nbytes > MAX_PROTO_NBYTES:
+    count, nbytes = _inlined_size(proto, lambda node: 1), _inlined_size(proto, onnx.NodeProto.ByteSize)
+    if count > MAX_INLINED_NODES or nbytes > MAX_PROTO_NBYTES:
         raise InvalidModelError(
-            f"its functions stand for {count:,} nodes and {nbytes / 1e9:,.1f} GB where they are called; at most "
-            f"{MAX_WRITTEN_OUT:,} and {MAX_PROTO_NBYTES / 1e9:,.1f} GB are read."
+            f"its functions expand to {count:,} nodes and {nbytes / 1e9:,.1f} GB; the limits are "
+            f"{MAX_INLINED_NODES:,} nodes and {MAX_PROTO_NBYTES / 1e9:,.1f} GB."
         )
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        raise InvalidModelError(f"a function of the model cannot be inlined: {str(error).splitlines()[0]}") from error
+        raise InvalidModelError(f"a model function cannot be inlined: {first_line(error)}") from error
     proto.CopyFrom(inlined)
 
 
-def _written_out(proto: onnx.ModelProto, size: Callable[[onnx.NodeProto], int]) -> int:
-    """The sizes of the graph's nodes once all calls of functions are replaced by their bodies, added up; O(nodes).
-
-    0 where functions call each other in a circle, which onnx names when it inlines them.
-    """
+def _inlined_size(proto: onnx.ModelProto, size: Callable[[onnx.NodeProto], int]) -> int:
+    """The total size of the graph's nodes after inlining; 0 if functions are recursive. O(nodes)."""
     bodies = {(each.domain, each.name, each.overload): list(nodes_within(each)) for each in proto.functions}
     sizes: dict[tuple[str, str, str], int] = {}
 
@@ -68,7 +65,7 @@ def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
 
 
 def constants_to_weights(graph: EditableGraph) -> None:
-    """Turn the Constant nodes of the graph, but not of the graphs inside its nodes, into initializers."""
+    """Turn Constant nodes outside subgraphs into initializers."""
     for node in graph.nodes:
         value = _constant_value(node)
         if value is not None:
@@ -77,14 +74,14 @@ def constants_to_weights(graph: EditableGraph) -> None:
 
 
 def compute_weight_outputs(graph: EditableGraph) -> None:
-    """Let an Identity node compute each graph output that is an initializer, so that an operator produces it."""
+    """Let an Identity node compute each graph output that is an initializer."""
     for output in [name for name in graph.outputs if name in graph.weights]:
         stored = graph.add_fresh_weight(f"{output}/weight", graph.weights.pop(output))
         graph.prepend(onnx.helper.make_node("Identity", [stored], [output]))
 
 
 def drop_copies(graph: EditableGraph) -> None:
-    """Remove Identity nodes and Dropout nodes that do nothing, by renaming tensors, where that is possible."""
+    """Remove Identity and inactive Dropout nodes by renaming tensors, if possible."""
     for node in [node for node in graph.nodes if _is_copy(graph, node)]:
         before, after = node.input[0], node.output[0]
         if after not in graph.outputs and not graph.is_captured(after):
@@ -100,9 +97,9 @@ def _is_inside(graph: EditableGraph, tensor: str) -> bool:
 
 
 def squeeze_range_operands(graph: EditableGraph) -> None:
-    """Make scalars of the operands of Range, which onnxruntime also runs if they have one element and an axis.
+    """Make the operands of Range scalars; onnxruntime also accepts one element with an axis.
 
-    Its shape inference refuses them as soon as one becomes a constant, as when it inlines an If.
+    Its shape inference rejects those once they are constant, for example after inlining an If.
     """
     for node in graph.nodes:
         if node.op_type != "Range" or not is_standard(node):
@@ -116,10 +113,9 @@ def squeeze_range_operands(graph: EditableGraph) -> None:
 
 
 def flatten_concats(graph: EditableGraph) -> None:
-    """Make nested Concat nodes flat: Concat(a, Concat(b, c)) along one axis is Concat(a, b, c); O(nodes + edges).
+    """Flatten nested Concat nodes: Concat(a, Concat(b, c)) along one axis is Concat(a, b, c); O(nodes + edges).
 
-    The inner one must be read nowhere else. A Concat of one input is a copy that somebody put there on purpose, and
-    stays.
+    The inner one must have no other reader. A Concat of one input is a deliberate copy, and stays.
     """
     for node in graph.nodes:
         if not _is_concat(node):
@@ -132,7 +128,7 @@ def flatten_concats(graph: EditableGraph) -> None:
 
 
 def _inner(graph: EditableGraph, name: str, axis: int) -> onnx.NodeProto | None:
-    """The Concat along `axis` that computes a tensor of which there is one use."""
+    """The Concat along `axis` that computes a tensor with one use."""
     node = graph.producer(name)
     if node is None or not _is_concat(node) or len(node.input) < 2 or graph.uses(name) > 1:
         return None

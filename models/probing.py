@@ -1,4 +1,4 @@
-"""Looks inside a model: returns what it computes in between, and takes out operators to run them alone."""
+"""Models that expose parts of another one: inner tensors as outputs, or operators alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from iosched.models.wiring import reads, writes
 
 
 def probed(model: Model, tensors: Collection[str]) -> Model:
-    """The same model, which returns these tensors as well; names that it does not compute are passed over.
+    """The model with these tensors as additional outputs; unknown names are ignored.
 
-    Its operators are those of `model`, so that a schedule of the one is a schedule of the other.
+    Its operators are those of `model`, so their schedules fit both.
     """
     shown = {value.name: value for value in model.proto.graph.value_info}
     more = [name for name in tensors if name in shown and name in model.graph.producer]
@@ -26,11 +26,11 @@ def probed(model: Model, tensors: Collection[str]) -> Model:
     return replace(model, proto=proto, graph=graph, original=None)
 
 
-def part_alone(model: Model, operators: Collection[str], outputs: Collection[str]) -> Model:
-    """The model of some operators, which takes what they read of others and returns `outputs` of theirs.
+def extracted_operators(model: Model, operators: Collection[str], outputs: Collection[str]) -> Model:
+    """The model of some operators: it takes what they read from others, and returns `outputs`.
 
     Raises:
-        InvalidModelError: the graph is not one that can be run, for example because a shape is not known.
+        InvalidModelError: the graph cannot be run, for example because a shape is unknown.
     """
     graph = EditableGraph.of(model.proto, model.weights)
     graph.frame = bare_frame(model.name, model.proto.ir_version, model.proto.opset_import)

@@ -1,4 +1,4 @@
-"""Parses a model from a path or from bytes, and says in plain words why a file is no model that can be run."""
+"""Parses a model from a path or bytes, and explains why a file is not a runnable model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from iosched.models.errors import InvalidModelError
-from iosched.models.limits import MAX_PROTO_NBYTES
+from iosched.models.files import MAX_PROTO_NBYTES
 
 StrPath = str | os.PathLike[str]
 
 Source = StrPath | bytes
-"""Where a model comes from: the path of a file, or its bytes."""
+"""A model: the path of a file, or its bytes."""
 
 MAX_IR_VERSION = min(14, onnx.IR_VERSION)
 MAX_OPSET = min(28, onnx.defs.onnx_opset_version())
-"""The newest opset whose operators were compared with what is done to older ones here, as far as onnx knows it.
+"""The newest supported opset.
 
-Rules name operators by their type. So before this number is raised, each operator that the new opset changes is looked
-up in them, and is taken out where it means something else or has attributes or operands that a rule does not read;
-`tests/models/test_new_opsets.py` lists what was looked up.
+Rules name operators by type. Before raising this number, check each operator that the new opset changes against them;
+`tests/models/test_new_opsets.py` lists the checked ones.
 """
 MIN_IR_VERSION = 10
-"""Node metadata, where an optimized model carries its schedule for viewers, needs this version."""
+"""Node metadata, which holds the schedule of an optimized model, needs this version."""
 
 _OTHER_FORMATS = (
     (b"version https://git-lfs", "it is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
@@ -38,22 +37,22 @@ _OTHER_FORMATS = (
 )
 
 
-def located(source: Source) -> Path | bytes:
+def as_path_or_bytes(source: Source) -> Path | bytes:
     """The path as a `Path`, or the bytes."""
     return source if isinstance(source, bytes) else Path(source)
 
 
 def read_proto(source: Source) -> onnx.ModelProto:
-    """Parse an ONNX model; external data is left where it is.
+    """Parse an ONNX model without reading external data.
 
     Raises:
-        InvalidModelError: there is no such file, it cannot be read, or it holds no ONNX model that can be run.
+        InvalidModelError: the file does not exist, is unreadable, or is not a supported ONNX model.
     """
-    source = located(source)
+    source = as_path_or_bytes(source)
     data = source if isinstance(source, bytes) else _read_file(source)
     label = describe(source)
     if not data:
-        raise InvalidModelError(f"{label} is empty.\nGive an ONNX model.")
+        raise InvalidModelError(f"{label} is empty.\nPass an ONNX model.")
     proto = _parse(data, label)
     _check_text(proto, label)
     _check_versions(proto, label)
@@ -63,26 +62,26 @@ def read_proto(source: Source) -> onnx.ModelProto:
 
 
 def describe(source: Path | bytes) -> str:
-    """The name of the source for messages to people."""
-    return "the model given as bytes" if isinstance(source, bytes) else str(source)
+    """The source's name in messages."""
+    return "the model passed as bytes" if isinstance(source, bytes) else str(source)
 
 
 def _read_file(path: Path) -> bytes:
     try:
         if "\0" in str(path):
-            raise InvalidModelError(f"{str(path)!r} cannot be read: no path holds a null character.")
-        if not _is_text(str(path)):
-            raise InvalidModelError(f"{str(path)!r} is not UTF-8: onnxruntime opens no such file.\nRename it.")
+            raise InvalidModelError(f"{str(path)!r} cannot be read: paths cannot contain null characters.")
+        if not _is_utf8(str(path)):
+            raise InvalidModelError(f"onnxruntime cannot open {str(path)!r}: the path is not UTF-8.\nRename the file.")
         if path.is_dir():
-            raise InvalidModelError(f"{path} is a folder.\nGive the path of an ONNX file in it.")
+            raise InvalidModelError(f"{path} is a folder.\nPass the path of an ONNX file in it.")
         if not path.exists():
             raise InvalidModelError(f"{path} does not exist.\nCheck the path, or see `iosched zoo list`.")
         if not path.is_file():
-            raise InvalidModelError(f"{path} is no regular file.\nGive the path of an ONNX file, or `-` for stdin.")
+            raise InvalidModelError(f"{path} is not a regular file.\nPass the path of an ONNX file, or `-` for stdin.")
         if path.stat().st_size > MAX_PROTO_NBYTES:
             raise InvalidModelError(
-                f"{path} is larger than 2 GB, which one protobuf message cannot be.\n"
-                "Save it with its weights as external data (onnx.save(..., save_as_external_data=True))."
+                f"{path} is larger than 2 GB, the limit of a protobuf message.\n"
+                "Save its weights as external data (onnx.save(..., save_as_external_data=True))."
             )
         return path.read_bytes()
     except (OSError, ValueError) as error:
@@ -90,8 +89,7 @@ def _read_file(path: Path) -> bytes:
         raise InvalidModelError(f"{path} cannot be read: {reason}.") from error
 
 
-def _is_text(path: str) -> bool:
-    """Whether a path can be written to other files, and be given to libraries: Linux lets names be any bytes."""
+def _is_utf8(path: str) -> bool:
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -112,17 +110,17 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
 
 def _check_text(proto: onnx.ModelProto, label: str) -> None:
     try:
-        valid = _is_text_valid(proto)
+        valid = _names_are_utf8(proto)
     except UnicodeDecodeError:
         valid = False
     if not valid:
-        raise InvalidModelError(f"{label} is damaged: names in it are not UTF-8 text.\nFetch or export it again.")
+        raise InvalidModelError(f"{label} is damaged: it has names that are not UTF-8.\nDownload or export it again.")
 
 
-def _is_text_valid(message: Message) -> bool:
-    """Whether every name in a message is UTF-8; protobuf does not check, and hands out bytes or fails later."""
+def _names_are_utf8(message: Message) -> bool:
+    """Whether every name in a message is UTF-8; protobuf does not check."""
     if isinstance(message, onnx.TensorProto):
-        # ListFields, as below, would copy the tensor's payload.
+        # ListFields would copy the tensor's payload.
         fields = [("name", message.name), ("external_data", message.external_data)]
     else:
         fields = [(field.name, value) for field, value in message.ListFields() if _holds_text(field)]
@@ -137,7 +135,7 @@ def _is_value_valid(value: object) -> bool:
     if isinstance(value, str | bytes):
         return isinstance(value, str)
     if isinstance(value, Message):
-        return _is_text_valid(value)
+        return _names_are_utf8(value)
     return all(_is_value_valid(item) for item in value) if isinstance(value, Iterable) else True
 
 
@@ -148,24 +146,22 @@ def _guess(data: bytes) -> str:
     head = data[:512]
     if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
         return "it is a text file"
-    return "it is truncated or of another format"
+    return "it is truncated or in another format"
 
 
 def _check_versions(proto: onnx.ModelProto, label: str) -> None:
     if proto.ir_version > MAX_IR_VERSION:
         raise InvalidModelError(
-            f"{label} has IR version {proto.ir_version}; at most {MAX_IR_VERSION} can be run.\n"
+            f"{label} has IR version {proto.ir_version}; the newest supported one is {MAX_IR_VERSION}.\n"
             f"Export it with ir_version={MAX_IR_VERSION} or lower."
         )
     if not proto.opset_import:
         raise InvalidModelError(f"{label} is not a valid ONNX model: it imports no opset.")
     for imported in proto.opset_import:
         if imported.domain in ("", "ai.onnx") and imported.version < 1:
-            raise InvalidModelError(
-                f"{label} is damaged: it imports opset {imported.version}, and there is none below 1."
-            )
+            raise InvalidModelError(f"{label} is damaged: it imports opset {imported.version}; opsets start at 1.")
         if imported.domain in ("", "ai.onnx") and imported.version > MAX_OPSET:
             raise InvalidModelError(
-                f"{label} needs opset {imported.version}; at most {MAX_OPSET} can be run.\n"
-                f"Convert it down, as with onnx.version_converter.convert_version(model, {MAX_OPSET})."
+                f"{label} needs opset {imported.version}; the newest supported one is {MAX_OPSET}.\n"
+                f"Convert it, for example with onnx.version_converter.convert_version(model, {MAX_OPSET})."
             )

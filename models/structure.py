@@ -1,13 +1,12 @@
-"""A model's structure: all of it that a schedule depends on. Weights, names and the order of nodes are no part of it.
+"""A model's structure: everything that a schedule depends on. Weights, names and node order are not part of it.
 
-Operators are numbered in an order that follows from the structure alone. So two models of one structure correspond to
-each other: the n-th operator of the one is the n-th operator of the other.
+The order of operators follows from the structure alone, so the n-th operators of two models of one structure
+correspond.
 
 Developer notes:
-    * The operands of a node have an order, and a path leads from every operator to an output. So the correspondence of
-      two models is unique, and one walk from the outputs finds it (`models/canonical.py`); between graphs in general it
-      would take a search.
-    * Nothing here may import onnx.
+    * Operands are ordered and every operator leads to an output, so one walk from the outputs finds the unique
+      correspondence (`models/canonical.py`); general graph isomorphism would need a search.
+    * This module must not import onnx.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ class NodeForm:
     """One node of an operator.
 
     Attributes:
-        type: the ONNX op type; for operators outside ONNX's own domain with the domain ("com.microsoft::Gelu").
-        since: the opset since which the node's operator means what it means here.
+        type: the ONNX op type, with the domain if that is not ONNX's ("com.microsoft::Gelu").
+        since: the opset that introduced this definition of the operator.
         attributes: names and values as text, sorted by name.
-        reads: for each input a text: "port N" for the N-th tensor that the operator reads; "node N" for the result of
-            an earlier node; for a weight its type and shape, and its value where that says what the node does; "" where
-            the input is left out.
+        reads: a text for each input: "port N" for the N-th tensor that the operator reads; "node N" for an earlier
+            node's result; type and shape of a weight, with its value if that defines what the node does; "" if omitted.
     """
 
     type: str
@@ -41,7 +39,7 @@ class NodeForm:
 
 @dataclass(frozen=True)
 class OperatorForm:
-    """What an operator is, without names: its type, its nodes, and the types and shapes of its outputs."""
+    """An operator without names: its type, its nodes, and the types and shapes of its outputs."""
 
     type: str
     nodes: tuple[NodeForm, ...]
@@ -50,7 +48,7 @@ class OperatorForm:
 
 @dataclass(frozen=True)
 class PlacedOperator:
-    """An operator of a structure: its name, what it is, and the numbers of the tensors that it reads, port by port."""
+    """An operator of a structure: its name, its form, and the numbers of the tensors it reads, by port."""
 
     name: str
     form: OperatorForm
@@ -59,15 +57,14 @@ class PlacedOperator:
 
 @dataclass(frozen=True)
 class Structure:
-    """A model's structure, with the names that its inputs and operators have in this model.
+    """A model's structure, and the names of its inputs and operators in this model.
 
     Tensors are numbered: first the inputs, then the outputs of each operator.
 
     Attributes:
-        inputs: for each input its name, and its type and shape as text ("float32 1x3x224x224"), in the order in which
-            operators read them.
-        operators: each of them comes after those that it reads from.
-        outputs: the numbers of the tensors that the model returns.
+        inputs: name, and type and shape as text ("float32 1x3x224x224"), in the order in which operators read them.
+        operators: each after those that it reads from.
+        outputs: the numbers of the model's outputs.
     """
 
     inputs: tuple[tuple[str, str], ...]
@@ -76,15 +73,13 @@ class Structure:
 
     @cached_property
     def forms(self) -> tuple[OperatorForm, ...]:
-        """The operators' forms, each once, in order of first use."""
-        once = {
-            id(operator.form): operator.form for operator in self.operators
-        }  # a form is compared once for each object
+        """The distinct forms, in order of first use."""
+        once = {id(operator.form): operator.form for operator in self.operators}  # comparing objects is slow
         return tuple(dict.fromkeys(once.values()))
 
     @cached_property
     def form_numbers(self) -> tuple[int, ...]:
-        """For every operator, the index of its form in `forms`."""
+        """The index in `forms` of each operator's form."""
         number = {form: index for index, form in enumerate(self.forms)}
         known: dict[int, int] = {}
         for operator in self.operators:
@@ -94,7 +89,7 @@ class Structure:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of everything but the names; equal for models of one structure."""
+        """SHA-256 (hex) of everything but the names."""
         parts = (
             [spec for _, spec in self.inputs],
             [form_value(form) for form in self.forms],
@@ -106,7 +101,7 @@ class Structure:
 
 
 def form_value(form: OperatorForm) -> dict[str, object]:
-    """The form as a value that JSON can express."""
+    """The form as JSON-compatible data."""
     nodes = [
         {"type": node.type, "since": node.since, "attributes": dict(node.attributes), "reads": list(node.reads)}
         for node in form.nodes
@@ -114,79 +109,71 @@ def form_value(form: OperatorForm) -> dict[str, object]:
     return {"type": form.type, "nodes": nodes, "outputs": list(form.outputs)}
 
 
-def first_difference(there: Structure, here: Structure) -> str | None:
-    """How the first operator that differs is another one `there` than `here`, in words; None for equal structures."""
-    return next(_differences(there, here), None)
+def first_difference(expected: Structure, found: Structure) -> str | None:
+    """The first difference between two structures, as text for a message; None for equal ones."""
+    return next(_differences(expected, found), None)
 
 
-def _differences(there: Structure, here: Structure) -> Iterator[str]:
-    if len(there.inputs) == len(here.inputs):
-        for (name, spec), (ours, own) in zip(there.inputs, here.inputs, strict=True):
-            if spec != own:
-                yield f"input {name!r} is {spec} there, and {own} here{_as(ours, name)}"
-    for theirs, mine in zip_longest(there.operators, here.operators):
-        if theirs is None:
-            yield f"there is no operator like {mine.name!r} ({mine.form.type}) there"
-        elif mine is None:
-            yield f"operator {theirs.name!r} ({theirs.form.type}) has nothing like it here"
-        else:
-            yield from _operator_differences(theirs, mine, (there, here))
-    if len(there.inputs) != len(here.inputs):
-        yield f"it has {len(there.inputs)} inputs there, and {len(here.inputs)} here"
-    if there.outputs != here.outputs:
-        yield "its outputs come from other operators"
+def _differences(expected: Structure, found: Structure) -> Iterator[str]:
+    if len(expected.inputs) == len(found.inputs):
+        for (name, spec), (own_name, own_spec) in zip(expected.inputs, found.inputs, strict=True):
+            if spec != own_spec:
+                yield f"input {name!r}{_alias(own_name, name)}: expected {spec}, found {own_spec}"
+    for wanted, own in zip_longest(expected.operators, found.operators):
+        if wanted is None:
+            yield f"operator {own.name!r} ({own.form.type}) is additional"
+        elif own is None:
+            yield f"operator {wanted.name!r} ({wanted.form.type}) is missing"
+        elif difference := _operator_difference(wanted, own, (expected, found)):
+            yield f"operator {wanted.name!r}{_alias(own.name, wanted.name)}: {difference}"
+    if len(expected.inputs) != len(found.inputs):
+        yield f"expected {len(expected.inputs)} inputs, found {len(found.inputs)}"
+    if expected.outputs != found.outputs:
+        yield "the outputs come from different operators"
 
 
-def _operator_differences(
-    theirs: PlacedOperator, mine: PlacedOperator, models: tuple[Structure, Structure]
-) -> Iterator[str]:
-    who = f"operator {theirs.name!r}"
-    here = f"here{_as(mine.name, theirs.name)}"
-    if theirs.form != mine.form:
-        yield f"{who} {_form_difference(theirs.form, mine.form, here)}"
-    elif len(theirs.reads) != len(mine.reads):  # only in files that contradict themselves
-        yield f"{who} reads {len(theirs.reads)} tensors there, and {len(mine.reads)} {here}"
-    elif theirs.reads != mine.reads:
-        port = next(i for i, (a, b) in enumerate(zip(theirs.reads, mine.reads, strict=True)) if a != b)
-        one, other = (
-            _tensor_names(model)[item.reads[port]] for model, item in zip(models, (theirs, mine), strict=True)
-        )
-        yield f"{who} reads {one!r} there, and {other!r}, which is something else, {here}"
+def _operator_difference(
+    wanted: PlacedOperator, own: PlacedOperator, models: tuple[Structure, Structure]
+) -> str | None:
+    if wanted.form != own.form:
+        return _form_difference(wanted.form, own.form)
+    if len(wanted.reads) != len(own.reads):  # only in files that contradict themselves
+        return f"expected {len(wanted.reads)} inputs, found {len(own.reads)}"
+    if wanted.reads == own.reads:
+        return None
+    port = next(i for i, (a, b) in enumerate(zip(wanted.reads, own.reads, strict=True)) if a != b)
+    one, other = (_tensor_names(model)[item.reads[port]] for model, item in zip(models, (wanted, own), strict=True))
+    return f"expected to read {one!r}, found {other!r}, which is computed differently"
 
 
-def _as(name: str, other: str) -> str:
-    """A phrase that says under which name a thing is found here, where its name there is another one."""
-    return "" if name == other else f", as {name!r}"
+def _alias(name: str, other: str) -> str:
+    return "" if name == other else f" ({name!r} in this model)"
 
 
-def _form_difference(theirs: OperatorForm, mine: OperatorForm, here: str) -> str:
-    kinds = [node.type for node in theirs.nodes], [node.type for node in mine.nodes]
-    if theirs.type != mine.type or kinds[0] != kinds[1]:
-        return f"is {_kind(theirs)} there, and {_kind(mine)} {here}"
-    for one, other in zip(theirs.nodes, mine.nodes, strict=True):
-        whose = "" if len(kinds[0]) == 1 else f" of its {one.type}"
+def _form_difference(wanted: OperatorForm, own: OperatorForm) -> str:
+    types = [node.type for node in wanted.nodes], [node.type for node in own.nodes]
+    if wanted.type != own.type or types[0] != types[1]:
+        return f"expected {_type_text(wanted)}, found {_type_text(own)}"
+    for one, other in zip(wanted.nodes, own.nodes, strict=True):
+        whose = "" if len(types[0]) == 1 else f" of its {one.type}"
         if one.since != other.since:
-            return f"is a {one.type} of opset {one.since} there, and of opset {other.since} {here}"
-        for index, (slot, ours) in enumerate(zip_longest(one.reads, other.reads, fillvalue="")):
-            if slot != ours:
-                return f"has as input {index}{whose} {slot or 'nothing'} there, and {ours or 'nothing'} {here}"
-        attributes, own = dict(one.attributes), dict(other.attributes)
-        for key in sorted({*attributes, *own}):
-            if attributes.get(key) != own.get(key):
-                return f"has {key}{whose} {_value(attributes, key)} there, and {_value(own, key)} {here}"
-    return f"computes {', '.join(theirs.outputs)} there, and {', '.join(mine.outputs)} {here}"
+            return f"expected {one.type} of opset {one.since}, found opset {other.since}"
+        for index, (slot, own_slot) in enumerate(zip_longest(one.reads, other.reads, fillvalue="")):
+            if slot != own_slot:
+                return f"expected {slot or 'nothing'} as input {index}{whose}, found {own_slot or 'nothing'}"
+        attributes, own_attributes = dict(one.attributes), dict(other.attributes)
+        for key in sorted({*attributes, *own_attributes}):
+            if attributes.get(key) != own_attributes.get(key):
+                return f"expected {key} {attributes.get(key)}{whose}, found {own_attributes.get(key)}"
+    return f"expected results {', '.join(wanted.outputs)}, found {', '.join(own.outputs)}"
 
 
-def _kind(form: OperatorForm) -> str:
-    kinds = [node.type for node in form.nodes]
-    return f"a {form.type}" if kinds == [form.type] else f"a {form.type} ({', '.join(kinds)})"
-
-
-def _value(attributes: dict[str, str], key: str) -> str:
-    return attributes.get(key, "not given")
+def _type_text(form: OperatorForm) -> str:
+    types = [node.type for node in form.nodes]
+    return form.type if types == [form.type] else f"{form.type} ({', '.join(types)})"
 
 
 def _tensor_names(structure: Structure) -> list[str]:
-    """The names of all tensors by their number; each output of an operator is called by the operator's name."""
+    """The names of all tensors by number; outputs are called by their operator's name."""
     computed = [operator.name for operator in structure.operators for _ in operator.form.outputs]
     return [*(name for name, _ in structure.inputs), *computed]

@@ -1,4 +1,4 @@
-"""The version of the installed iosched: files and profile databases say which one wrote them."""
+"""The version of the installed iosched, for files and profile databases."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def iosched_version() -> str:
-    """As pip gives it ("0.1.0")."""
+    """The version in pip's notation ("0.1.0")."""
     return version("iosched")
 
 
 def iosched_commit() -> str | None:
-    """The commit of git that it was installed from, or that is checked out where it runs from a clone; else None.
-
-    What was changed in a clone and not committed does not show.
-    """
+    """The git commit of the installation or clone, without uncommitted changes; None if unknown."""
     return _installed_from() or commit_of(Path(__file__).resolve().parents[1])
 
 
 def _installed_from() -> str | None:
-    """The commit that pip wrote down, as of `pip install git+https://...`."""
+    """The commit that pip recorded for `pip install git+https://...`."""
     try:
         text = distribution("iosched").read_text("direct_url.json")
         found = json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
@@ -34,7 +31,7 @@ def _installed_from() -> str | None:
 
 
 def commit_of(clone: Path) -> str | None:
-    """The commit that is checked out in a clone, or in a worktree of one; None where the folder is neither."""
+    """The commit that is checked out in a clone or worktree; None for other folders."""
     try:
         git = clone / ".git"
         if git.is_file():  # a worktree: "gitdir: PATH"

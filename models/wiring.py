@@ -1,4 +1,4 @@
-"""Which nodes compute and which nodes read each tensor of an ONNX graph, inner graphs of its nodes included."""
+"""Producers and consumers of the tensors of an ONNX graph, subgraphs included."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def is_standard(node: onnx.NodeProto, *types: str) -> bool:
-    """Whether the node's operator is one of ONNX's own domain; where `types` are given, one of these."""
+    """Whether the node's operator is in ONNX's own domain; if `types` are given, one of these."""
     return node.domain in STANDARD_DOMAINS and (not types or node.op_type in types)
 
 
 def standard_opset(proto: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators that the model imports; 0 where it imports none."""
+    """The imported version of ONNX's own operators; 0 if none."""
     return max((item.version for item in proto.opset_import if item.domain in STANDARD_DOMAINS), default=0)
 
 
 def nodes_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of `graph` and of the graphs inside them."""
+    """All nodes of `graph` and of its subgraphs."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):
@@ -35,43 +35,33 @@ def nodes_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.N
 
 
 def captures(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Tensors of the outer graph that the graphs inside `node` read, each once, in order of first use."""
+    """Outer tensors that the subgraphs of `node` read, each once, in order of first use."""
     return tuple(dict.fromkeys(name for graph in subgraphs(node) for name in _free_names(graph)))
 
 
 def reads(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Every tensor that `node` reads: its inputs (with repetitions) and what its inner graphs capture."""
+    """Every tensor that `node` reads: its inputs (with repetitions) and captures."""
     return (*filter(None, node.input), *captures(node))
 
 
 def writes(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The outputs that `node` really has; optional ones left out."""
+    """The outputs of `node` that are not omitted."""
     return tuple(filter(None, node.output))
 
 
 def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
-    """For every computed tensor, the index of its node.
-
-    Raises:
-        InvalidModelError: two nodes compute a tensor of one name.
-    """
+    """The index of the node that computes each tensor. Raises if two compute one tensor."""
     found: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in writes(node):
             if name in found:
-                raise InvalidModelError(f"tensor {name!r} is computed twice; names of tensors must be unique.")
+                raise InvalidModelError(f"tensor {name!r} is computed twice; tensor names must be unique.")
             found[name] = index
     return found
 
 
 def topological_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
-    """The indices of `nodes`, sorted so that each node comes after those that it reads, and else in their own order.
-
-    Complexity: O((nodes + edges) log nodes).
-
-    Raises:
-        InvalidModelError: the nodes form a cycle.
-    """
+    """The indices of `nodes` in a stable topological order; O((nodes + edges) log nodes). Raises for cycles."""
     producer = producers(nodes)
     waits = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
@@ -94,10 +84,9 @@ def topological_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
 
 
 def dependencies_first(roots: Iterable[Key], before: Callable[[Key], Iterable[Key]]) -> list[Key]:
-    """`roots` and all keys that they depend on, each once and after the keys that `before` returns for it.
+    """`roots` and all their dependencies, each once and after the keys that `before` returns for it.
 
-    Depth-first, in the order in which `roots` and `before` give the keys, without recursion. There must be no cycle.
-    Complexity: O(keys + edges).
+    Depth-first without recursion; there must be no cycle. O(keys + edges).
     """
     placed: dict[Key, None] = {}
     stack = list(roots)[::-1]
@@ -112,7 +101,7 @@ def dependencies_first(roots: Iterable[Key], before: Callable[[Key], Iterable[Ke
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Make `nodes` the nodes of `graph`, in this order; each may be a node that `graph` has now."""
+    """Set the nodes of `graph`, in this order; they may be nodes that it has now."""
     kept = [copied(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
@@ -130,6 +119,4 @@ def _free_names(graph: onnx.GraphProto) -> Iterator[str]:
 def _cycle_message(nodes: Sequence[onnx.NodeProto], stuck: set[int]) -> str:
     names = [next(iter(writes(nodes[index])), nodes[index].name) for index in sorted(stuck)]
     shown = ", ".join(repr(name) for name in names[:4]) + (", ..." if len(names) > 4 else "")
-    return (
-        f"the graph has a cycle: {shown} wait for each other.\nA model must be a graph without cycles; export it again."
-    )
+    return f"the graph has a cycle through {shown}.\nONNX graphs must be acyclic; export the model again."

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from iosched.models.images import image_inputs, with_images
+from iosched.models.batch_independence import batched_inputs, with_batch_size
 from iosched.models.model import Model
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -37,9 +37,9 @@ class SharedReference:
         """
         self._shares = [pieces for pieces in teams.pieces(model.batch_size) if pieces]
         counts = {piece.count for pieces in self._shares for piece in pieces}
-        models = {count: with_images(model, count) for count in counts}
+        models = {count: with_batch_size(model, count) for count in counts}
         fewer = next((each for each in models.values() if each is not model), None)
-        self._image_inputs = frozenset(() if fewer is None else image_inputs(model, fewer))
+        self._image_inputs = frozenset(() if fewer is None else batched_inputs(model, fewer))
         settings = ReferenceSettings("sequential", threads)
         self._sessions = [
             {count: Reference(models[count], settings) for count in sorted({piece.count for piece in pieces})}

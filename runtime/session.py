@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from iosched.models.binding import input_dims
 from iosched.models.errors import DeviceError, InvalidModelError, ResourceError
 from iosched.models.model import Model
+from iosched.models.shapes.binding import input_dims
 from iosched.models.source import read_proto
 from iosched.runtime.missing_dependencies import failure, lacking, way_to_install
 

@@ -29,14 +29,14 @@ class TeamPlan:
 
 
 def in_teams(
-    plans: Mapping[int, TeamPlan], teams: Sequence[Sequence[Piece]], image_inputs: frozenset[str]
+    plans: Mapping[int, TeamPlan], teams: Sequence[Sequence[Piece]], batched_inputs: frozenset[str]
 ) -> ExecutionPlan:
     """The plan in which each team runs its pieces of the batch.
 
     Args:
         plans: by the number of images of a piece, all with the same number of lanes.
         teams: for each team its pieces; together they are the batch.
-        image_inputs: the inputs that have an image after another; others are the same for all images.
+        batched_inputs: the inputs that have an image after another; others are the same for all images.
 
     Complexity: O(tasks of all pieces).
 
@@ -44,7 +44,7 @@ def in_teams(
         UsageError: the size of a tensor is known only when the model runs.
     """
     batch = sum(piece.count for pieces in teams for piece in pieces)
-    composed = _Composed(plans, image_inputs, batch)
+    composed = _Composed(plans, batched_inputs, batch)
     buffers: dict[str, Buffer] = {}
     lanes: list[tuple[Task, ...]] = []
     for team, pieces in enumerate(teams):
@@ -62,7 +62,7 @@ def in_teams(
 
 
 class _Composed:
-    def __init__(self, plans: Mapping[int, TeamPlan], image_inputs: frozenset[str], batch: int) -> None:
+    def __init__(self, plans: Mapping[int, TeamPlan], batched_inputs: frozenset[str], batch: int) -> None:
         self.plans, self.batch = plans, batch
         largest = max(each.plan.arena_nbytes for each in plans.values())
         self.stride = -(-largest // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
@@ -73,7 +73,7 @@ class _Composed:
         self._space = {name: buffer.space for name, buffer in known.items()}
         self._arrays = frozenset(name for name, space in self._space.items() if space is not Space.ARENA)
         self._by_image = frozenset(
-            name for name in self._arrays if self._space[name] is Space.OUTPUT or name in image_inputs
+            name for name in self._arrays if self._space[name] is Space.OUTPUT or name in batched_inputs
         )
 
     def lanes(self, team: int, pieces: Sequence[Piece]) -> list[tuple[Task, ...]]:

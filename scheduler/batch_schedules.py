@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from iosched.models.batch_shape import BatchShape, at_batch
 from iosched.models.errors import InvalidScheduleError
+from iosched.models.graph import BatchShape, at_batch
 from iosched.models.prepared import prepare
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.document_format import Count, FileEntry

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iosched.models.graph import ComputationGraph
-from iosched.models.merge_rule import MergeKey, merge_key, refusal
+from iosched.models.merging.rule import MergeKey, merge_key, refusal
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategy_names import SearchStrategy

@@ -112,7 +112,7 @@ def _shapes(model: NamedModel, named: Sequence[NamedModel], binding: Binding) ->
 
 def _bindable(source: str) -> Iterator[str]:
     """Names of inputs and dynamic dimensions; empty for standard input, which can be read only once."""
-    from iosched.models.binding import input_dims, symbols_of
+    from iosched.models.shapes.binding import input_dims, symbols_of
     from iosched.models.source import read_proto
 
     path = input_file(source)

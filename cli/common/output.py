@@ -17,8 +17,8 @@ from iosched.cli.common.errors import printable
 from iosched.cli.common.json_objects import json_value
 from iosched.cli.common.log_file import WORDS, without_secrets
 from iosched.models.errors import ExecutionError, UsageError
+from iosched.models.files import atomic_write
 from iosched.models.log import logger
-from iosched.models.whole_file import whole_file
 
 STDOUT = "-"
 
@@ -117,7 +117,7 @@ def write(output: Destination, data: bytes) -> None:
         return
     path = output.path
     try:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
         raise ExecutionError(f"{path}: cannot write: {error.strerror}") from error

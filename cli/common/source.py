@@ -23,7 +23,7 @@ from iosched.cli.common.options import Binding
 from iosched.cli.common.output import detail, note
 from iosched.cli.common.text import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
-from iosched.models.limits import MAX_PROTO_NBYTES
+from iosched.models.files import MAX_PROTO_NBYTES
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TypeProto
 
-from iosched.models.shapes import type_text
+from iosched.models.shapes.inference import type_text
 
 _NO_VERSION = 2**63 - 1  # what onnxruntime says where the file says nothing
 

@@ -11,7 +11,7 @@ from math import isfinite
 
 from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.rewrite import joining, parting, sample
-from iosched.models.composition.compose import apart
+from iosched.models.composition.compose import disjoint_union
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
@@ -72,7 +72,7 @@ class SampledCosts:
         if self.in_turn:
             return key[1] * self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
         return self._once(
-            ("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key[1]))]))
+            ("apart", *key), lambda: self.best_us(disjoint_union([*map(self._alone, _repeated(operators, key[1]))]))
         )
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:

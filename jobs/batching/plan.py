@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iosched.models.batching.ensemble import Ensemble
+from iosched.models.batching.operator_batch import ensemble_of, likeness_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.batching.unit import ensemble_of, likeness_of
 from iosched.models.composition.compose import Composition, Memory, compose, footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.model import Model

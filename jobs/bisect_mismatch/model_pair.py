@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from iosched.models.errors import IoschedError
+from iosched.models.graph import quantized_operators
 from iosched.models.model import Model
-from iosched.models.probing import part_alone, probed
-from iosched.models.whole_numbers import in_whole_numbers
+from iosched.models.probing import extracted_operators, probed
 from iosched.runtime.compare import HALF_RTOL, Check, compare
 from iosched.runtime.device import Device
 from iosched.runtime.inputs import Arrays
@@ -101,7 +101,7 @@ class Site:
 
         Where results are asked for, a library no longer fuses what computes them, and numbers fall to the other side.
         """
-        return max(self.rtol, HALF_RTOL) if in_whole_numbers(self.model.graph) else self.rtol
+        return max(self.rtol, HALF_RTOL) if quantized_operators(self.model.graph) else self.rtol
 
     def compared(self, computed: Values, expected: Values) -> dict[str, Check]:
         """A check of each tensor that both have: outputs of the model by its tolerance, others by `rtol_between`."""
@@ -114,7 +114,7 @@ class Site:
         if any(name not in model.graph.by_name for name in operators):
             return None
         try:
-            part = part_alone(model, operators, outputs)
+            part = extracted_operators(model, operators, outputs)
             with Reference(part) as reference:
                 return reference.run({spec.name: np.asarray(inputs[spec.name]) for spec in part.graph.inputs})
         except FAILURES:

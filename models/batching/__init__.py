@@ -1,1 +1,1 @@
-"""Makes one operator of the equal operators of several models; one file for each kind of operator."""
+"""Batches equal operators of several models into one; a file for each kind of operator."""

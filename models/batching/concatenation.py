@@ -1,7 +1,4 @@
-"""Concat and Split: along the axis of the joined members, too, where each member's parts have to stay together.
-
-There the members get an axis of their own before, which costs nothing: only the shape changes.
-"""
+"""Concat and Split, also along the axis of the joined members, which then get an axis of their own by a Reshape."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
 
 
 def _operand(layer: Layer, operand: Joined | Single | Constants, axis: int, cut: int, writer: Writer) -> str:
-    """An operand, with an axis for the members where that is along which the node cuts or joins; a Split's sizes."""
+    """An operand, with an axis for the members if they are joined along the node's axis; or a Split's sizes."""
     if isinstance(operand, Constants):
         if layer.node.op_type == "Split":
             return operand.name

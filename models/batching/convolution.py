@@ -1,6 +1,6 @@
-"""Convolutions: of equal weights over a larger batch, of different weights in groups over joined channels.
+"""Convolutions: equal weights take a larger batch, different ones groups over joined channels.
 
-Convolutions of one tensor need no groups: their output channels are stacked.
+Output channels of convolutions of one tensor are stacked, without groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _BATCH, _CHANNELS = 0, 1
 
 
 def axes(layer: Layer) -> Axes:
-    """The batch for equal weights, and the channels for others."""
+    """The batch for equal weights, else the channels."""
     data, weights = layer.computed(0), layer.constants
     if data is None or layer.constant(1) is None or len(weights) != len([each for each in layer.operands if each]) - 1:
         return {}
@@ -23,11 +23,11 @@ def axes(layer: Layer) -> Axes:
 
 
 def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """One convolution; its groups are those of all members where these differ in their weights."""
+    """One convolution, grouped by member if the weights differ."""
     data, own = layer.computed(0), layer.names()
     if axis == _BATCH:
         return writer.one(layer, axis, own)
-    # The output channels are the first axis of a convolution's weights, and the second of a transposed one's.
+    # Output channels are the first axis of a convolution's weights, and the second of a transposed one's.
     stacked = isinstance(data, Single) and layer.node.op_type == "ConvTranspose"
     own[1:] = [writer.along(each, int(stacked and index == 0)) for index, each in enumerate(layer.constants)]
     found = writer.one(layer, axis, own)

@@ -1,4 +1,4 @@
-"""Operators that compute each element of their result from the elements at the same place: joined along any axis."""
+"""Elementwise operators: joined along any axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operan
 _UNARY = UNARY | {"Clip"}
 _BROADCAST = BROADCAST - {"BitShift", "Clip"}
 TYPES = _UNARY | _BROADCAST
-_BROADCAST_OPSET = 7  # before, an attribute says how operands meet
+_BROADCAST_OPSET = 7  # before, an attribute controls broadcasting
 
 
 def axes(layer: Layer) -> Axes:
@@ -27,7 +27,7 @@ def axes(layer: Layer) -> Axes:
 
 
 def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """The node over all members, whose constants are repeated where they vary along the axis."""
+    """One node; constants that vary along the axis are repeated."""
     inputs = [_operand(layer, operand, axis, writer) for operand in layer.operands]
     return writer.one(layer, axis, inputs)
 

@@ -1,4 +1,4 @@
-"""The models of a composed model as batching sees them: whose each operator is, and what operators are alike."""
+"""The models of a composed model as batching sees them: who owns each operator, and which operators are alike."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import cached_property
 from iosched.models.graph import ComputationGraph
 
 Group = tuple[str, ...]
-"""Operators that become one, in the order of their members."""
+"""Operators that are batched, in the order of their members."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """What an operator is, as far as batching goes by it.
+    """Whether operators can be batched together.
 
     Attributes:
-        key: equal for operators that are alike in type, attributes and the shapes of all that they read and write.
-        batches: whether operators of this key can become one.
-        spreads: whether such a group takes one tensor that all of its operators read as it is, not repeated.
+        key: equal for operators alike in type, attributes and all shapes.
+        batches: whether operators of this key can be batched.
+        spreads: whether a batch takes one tensor that all of its operators read as it is, not repeated.
     """
 
     key: str
@@ -34,10 +34,10 @@ class Ensemble:
 
     Attributes:
         graph: of the composed model.
-        order: all operators in one topological order that depends on the wiring alone; it orders each member, too.
-        owners: for each operator the members whose outputs need it; bit i stands for member i.
-        likeness: of each operator, what it must have in common with those of its group.
-        reads: what each operator reads, port by port: equal ports of alike operators do the same.
+        order: all operators in a topological order that depends on the wiring alone.
+        owners: for each operator, the members whose outputs need it, as bits.
+        likeness: of each operator.
+        reads: the tensors that each operator reads, by port; equal ports of alike operators have the same role.
     """
 
     graph: ComputationGraph
@@ -54,7 +54,7 @@ class Ensemble:
 
     @cached_property
     def place(self) -> Mapping[str, tuple[int, int]]:
-        """By what the operators of a group are ordered: the first owner, and the place in the order."""
+        """The sort key of operators in a group: first owner, then position in the order."""
         return {
             name: ((self.owners[name] & -self.owners[name]).bit_length(), index)
             for index, name in enumerate(self.order)
@@ -62,7 +62,7 @@ class Ensemble:
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[tuple[str, int], ...]]:
-        """For each tensor the operators that read it, and at which of their ports."""
+        """The operators that read each tensor, with their ports."""
         found: dict[str, list[tuple[str, int]]] = {}
         for name in self.order:
             for port, tensor in enumerate(self.reads[name]):
@@ -71,7 +71,7 @@ class Ensemble:
 
     @cached_property
     def source(self) -> Mapping[str, tuple[str, int]]:
-        """For each computed tensor the operator that computes it, and the position among that operator's outputs."""
+        """The operator that computes each tensor, and the position among its outputs."""
         return {
             tensor: (operator.name, index)
             for operator in self.graph.operators
@@ -84,11 +84,11 @@ class Ensemble:
         return frozenset(self.graph.outputs)
 
     def joined(self, group: Group, name: str) -> Group:
-        """The group with one more operator, in the order that a group has them in."""
+        """The group with one more operator, sorted."""
         index = bisect(group, self.place[name], key=self.place.__getitem__)
         return (*group[:index], name, *group[index:])
 
     def are_alike(self, one: str, other: str) -> bool:
-        """Whether two operators may be in one group; whether that makes a cycle is another question."""
+        """Whether two operators may be in one group, cycles aside."""
         own = self.likeness[one]
         return own.batches and one != other and own.key == self.likeness[other].key

@@ -1,4 +1,4 @@
-"""One node of every member of a group, what these nodes read, and the writer of the nodes that take their place."""
+"""A layer, one node of every member of a group, and the writer of the nodes that replace layers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from onnx import helper
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.node_attributes import assign
 
-_SPLIT_COUNT_OPSET = 18  # since this opset a Split into equal parts has to say how many
+_SPLIT_COUNT_OPSET = 18  # since this opset, a Split into equal parts needs their number
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Joined:
-    """The values of all members in one tensor, one behind the other along an axis.
+    """One tensor with the values of all members.
 
     Attributes:
         name: of the tensor.
-        axis: along which the members' values lie one behind another.
-        shape: of the value of one member.
+        axis: along which the members' values are concatenated.
+        shape: of one member's value.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Single:
 
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """A constant of each member; one name for all where they are equal."""
+    """A constant of each member; equal ones have one name."""
 
     names: tuple[str, ...]
     values: tuple[np.ndarray, ...]
@@ -70,11 +70,11 @@ Operand: TypeAlias = Joined | Single | Constants | None
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Nodes that do the same, one of each member.
+    """Equivalent nodes, one of each member.
 
     Attributes:
         nodes: of one type, with equal attributes.
-        operands: what they read at each input; None where an input is left out.
+        operands: for each input; None if omitted.
         results: the shape of each output of one member.
         opset: the version of ONNX's own operators.
     """
@@ -86,7 +86,7 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return len(self.nodes)
 
     @property
@@ -101,16 +101,16 @@ class Layer:
 
     @property
     def shape(self) -> Shape:
-        """The shape of what one member computes."""
+        """The shape of one member's first output."""
         return self.results[0]
 
     def constant(self, position: int) -> Constants | None:
-        """The constants at an input; None where there are none."""
+        """The constants at an input, if any."""
         operand = self._at(position)
         return operand if isinstance(operand, Constants) else None
 
     def computed(self, position: int) -> Joined | Single | None:
-        """What is computed and read at an input; None where nothing is."""
+        """The computed operand at an input, if any."""
         operand = self._at(position)
         return operand if isinstance(operand, Joined | Single) else None
 
@@ -118,34 +118,34 @@ class Layer:
         return self.operands[position] if position < len(self.operands) else None
 
     def names(self) -> list[str]:
-        """What one node reads in place of the members' nodes, where all have the same constants."""
+        """The inputs of a node that replaces the members' nodes, if their constants are equal."""
         return ["" if operand is None else operand.name for operand in self.operands]
 
     def joined(self) -> tuple[Joined, ...]:
-        """The operands of which every member has its own."""
+        """The operands that differ between members."""
         return tuple(operand for operand in self.operands if isinstance(operand, Joined))
 
 
 Axes = Mapping[int, int]
-"""Along which axes a layer's operands may be joined, the best first, and along which its results then are.
+"""The axes along which a layer's operands may all be joined, best first, with the axis of its results.
 
-Empty where the layer cannot become one node. All joined operands of a layer are joined along one axis.
+Empty if the layer cannot become one node.
 """
 
 
 def same(axes: Iterable[int]) -> Axes:
-    """Each of these axes for the operands, and the same one for the results."""
+    """The same axes for operands and results."""
     return {axis: axis for axis in axes}
 
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """Adds to a graph, behind all nodes that it has.
+    """Appends nodes to a graph.
 
     Attributes:
         graph: is changed.
-        results: the joined tensors of batched operators, by the names that the members have for their parts.
-        nodes: those that were added, in order.
+        results: the joined results of batched operators, by the members' names for their parts.
+        nodes: the added nodes, in order.
     """
 
     graph: EditableGraph
@@ -155,7 +155,7 @@ class Writer:
     _known: dict[tuple[object, ...], Joined] = field(default_factory=dict)
 
     def fresh(self, name: str, count: int) -> str:
-        """A new name for the joined tensor of `count` members, the first of which has this name for its part."""
+        """A new name for the joined tensor of `count` members, from the first member's name."""
         candidate = f"{name}@{count}"
         while candidate in self._taken or self.graph.has(candidate):
             candidate += "_"
@@ -163,39 +163,35 @@ class Writer:
         return candidate
 
     def add(self, like: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """Add a node of the type and with the attributes of `like`, which may be changed in the new node."""
+        """Append a node with the type and attributes of `like`; its attributes may be changed."""
         node = helper.make_node(like.op_type, inputs, outputs, domain=like.domain)
         node.attribute.extend(like.attribute)
         return self._append(node)
 
     def make(self, op_type: str, inputs: Sequence[str], output: str, **attributes: int | Sequence[int]) -> str:
-        """Add a node of ONNX's own domain; its output is returned."""
+        """Append a standard node, and return its output."""
         assign(self._append(helper.make_node(op_type, inputs, [output])), **attributes)
         return output
 
     def one(self, layer: Layer, axis: int, inputs: Sequence[str]) -> list[Joined]:
-        """Add one node like the members', which computes one tensor, joined along `axis`."""
+        """Append one node like the members', with one output joined along `axis`."""
         name = self.fresh(layer.node.output[0], layer.count)
         self.add(layer.node, inputs, [name])
         return [Joined(name, axis, layer.shape)]
 
     def constant(self, name: str, value: np.ndarray, count: int) -> str:
-        """Add a constant for `count` members, made of those of which the first has this name."""
+        """Add a constant for `count` members, named after the first member's."""
         return self.graph.add_weight(self.fresh(name, count), value)
 
     def along(self, constants: Constants, axis: int) -> str:
-        """Add the members' constants one behind the other along `axis`."""
+        """Add the members' constants concatenated along `axis`."""
         values = constants.values
         return self.constant(constants.name, concatenated(values, axis), len(values))
 
     def spread(self, constants: Constants, rank: int, axis: int, extent: int) -> str:
-        """Add the members' constants as one that meets, member by member, tensors joined along `axis`.
+        """Add the members' constants as one that broadcasts, member by member, to tensors of `rank` axes.
 
-        Args:
-            constants: they spread over a tensor of `rank` axes by the rules of broadcasting.
-            rank: of what they meet.
-            axis: along which that is joined.
-            extent: of one member along `axis`.
+        These are joined along `axis`, where each member has `extent`.
         """
         rows = []
         for value in constants.values:
@@ -205,12 +201,12 @@ class Writer:
         return self.constant(constants.name, concatenated(rows, axis), len(rows))
 
     def reshaped(self, name: str, shape: Shape, called: str, count: int) -> str:
-        """Add a Reshape of a tensor to `shape`, for `count` members; `called` begins the result's name."""
+        """Append a Reshape to `shape` for `count` members; `called` is the prefix of new names."""
         target = self.constant(f"{called}/shape", np.array(shape, np.int64), count)
         return self.make("Reshape", [name, target], self.fresh(called, count))
 
     def join(self, names: tuple[str, ...], axis: int, shape: Shape) -> Joined:
-        """The tensors of all members, each of `shape`, in one: a batched operator's result, or joined here once."""
+        """One tensor of all members' tensors: a batched operator's result, or a Concat, made once."""
         if names in self.results:
             return self.results[names]
         key = (names, axis)
@@ -220,19 +216,19 @@ class Writer:
         return self._known[key]
 
     def split(self, joined: Joined, names: Sequence[str]) -> None:
-        """Give the members' values in a joined tensor names of their own.
+        """Give the members' parts of a joined tensor their own names.
 
-        Sizes are equal, and are not said: of many members they would be too large to be in the graph.
+        Sizes are equal and not listed: for many members the list would be too large for the graph.
         """
         node = self._append(helper.make_node("Split", [joined.name], names, axis=joined.axis))
         if self.graph.opset >= _SPLIT_COUNT_OPSET:
             assign(node, num_outputs=len(names))
 
     def relaid(self, joined: Joined, axis: int, count: int) -> Joined:
-        """The same values joined along another axis; made once.
+        """The values joined along another axis; made once.
 
-        The members get an axis of their own, which is moved. Where all axes that it passes have extent 1, as the first
-        has at batch 1, nothing moves in memory, and one Reshape does it.
+        The members get an axis of their own, which is transposed. If all axes in between have extent 1, as the batch
+        often has, one Reshape suffices, without moving memory.
         """
         if joined.axis == axis:
             return joined
@@ -259,7 +255,7 @@ class Writer:
 
 
 def concatenated(arrays: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """The arrays one behind the other; in O(1) memory where one element fills them all."""
+    """The concatenated arrays; in O(1) memory if one element fills them all."""
     first = arrays[0].reshape(-1)[:1]
     if first.size and all(not any(array.strides) and array.reshape(-1)[:1] == first for array in arrays):
         extent = sum(array.shape[axis] for array in arrays)
@@ -274,6 +270,6 @@ def scaled(shape: Shape, axis: int, count: int) -> Shape:
 
 
 def varies(constants: Constants, rank: int, axis: int) -> bool:
-    """Whether a constant that meets tensors of `rank` axes differs from place to place along `axis`."""
+    """Whether a constant, broadcast to `rank` axes, varies along `axis`."""
     own = axis - (rank - constants.first.ndim)
     return own >= 0 and constants.first.shape[own] > 1

@@ -1,4 +1,4 @@
-"""Normalizations: parameters of channels are joined along the channels, those of the last axes are applied behind."""
+"""Normalizations: channel parameters are joined along channels, those of the last axes are applied afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BATCH, _CHANNELS = 0, 1
 
 
 def axes(layer: Layer) -> Axes:
-    """Batch and channels for parameters of each channel; else axes that are not normalized over."""
+    """Batch and channels for channel parameters; else the axes that are not normalized."""
     node = layer.node
     is_alone = layer.computed(0) is not None and len(layer.joined()) == len(node.output) == 1
     if not is_alone or integer(node, "training_mode"):
@@ -37,7 +37,7 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
 
 
 def _scaled_behind(layer: Layer, axis: int, writer: Writer) -> str:
-    """A normalization that scales by one, then each member's scale and shift."""
+    """A normalization with scale one, then each member's scale and shift."""
     name = layer.node.output[0]
     scale, *shift = layer.constants
     ones = writer.constant(f"{name}/one", np.ones_like(scale.first), layer.count)

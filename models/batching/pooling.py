@@ -8,5 +8,5 @@ TYPES = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMa
 
 
 def axes(layer: Layer) -> Axes:
-    """Channels and batch; none where the places of the maxima are asked for, which count over the whole tensor."""
+    """Channels and batch; none with indices of maxima, which count over the whole tensor."""
     return same(() if len([name for name in layer.node.output if name]) > 1 else (1, 0))

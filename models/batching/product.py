@@ -1,7 +1,6 @@
-"""Products with matrices of weights, and of computed matrices.
+"""Products with weight matrices, and of computed matrices.
 
-Products with equal weights take a larger batch. With different weights they become one batched product; those of one
-tensor stand side by side in one larger matrix of weights.
+Equal weights take a larger batch; different ones become one batched product, or one wider matrix for a shared input.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from math import prod
 import numpy as np
 
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, Writer, concatenated, same, scaled
-from iosched.models.merge_rule import is_row
+from iosched.models.merging.rule import is_row
 from iosched.models.node_attributes import integer, number
 
 TYPES = frozenset({"Gemm", "MatMul"})
 _BATCH = 0
-_BROADCAST_OPSET = 7  # before, an attribute says how a bias is added
+_BROADCAST_OPSET = 7  # before, an attribute controls the bias
 
 
 def axes(layer: Layer) -> Axes:
-    """The batch, where there is one matrix of weights for each member; else all axes before the matrices'."""
+    """The batch, for a weight matrix of each member; else all axes before the matrices'."""
     data, weights, bias = layer.computed(0), layer.constant(1), layer.constant(2)
     if data is None or integer(layer.node, "transA") or layer.opset < _BROADCAST_OPSET:
         return {}
@@ -34,7 +33,7 @@ def axes(layer: Layer) -> Axes:
 
 
 def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """One product, in one of the ways that the module's docstring tells."""
+    """One product."""
     if isinstance(layer.computed(0), Single):
         return _side_by_side(layer, writer)
     weights = layer.constant(1)
@@ -44,7 +43,6 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
 
 
 def _of_computed(layer: Layer) -> Axes:
-    """Axes before the matrices' along which both factors are as long as the result."""
     whole, factors = layer.shape, [operand.shape for operand in layer.joined()]
     if len(factors) != 2 or any(len(shape) != len(whole) for shape in factors):
         return {}
@@ -52,7 +50,7 @@ def _of_computed(layer: Layer) -> Axes:
 
 
 def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
-    """(members * batch, ..., in) as (members, rows, in), by (members, in, out); and back."""
+    """Reshapes (members * batch, ..., in) to (members, rows, in), multiplies by (members, in, out), and back."""
     count = layer.count
     data, name, bias = layer.computed(0), layer.node.output[0], layer.constant(2)
     shape = data.shape if data else ()
@@ -71,7 +69,6 @@ def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
 
 
 def _side_by_side(layer: Layer, writer: Writer) -> list[Joined]:
-    """One product by the matrices side by side: the members' results are columns of its result."""
     weights, bias = layer.constant(1), layer.constant(2)
     inputs = layer.names()[:1]
     if weights is not None:

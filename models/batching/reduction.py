@@ -1,4 +1,4 @@
-"""Operators that mix elements along some axes: reductions and softmax. Members are joined along another one."""
+"""Reductions and softmax: joined along axes that they do not reduce."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from iosched.models.node_attributes import integer, integers
 
 _PLACES = frozenset({"ArgMax", "ArgMin"})
 TYPES = SOFTMAXES | _PLACES | REDUCTIONS
-_ONE_AXIS_OPSET = 13  # before, a softmax goes over all axes from the given one on
+_ONE_AXIS_OPSET = 13  # before, a softmax spans all axes from the given one
 
 
 def axes(layer: Layer) -> Axes:
-    """The axes that are not mixed, and where they are once those that vanish are gone."""
+    """The axes that are not reduced, and their positions after removal of the reduced ones."""
     data = layer.joined()
     if len(data) != 1:
         return {}
     rank = len(data[0].shape)
-    mixed = {axis % rank for axis in _mixed(layer, rank)} if rank else set()
-    if not mixed:
+    reduced = {axis % rank for axis in _reduced_axes(layer, rank)} if rank else set()
+    if not reduced:
         return {}
     vanish = layer.node.op_type not in SOFTMAXES and not integer(layer.node, "keepdims", 1)
     return {
-        axis: axis - sum(other < axis for other in mixed) if vanish else axis
+        axis: axis - sum(other < axis for other in reduced) if vanish else axis
         for axis in range(rank)
-        if axis not in mixed
+        if axis not in reduced
     }
 
 
-def _mixed(layer: Layer, rank: int) -> Sequence[int]:
-    """The axes over which the node goes, which may count from the end; none where that is not known."""
+def _reduced_axes(layer: Layer, rank: int) -> Sequence[int]:
     node = layer.node
     if node.op_type in _PLACES:
         return [integer(node, "axis", 0)]

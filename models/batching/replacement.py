@@ -1,6 +1,6 @@
-"""Gives a member of a composed or batched model other weights, of a model of the same structure.
+"""Replaces the weights of one member of a composed or batched model by those of a model of the same structure.
 
-For that a batched model keeps the composed one that it was made of: its nodes, small constants, and the groups.
+For this, a batched model's metadata has the composed model that it was made from: nodes, small constants, groups.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import slots, walked
 from iosched.models.composition.compose import compose
-from iosched.models.composition.members import Member, member_alone, members_of, node_owners, reached
-from iosched.models.composition.opsets import raised
+from iosched.models.composition.members import Member, dependent_members, member_alone, members_of, node_owners
+from iosched.models.composition.opsets import with_opsets
 from iosched.models.digest import array_digest, opsets_of
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.initializers import is_outside, read_tensor
+from iosched.models.initializers import is_external, read_tensor
 from iosched.models.load import assembled_model, edited_model
 from iosched.models.metadata import decoded, metadata_of, write_metadata
 from iosched.models.model import Model
@@ -35,7 +35,7 @@ from iosched.models.structure import first_difference
 from iosched.models.wiring import captures, reads
 
 RECORD_KEY = "io.iosched.batched"
-"""The key of the model metadata that has the record."""
+"""The metadata key of the record."""
 
 _MAX_NBYTES = 2**30
 
@@ -44,12 +44,12 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """How a model of several was made.
+    """How a batched model was made.
 
     Attributes:
-        composed: the model before batching; large weights may be zeros there, so that only their shapes count.
-        groups: the operators that became one; none where nothing was batched.
-        digests: a hash of the content of each weight of the composed model.
+        composed: the model before batching; large weights may be zeros.
+        groups: the batched operators.
+        digests: a hash of each weight of the composed model.
     """
 
     composed: Model
@@ -57,17 +57,17 @@ class Record:
     digests: Mapping[str, str]
 
 
-def note_record(
+def write_record(
     proto: onnx.ModelProto, composed: onnx.ModelProto, groups: Sequence[Sequence[str]], digests: Mapping[str, str]
 ) -> None:
-    """Writes into the metadata of `proto` that it was made of `composed` by batching these groups; see `Record`."""
+    """Write into the metadata of `proto` that it was batched from `composed`; see `Record`."""
     packed = base64.b64encode(zlib.compress(composed.SerializeToString(), 9)).decode()
     entry = {"model": packed, "groups": [list(group) for group in groups], "digests": dict(digests)}
     write_metadata(proto, {RECORD_KEY: json.dumps(entry, sort_keys=True)})
 
 
 class _Entry(msgspec.Struct):
-    model: bytes  # which msgspec reads from base64
+    model: bytes  # base64 in JSON
     groups: Groups
     digests: dict[str, str]
 
@@ -76,10 +76,10 @@ prepare(_Entry)
 
 
 def record_of(whole: Model) -> Record:
-    """The record in the metadata; that of a model without batching where there is none that can be read.
+    """The record in the metadata; without a valid one, that of an unbatched model.
 
     Raises:
-        InvalidModelError: the model before batching is not one that can be run.
+        InvalidModelError: the model before batching cannot be run.
     """
     unbatched = Record(whole, (), whole.weight_digests)
     entry = decoded(metadata_of(whole.proto, RECORD_KEY) or "", _Entry)
@@ -90,78 +90,60 @@ def record_of(whole: Model) -> Record:
         proto = onnx.ModelProto.FromString(data)
     except (zlib.error, DecodeError):
         return unbatched
-    weights = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    weights = {tensor.name: _small_array(tensor) for tensor in proto.graph.initializer}
     return Record(assembled_model("composed", proto, weights), entry.groups, entry.digests)
 
 
-def _array(tensor: onnx.TensorProto) -> np.ndarray:
-    """A small weight as it was; zeros for a large one, of which name, type and shape alone are kept."""
-    if is_outside(tensor):
+def _small_array(tensor: onnx.TensorProto) -> np.ndarray:
+    """A small weight; zeros for a large one, which has only name, type and shape."""
+    if is_external(tensor):
         return np.zeros(tuple(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type))
     return read_tensor(tensor)
 
 
-_ANEW = "Batch the models anew."
+_BATCH_AGAIN = "Batch the models again."
 
 Weights = Mapping[str, np.ndarray]
 
 
 def replaced(whole: Model, name: str, new: Model) -> tuple[Model, tuple[str, ...]]:
-    """`whole` with the weights of `new` in its member `name`; its schedule is that of `whole`.
+    """`whole` with the weights of `new` in its member `name`, and the weights that the member no longer shares.
 
-    Weights inside batched operators are found by batching once more, with ones and with twos in the place of the
-    member's weights: what differs between the two is what comes of them.
-
-    Returns also the names of weights that the member had together with others, and has now for itself.
-
-    Args:
-        whole: a composed or batched model.
-        name: of the member.
-        new: a model of the member's structure.
+    The schedule stays. Weights in batched operators are found by batching again with ones and twos as the member's
+    weights: where the results differ, they depend on them.
 
     Raises:
-        UsageError: there is no such member, `new` has another structure, or the member computes something together with
-            others that it would not any more.
-        InvalidModelError: the file was changed, so that it is not known what it was made of.
+        UsageError: there is no such member, `new` has another structure, or nodes or weights can no longer be shared.
+        InvalidModelError: the file was changed, so that its origin is unknown.
     """
     members = {member.name: member for member in members_of(whole.proto)}
     if name not in members:
-        have = f"it has {', '.join(members)}" if members else "it is not a file of several models"
-        raise UsageError(f"there is no model {name!r} in the file: {have}")
+        models = f"it has {', '.join(members)}" if members else "it is not a batch of models"
+        raise UsageError(f"the file has no model {name!r}: {models}")
     return _Replacement(whole, members[name], record_of(whole), new).made()
 
 
 @dataclass(frozen=True, eq=False)
 class _Replacement:
-    """What is known of the models.
-
-    Attributes:
-        whole: the model that is to be changed.
-        member: the member that gets other weights.
-        record: how `whole` was made.
-        new: the model with the other weights.
-    """
-
     whole: Model
     member: Member
     record: Record
     new: Model
 
     def made(self) -> tuple[Model, tuple[str, ...]]:
-        """The whole with the new weights; if it is batched, it says how, too."""
-        pairs = self._pairs()
+        pairs = self._new_arrays()
         changed = {name: array for name, array in pairs.items() if array_digest(array) != self.record.digests.get(name)}
         self._check_shared_nodes(changed)
         shared = {name: self._fresh(name) for name in self._unshared(changed)}
-        found = self._changed(self.whole, {**changed, **self._constants(changed)}, shared)
+        found = self._changed(self.whole, {**changed, **self._batched_constants(changed)}, shared)
         if self.record.groups:
             composed = self._changed(self.record.composed, changed, shared)
             now = {shared.get(name, name): array_digest(array) for name, array in changed.items()}
-            note_record(found.proto, composed.proto, self.record.groups, {**self.record.digests, **now})
+            write_record(found.proto, composed.proto, self.record.groups, {**self.record.digests, **now})
         return found, tuple(shared)
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
-        """A model with these weights as far as it has them; those in `shared` get that name in the member's nodes."""
+        """A model with those of these weights that it has, renamed by `shared` in the member's nodes."""
         graph = EditableGraph.of(model.proto, model.weights)
         for node in graph.nodes:
             if node.name in self._own_nodes:
@@ -169,54 +151,51 @@ class _Replacement:
         graph.weights |= {shared.get(name, name): array for name, array in arrays.items() if name in model.weights}
         return edited_model(model.name, graph)
 
-    def _pairs(self) -> dict[str, np.ndarray]:
-        """For each weight of the member what the new model has in its place."""
+    def _new_arrays(self) -> dict[str, np.ndarray]:
         new, alone = self._new(), member_alone(self.record.composed, self.member)
         difference = first_difference(alone.structure, new.structure)
         if difference is not None:
-            raise _batch_again(f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}")
+            raise _batch_again(f"{self.new.name!r} has another structure than {self.member.name!r}: {difference}")
         found: dict[str, np.ndarray] = {}
         for name, array in _corresponding(alone, new):
             if name in found and array_digest(found[name]) != array_digest(array):
                 raise _batch_again(
-                    f"{self.member.name!r} uses weight {name!r} in several places, and {self.new.name!r} has different "
-                    f"ones there"
+                    f"{self.member.name!r} uses weight {name!r} in several nodes, "
+                    f"where {self.new.name!r} has different weights"
                 )
             found[name] = array
         return found
 
     def _new(self) -> Model:
-        """The new model in the words of the file: its opsets and names, which graphs inside of nodes have, too."""
+        """The new model with the file's opsets and names, which subgraphs have too."""
         own, there = opsets_of(self.new.proto), opsets_of(self.record.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
             have = there.get(newer[0], "none")
-            raise _batch_again(f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of {have}")
+            raise _batch_again(f"{self.new.name!r} needs opset {own[newer[0]]} of {newer[0]}; the file has {have}")
         shared = [own for own, called in self.member.inputs.items() if own == called]
-        return compose({self.member.name: raised(self.new, there)}, shared).model
+        return compose({self.member.name: with_opsets(self.new, there)}, shared).model
 
     @cached_property
     def _own_nodes(self) -> set[str]:
-        """The composed model's nodes that work for the member alone."""
         return {node for node, bits in self._owners.items() if bits == 1}
 
     @cached_property
     def _owners(self) -> Mapping[str, int]:
-        """For each node of the composed model the members that it works for: bit 0 stands for the one that changes."""
+        """The members that need each node of the composed model; bit 0 is the one that changes."""
         graph = self.record.composed.graph
         others = (each for each in members_of(self.whole.proto) if each.name != self.member.name)
-        return node_owners(graph, reached(graph, [self.member, *others]))
+        return node_owners(graph, dependent_members(graph, [self.member, *others]))
 
     def _check_shared_nodes(self, changed: Collection[str]) -> None:
-        """What the member computes together with others has to stay as it is."""
         shared = {node for node, bits in self._owners.items() if bits > 1 and bits & 1}
         for node in self.record.composed.proto.graph.node:
             if node.name in shared and not set(changed).isdisjoint(reads(node)):
                 raise _batch_again(
-                    f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more"
+                    f"{self.member.name!r} shares node {node.name!r} with other models, which keep their weights"
                 )
 
     def _unshared(self, changed: Collection[str]) -> list[str]:
-        """The weights that others read, too; none of them may be in a batched operator, or in a graph inside a node."""
+        """The weights that others read too; none may be in a batched operator or a subgraph."""
         composed = self.record.composed.proto.graph.node
         others = {name for node in composed if node.name not in self._own_nodes for name in reads(node)}
         found = [name for name in changed if name in others]
@@ -226,13 +205,12 @@ class _Replacement:
             fixed = reads(node) if node.name in inside else captures(node)
             if node.name in self._own_nodes and not set(found).isdisjoint(fixed):
                 raise _batch_again(
-                    f"{self.member.name!r} has weights of {node.name!r} together with other models, in an operator "
-                    f"that would be another one without them"
+                    f"{self.member.name!r} shares the weights of {node.name!r} with other models, "
+                    f"in an operator that cannot be split"
                 )
         return found
 
-    def _constants(self, changed: Weights) -> dict[str, np.ndarray]:
-        """The constants of batched operators, with the member's part in them changed."""
+    def _batched_constants(self, changed: Weights) -> dict[str, np.ndarray]:
         if not self.record.groups:
             return {}
         filled = ({name: np.full_like(array, value) for name, array in changed.items()} for value in (1, 2))
@@ -247,7 +225,7 @@ class _Replacement:
             if not is_own.any():
                 continue
             if old is None or (old.shape, old.dtype) != (new[name].shape, new[name].dtype):
-                raise InvalidModelError(f"the file does not have {name!r} as it was written.\n{_ANEW}")
+                raise InvalidModelError(f"constant {name!r} was changed after the file was written.\n{_BATCH_AGAIN}")
             found[name] = np.where(is_own, new[name], old)
         return found
 
@@ -259,16 +237,16 @@ class _Replacement:
 
 
 def _batch_again(reason: str) -> UsageError:
-    return UsageError(f"{reason}.\n{_ANEW}")
+    return UsageError(f"{reason}.\n{_BATCH_AGAIN}")
 
 
 def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]:
-    """For models of one structure each weight of the first, and the array that the second has in its place."""
+    """Each weight of the first model with its counterpart in the second, of the same structure."""
     nodes, others = ({node.name: node for node in model.proto.graph.node} for model in (one, other))
     for mine, theirs in zip(one.structure.operators, other.structure.operators, strict=True):
         own = walked([nodes[name] for name in one.graph.by_name[mine.name].nodes])
-        beside = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
-        for node, counterpart in zip(own, beside, strict=True):
+        counterparts = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
+        for node, counterpart in zip(own, counterparts, strict=True):
             for name, there in zip(slots(node), slots(counterpart), strict=True):
                 if name in one.weights and there in other.weights:
                     yield name, other.weights[there]

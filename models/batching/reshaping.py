@@ -1,4 +1,4 @@
-"""Operators that change a tensor's shape or the order of its axes, and nothing else."""
+"""Operators that only reshape or transpose."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _RESHAPE_OPSET = 5  # before, the target is an attribute
 
 
 def axes(layer: Layer) -> Axes:
-    """The axes up to which, and at which, both shapes agree in what lies before.
+    """The axes before and at which both shapes agree.
 
-    The elements of one member lie together where no axis before that of the members is longer than 1, or those before
-    are the same in both shapes.
+    A member's elements stay contiguous if no axis before the members' is longer than 1, or those axes keep their sizes.
     """
     data = layer.joined()
     if len(data) != 1 or layer.opset < _RESHAPE_OPSET:
@@ -23,7 +22,7 @@ def axes(layer: Layer) -> Axes:
 
 
 def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
-    """A Reshape to the members' shape, joined."""
+    """A Reshape to the joined shape."""
     data, shape = layer.joined()[0].name, scaled(layer.shape, axis, layer.count)
     return [Joined(writer.reshaped(data, shape, layer.node.output[0], layer.count), axis, layer.shape)]
 

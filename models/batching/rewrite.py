@@ -1,6 +1,6 @@
-"""Rewrites a composed model so that groups of its operators are one operator each.
+"""Rewrites a composed model so that each group of operators becomes one.
 
-Samples show what that saves: single operators, batched or not, and joins and parts of tensors, as models.
+Samples measure the gain: single operators, batched or not, and the joining and splitting of tensors, as models.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import onnx
 from onnx import helper
 
 from iosched.models.batching.layer import Joined, Shape, Writer, scaled
-from iosched.models.batching.unit import Unit
-from iosched.models.composition.members import members_of, node_owners, note_owners, owners
+from iosched.models.batching.operator_batch import OperatorBatch
+from iosched.models.composition.members import members_of, node_owners, owners, write_owners
 from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import edited_model
@@ -27,34 +27,30 @@ from iosched.models.source import MIN_IR_VERSION
 
 
 def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
-    """The model in which each of `groups` is one operator; it computes the same.
+    """The model in which each of `groups`, two or more operators alike by `likeness_of`, is one operator.
 
-    What the operators of a group read is taken as it is where it is what another group computes, of the same members in
-    the same order, or one tensor that suffices for all. Else it is joined, and what others read of a group is parted
-    under the names that it had. Inputs, outputs and all other operators keep their names.
-
-    Args:
-        model: a composed model, or any other.
-        groups: names of operators, two and more of each group, alike in what `likeness_of` tells of them.
+    A batch reads another batch's result directly if members and order are the same, or a tensor that suffices for all.
+    Otherwise inputs are concatenated, and results split under their old names. Inputs, outputs and other operators keep
+    their names.
 
     Raises:
-        ValueError: operators of a group are not alike, or depend on each other once the groups are made.
+        ValueError: operators of a group are not alike, or groups depend on each other.
         KeyError: the model has no such operator.
     """
     composed, own = EditableGraph.of(model.proto, model.weights, model.graph.tensor), model.graph
-    order = _order(own, groups)
-    units = [Unit.of(composed, [own.by_name[name] for name in group]) for group in order]
+    order = _sorted_groups(own, groups)
+    batches = [OperatorBatch.of(composed, [own.by_name[name] for name in group]) for group in order]
     graph = composed.copy()
     graph.tensors = {}
     writer = Writer(graph)
     owned = owners(model, members_of(model.proto))
     several = node_owners(own, owned)
-    for group, unit, axis in zip(order, units, chosen_axes(units), strict=True):
+    for group, batch, axis in zip(order, batches, chosen_axes(batches), strict=True):
         before = len(writer.nodes)
-        unit.write(axis, writer)
+        batch.write(axis, writer)
         bits = reduce(or_, (owned[name] for name in group))
         several.update((node_name(node), bits) for node in writer.nodes[before:])
-    graph.remove(*(node.name for unit in units for row in unit.rows for node in row))
+    graph.remove(*(node.name for batch in batches for row in batch.rows for node in row))
     before = len(writer.nodes)
     for names, joined in writer.results.items():
         if any(map(graph.uses, names)):
@@ -62,15 +58,14 @@ def batched(model: Model, groups: Sequence[Sequence[str]]) -> Model:
     for node in writer.nodes[before:]:
         sources = (own.producer[name] for name in node.output)
         several[node_name(node)] = reduce(or_, (owned[name] for name in sources))
-    note_owners(graph.frame, several)
+    write_owners(graph.frame, several)
     return edited_model(model.name, graph)
 
 
-def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """The groups, each after those that it reads from."""
+def _sorted_groups(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     own = {name: tuple(group) for group in groups for name in group}
     if len(own) < sum(map(len, groups)) or any(len(group) < 2 for group in groups):
-        raise ValueError("groups have two and more operators, and each operator is in one at most")
+        raise ValueError("a group needs at least two operators, and an operator can be in only one group")
     sorter: TopologicalSorter[tuple[str, ...]] = TopologicalSorter()
     for name, before in graph.predecessors.items():
         here = own.get(name, (name,))
@@ -79,44 +74,41 @@ def _order(graph: ComputationGraph, groups: Sequence[Sequence[str]]) -> list[tup
         return [group for group in sorter.static_order() if len(group) > 1]
     except CycleError as error:
         names = [group[0] for group in error.args[1]]
-        raise ValueError(f"groups would wait for each other: those of {', '.join(map(repr, names))}") from error
+        raise ValueError(f"groups depend on each other: those of {', '.join(map(repr, names))}") from error
 
 
-def chosen_axes(units: Sequence[Unit]) -> list[int]:
-    """For each unit the axis along which what it reads is joined.
+def chosen_axes(batches: Sequence[OperatorBatch]) -> list[int]:
+    """The axis along which the inputs of each batch, in topological order, are joined.
 
-    A unit that leaves a choice follows those that it reads from, or else the first one that reads from it.
-
-    Args:
-        units: each after those that it reads from.
+    A batch with a choice follows its predecessors, else its first successor.
 
     Raises:
-        ValueError: the operators of a unit cannot become one.
+        ValueError: a batch has no axis.
     """
-    source = {names: unit for unit in units for names in unit.outputs()}
-    readers: dict[Unit, list[Unit]] = {unit: [] for unit in units}
-    found: dict[Unit, int] = {}
-    for unit in units:
-        ways = unit.axes()
+    source = {names: batch for batch in batches for names in batch.outputs()}
+    readers: dict[OperatorBatch, list[OperatorBatch]] = {batch: [] for batch in batches}
+    found: dict[OperatorBatch, int] = {}
+    for batch in batches:
+        ways = batch.axes()
         if not ways:
-            raise ValueError(f"operators like {unit.outputs()[0][0]!r} cannot become one")
-        fed = [source[names] for names in unit.ports() if names in source]
+            raise ValueError(f"operators like {batch.outputs()[0][0]!r} cannot be batched")
+        fed = [source[names] for names in batch.ports() if names in source]
         for feeder in fed:
-            readers[feeder].append(unit)
+            readers[feeder].append(batch)
         followed = [feeder.axes()[found[feeder]] for feeder in fed if feeder in found]
         choice = [axis for axis in followed if axis in ways] if len(ways) > 1 else [*ways]
         if choice:
-            found[unit] = choice[0]
-    for unit in reversed(units):
-        if unit not in found:
-            behind, ways = [found[reader] for reader in readers[unit]], unit.axes()
-            wanted = (axis for taken in behind for axis, result in ways.items() if result == taken)
-            found[unit] = next(wanted, next(iter(ways)))
-    return [found[unit] for unit in units]
+            found[batch] = choice[0]
+    for batch in reversed(batches):
+        if batch not in found:
+            after, ways = [found[reader] for reader in readers[batch]], batch.axes()
+            wanted = (axis for taken in after for axis, result in ways.items() if result == taken)
+            found[batch] = next(wanted, next(iter(ways)))
+    return [found[batch] for batch in batches]
 
 
 def weightless(model: Model) -> Model:
-    """The model with zeros for large weights, for devices that only look at their shapes: samples of it are small."""
+    """The model with zeros for large weights, for devices that only need shapes."""
     large = {
         name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
         for name, array in model.weights.items()
@@ -126,35 +118,34 @@ def weightless(model: Model) -> Model:
 
 
 def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
-    """A model of one operator, for the operators of `group` in a composed graph, or for the one that it has.
+    """A model of one operator, or of the operators of `group` batched.
 
-    It is fed with what the operator reads, joined along the axis that it takes, and returns its joined result: nothing
-    is joined or parted in it. What all operators of the group read is fed once, where that is how they take it.
+    Inputs are joined as the operator takes them, so it contains no Concat or Split.
 
     Raises:
-        ValueError: the operators are not alike, or cannot become one.
+        ValueError: the operators are not alike, or cannot be batched.
     """
-    unit = Unit.of(composed, group)
-    (axis,) = chosen_axes([unit])
+    batch = OperatorBatch.of(composed, group)
+    (axis,) = chosen_axes([batch])
     graph = EditableGraph(bare_frame("sample", composed.frame.ir_version, composed.frame.opset_import))
     graph.weights = dict(composed.weights)
     writer = Writer(graph)
-    if unit.spreads:
-        name = unit.rows[0][0].input[0]
+    if batch.spreads:
+        name = batch.rows[0][0].input[0]
         graph.inputs[name] = _typed(name, composed.tensors[name], composed.shape(name))
-    for names in unit.ports():
+    for names in batch.ports():
         shape = composed.shape(names[0])
-        fed = Joined(writer.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
+        fed = Joined(writer.fresh(names[0], len(names)), batch.axis_at(names, axis), shape)
         writer.results[names] = fed
         whole = scaled(shape, fed.axis, len(names))
         graph.inputs[fed.name] = _typed(fed.name, composed.tensors[names[0]], whole)
-    unit.write(axis, writer)
-    outputs = [writer.results[names].name for names in unit.outputs() if names in writer.results]
+    batch.write(axis, writer)
+    outputs = [writer.results[names].name for names in batch.outputs() if names in writer.results]
     return _returning(outputs, graph, group[0].name)
 
 
 def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
-    """A model that joins `count` tensors like this one along their first axis; scalars are not joined."""
+    """A model that concatenates `count` tensors along their first axis; scalars are not joined."""
     names = tuple(f"{tensor.name}/{place}" for place in range(count))
     graph = _empty(opset)
     graph.inputs = {name: _typed(name, tensor, tensor.shape or ()) for name in names}
@@ -163,7 +154,7 @@ def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
 
 
 def parting(tensor: TensorSpec, count: int, opset: int) -> Model:
-    """A model that takes a tensor apart into `count` tensors like this one, along their first axis."""
+    """A model that splits a tensor into `count` along the first axis."""
     names = [f"{tensor.name}/{place}" for place in range(count)]
     joined, graph = Joined(tensor.name, 0, tensor.shape or ()), _empty(opset)
     graph.inputs = {joined.name: _typed(joined.name, tensor, scaled(joined.shape, 0, count))}
@@ -182,6 +173,6 @@ def _returning(outputs: Iterable[str], graph: EditableGraph, name: str = "sample
 
 
 def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:
-    is_text = tensor.dtype == "string"  # which numpy has no type for
+    is_text = tensor.dtype == "string"  # no numpy type
     kind = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
     return helper.make_tensor_value_info(name, kind, shape)

@@ -1,6 +1,6 @@
-"""Operators that choose, cut, fill or stretch along some axes: members are joined along another one.
+"""Operators that select, slice, pad or resize along some axes: joined along other ones.
 
-A Gather chooses rows of one table for the indices of all members, or constant rows of computed tensors.
+A Gather takes rows of one table by all members' indices, or constant rows of computed tensors.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ from iosched.models.batching.layer import Axes, Layer, same
 from iosched.models.node_attributes import integer, names
 
 TYPES = frozenset({"Pad", "Resize", "Slice", "Upsample"})
-_SIZES = 3  # the input of a Resize that has the result's sizes, which would be those of one member
+_SIZES = 3  # the input of a Resize with the sizes of one member's result
 
 
 def axes(layer: Layer) -> Axes:
-    """The axes along which the result is as long as what is read, for the constants say nothing of them then.
+    """The axes along which the node does nothing.
 
-    A Slice that goes backwards may keep an axis as long as it is, and a Pad may add on one side what it takes away on
-    the other: the constants have to be such that nothing happens along the axis.
+    Equal sizes do not suffice: a Slice may reverse, and a Pad add on one side what it crops on the other.
     """
     data = layer.joined()
     if len(data) != 1 or not layer.constants or (layer.node.op_type == "Resize" and layer.constant(_SIZES) is not None):
         return {}
-    touched = _touched(layer, len(data[0].shape))
-    return same(axis for axis in range(len(layer.shape)) if axis not in touched)
+    affected = _affected_axes(layer, len(data[0].shape))
+    return same(axis for axis in range(len(layer.shape)) if axis not in affected)
 
 
-def _touched(layer: Layer, rank: int) -> set[int]:
-    """The axes along which the node does anything; all where that is not known."""
+def _affected_axes(layer: Layer, rank: int) -> set[int]:
     numbers = [list(each.first.reshape(-1)) if (each := layer.constant(i)) is not None else [] for i in range(5)]
     if layer.node.op_type == "Slice":
         return {int(axis) % rank for axis in numbers[3]} or set(range(len(numbers[1])))
@@ -41,9 +39,9 @@ def _touched(layer: Layer, rank: int) -> set[int]:
 
 
 def gathered_axes(layer: Layer) -> Axes:
-    """All axes of the indices, where the members have one table; those of the tensor along which nothing is chosen.
+    """All axes of the indices for a common table; the axes of the data that are not indexed.
 
-    Tables that differ stay apart: an index may count from the end of its table.
+    Different tables stay apart, since an index may be negative.
     """
     table, rows = layer.constant(0), layer.constant(1)
     if table is not None and len(layer.joined()) == 1:

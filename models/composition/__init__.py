@@ -1,1 +1,1 @@
-"""Several models as one: their disjoint union, in which what is equal is stored and computed once."""
+"""Composes several models into one: their disjoint union, with equal parts stored and computed once."""

@@ -1,9 +1,7 @@
-"""Puts several models into one graph: their disjoint union, in which equal values are computed and stored once.
+"""Composes models into one graph, and estimates their memory.
 
-Also says how much memory models take, alone and together, before a device has placed them.
-
-Equal are results of equal operators on equal values (`values.value_numbers`), so with an operator all that it reads is
-shared. Of weights the bytes decide.
+Equal operators on equal values (`values.value_numbers`) are shared, with all that they read; weights are compared by
+bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +16,15 @@ import onnx
 from onnx import helper
 
 from iosched.models.canonical import tensor_text
-from iosched.models.composition.members import Member, check_names, node_owners, note_members, note_owners, reached
-from iosched.models.composition.opsets import common_opsets, imports, raised
+from iosched.models.composition.members import (
+    Member,
+    check_names,
+    dependent_members,
+    node_owners,
+    write_members,
+    write_owners,
+)
+from iosched.models.composition.opsets import common_opsets, imports, with_opsets
 from iosched.models.composition.values import value_numbers
 from iosched.models.digest import opsets_of
 from iosched.models.editable_graph import EditableGraph, bare_frame, node_name
@@ -33,7 +38,7 @@ from iosched.models.wiring import writes
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that models take one by one, and in one file."""
+    """Bytes of models in separate files, and in one."""
 
     alone_nbytes: int
     together_nbytes: int
@@ -45,9 +50,9 @@ class Composition:
 
     Attributes:
         model: the composed model; it computes for every member what the member computes alone.
-        members: the models in it, in the order in which they were given.
-        shared: nodes that the members have and the composed model has not, since another one computes the same.
-        weights: how much the weights take.
+        members: the models in it, in order.
+        shared: the number of nodes saved by sharing.
+        weights: the size of the weights.
     """
 
     model: Model
@@ -57,23 +62,17 @@ class Composition:
 
 
 def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), name: str = "batch") -> Composition:
-    """The disjoint union of `models`, with what is equal in them once.
+    """The disjoint union of `models`, by name, with equal parts once.
 
-    Tensors get the name of their model and a slash before their own; what several models compute is called as in the
-    first of them. Operators of different opsets are converted upward.
-
-    Args:
-        models: by name.
-        shared_inputs: names of inputs that are fed once, to all models that have an input of that name; models need
-            have none.
-        name: of the composed model.
+    Tensors are prefixed with their model's name and a slash; shared ones as in the first model. Opsets are converted
+    upward. `shared_inputs` are fed once for all models that have an input of that name.
 
     Raises:
-        UsageError: there is no model, names do not tell models apart, or an input cannot be shared.
-        InvalidModelError: the models are of opsets of which onnx cannot convert one to the other.
+        UsageError: there is no model, a name is invalid, or an input cannot be shared.
+        InvalidModelError: onnx cannot convert a model to the common opset.
     """
     if not models:
-        raise UsageError("there is no model to put together.")
+        raise UsageError("there are no models to compose.")
     check_names(models, shared_inputs)
     _check_shared(models, shared_inputs)
     opsets = common_opsets(list(models.values()))
@@ -81,24 +80,24 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     frame = bare_frame(name, newest, imports(opsets))
     union, members = _Union(EditableGraph(frame)), []
     for member, model in models.items():
-        own = raised(model, opsets)
+        own = with_opsets(model, opsets)
         names = [spec.name for spec in own.graph.inputs]
         inputs = {each: each if each in shared_inputs else f"{member}/{each}" for each in names}
         union.add(member, own, value_numbers(own, member, inputs), inputs)
         outputs = {output: f"{member}/{output}" for output in own.graph.outputs}
         members.append(Member(member, inputs, outputs))
-    note_members(frame, members)
+    write_members(frame, members)
     found = union.model()
-    note_owners(found.proto, node_owners(found.graph, reached(found.graph, members)))
+    write_owners(found.proto, node_owners(found.graph, dependent_members(found.graph, members)))
     memory = Memory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 
 
-def apart(models: Sequence[Model]) -> Model:
-    """The models in one graph, each with inputs of its own and sharing no operator; one may take several places.
+def disjoint_union(models: Sequence[Model]) -> Model:
+    """The models in one graph, without sharing inputs or operators; one may occur several times.
 
-    They are of the same opsets. Tensors have the number of their place and a slash before their names; an array that
-    several models have is stored once, under the name of the first. Complexity: O(nodes + edges) of all.
+    They have the same opsets. Tensors are prefixed with their position; arrays are stored once, under the first name.
+    O(nodes + edges) of all.
     """
     first = models[0]
     union = _Union(EditableGraph(bare_frame(first.name, first.proto.ir_version, imports(opsets_of(first.proto)))))
@@ -109,14 +108,14 @@ def apart(models: Sequence[Model]) -> Model:
 
 @dataclass(eq=False)
 class _Union:
-    """The composed model while it is being made.
+    """The composed model under construction.
 
     Attributes:
-        graph: what is in it so far.
-        names: what the tensor of each value number is called.
-        shared: how many nodes were left out.
-        added: the models with what their tensors are called.
-        renames: whether there are nodes that only give an output another name.
+        graph: the graph so far.
+        names: the tensor of each value number.
+        shared: the number of nodes left out.
+        added: the models, with their new names.
+        renames: whether Identity nodes rename outputs.
     """
 
     graph: EditableGraph
@@ -126,7 +125,7 @@ class _Union:
     renames: bool = False
 
     def model(self) -> Model:
-        """The composed model. Where models share no node, their operators are renamed and not found again."""
+        """The composed model; if no node is shared, operators are renamed instead of found again."""
         name = self.graph.frame.graph.name
         if self.shared or self.renames:
             return edited_model(name, self.graph)
@@ -141,11 +140,7 @@ class _Union:
         )
 
     def add(self, name: str, model: Model, numbers: Mapping[str, str], inputs: Mapping[str, str]) -> None:
-        """Add a model of the union's opsets whose values have these numbers; those without one are equal to no others.
-
-        Args:
-            inputs: what its inputs are called; the name of the model and a slash come before those of others.
-        """
+        """Add a model of the union's opsets; values without a number are unique. `inputs` are new names of inputs."""
         each, proto = _Renamed(model, name, dict(inputs)), model.proto.graph
         self.added.append(each)
         for weight, array in model.weights.items():
@@ -164,7 +159,7 @@ class _Union:
                 self.renames = True
 
     def _add_node(self, each: _Renamed, node: onnx.NodeProto, numbers: Mapping[str, str]) -> None:
-        """Add a node, or find its results among those that are there; the names of `each` grow by what it writes."""
+        """Add a node, or find its results; extends the names of `each`."""
         own = {output: numbers.get(output, each.name(output)) for output in writes(node)}
         is_new = any(number not in self.names for number in own.values())
         for output, number in own.items():
@@ -181,22 +176,19 @@ class _Union:
 
 @dataclass(frozen=True, eq=False)
 class _Renamed:
-    """A model, and what its tensors are called: as `names` says, all others with `prefix` and a slash before them."""
+    """A model with new names for its tensors: those in `names`, else prefixed."""
 
     model: Model
     prefix: str
     names: dict[str, str]
 
     def name(self, name: str) -> str:
-        """The name of a tensor in the composed model."""
         return self.names.get(name) or f"{self.prefix}/{name}"
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
-        """A tensor under its new name."""
         return replace(spec, name=self.name(spec.name))
 
     def operator(self, operator: Operator) -> Operator:
-        """An operator under its new name."""
         return replace(
             operator,
             name=self.name(operator.name),
@@ -219,7 +211,6 @@ def _joined_graph(name: str, models: Sequence[_Renamed]) -> ComputationGraph:
 
 
 def _rename_node(node: onnx.NodeProto, rename: Callable[[str], str]) -> None:
-    """Gives every tensor, also of the graphs inside the node, the name that `rename` gives it."""
     for names in (node.input, node.output):
         names[:] = [rename(name) if name else "" for name in names]
     for graph in subgraphs(node):
@@ -238,7 +229,6 @@ def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 
 
 def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -> None:
-    """Every shared input is of one type and shape in all models that have it."""
     for name in shared_inputs:
         specs = ((model, spec) for model, loaded in models.items() for spec in loaded.graph.inputs if spec.name == name)
         looks = {model: tensor_text(spec.dtype, spec.shape) for model, spec in specs}
@@ -246,8 +236,8 @@ def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -
         for other, look in looks.items():
             if look != looks[first]:
                 raise UsageError(
-                    f"input {name!r} cannot be shared: it is {looks[first]} in {first!r}, and {look} in {other!r}.\n"
-                    f"Bind them to one shape with --input-shape."
+                    f"input {name!r} cannot be shared: it is {looks[first]} in {first!r} but {look} in {other!r}.\n"
+                    f"Bind both to one shape with --input-shape."
                 )
 
 
@@ -256,25 +246,24 @@ def _nbytes(weights: Mapping[str, np.ndarray]) -> int:
 
 
 Footprint = Mapping[object, int]
-"""Bytes that a model takes: of each weight, by the hash of its content, and of its tensors, by a key of their own."""
+"""Bytes of each weight, by digest, and of the tensors, by a unique key."""
 
 
 def footprint_of(model: Model) -> Footprint:
-    """The footprint of a model; O(bytes of weights + operators + edges).
+    """The footprint of a model: its weights, and the most bytes of tensors alive at once, in sequence.
 
-    Tensors are counted that are computed or fed, and still read later: the most at once, one operator after another.
+    O(bytes of weights + operators + edges).
     """
     found: dict[object, int] = {model.weight_digests[name]: array.nbytes for name, array in model.weights.items()}
-    return {**found, object(): _most_alive(model.graph)}
+    return {**found, object(): _peak_nbytes(model.graph)}
 
 
 def together_nbytes(footprints: Iterable[Footprint]) -> int:
-    """What models take in one graph that runs them side by side: equal weights once, and the tensors of all."""
+    """The bytes of models in one graph: equal weights once, and the tensors of all."""
     return sum({key: nbytes for each in footprints for key, nbytes in each.items()}.values())
 
 
-def _most_alive(graph: ComputationGraph) -> int:
-    """The most bytes of tensors alive at once; inputs are alive from the beginning, and outputs to the end."""
+def _peak_nbytes(graph: ComputationGraph) -> int:
     fed, end = [spec.name for spec in graph.inputs], len(graph.operators)
     computed = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.outputs}
     read = {tensor: index for index, operator in enumerate(graph.operators) for tensor in operator.inputs}

@@ -1,4 +1,4 @@
-"""The models inside a composed one: what their inputs and outputs are called in it, and which operators are whose."""
+"""The members of a composed model: their inputs and outputs, and the operators that they need."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from iosched.models.model import Model
 from iosched.models.prepared import prepare
 
 MEMBERS_KEY = "io.iosched.members"
-"""The key of the model metadata that says which models are in the model."""
+"""The metadata key of the members."""
 
 OWNERS_KEY = "io.iosched.owners"
-"""The key of the model metadata that says which nodes work for several of them."""
+"""The metadata key of the nodes with several owners."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One of the models of a composed model.
+    """One model of a composed model.
 
     Attributes:
-        name: of the model; every name that it brought begins with it and a slash ("a/prob").
-        inputs: what each of its inputs is called in the composed model, by its own name; shared inputs have it still.
+        name: of the model, and the prefix of its names ("a/prob").
+        inputs: the composed model's name of each input; shared inputs keep theirs.
         outputs: likewise for its outputs.
     """
 
@@ -44,33 +44,30 @@ prepare(Member)
 
 
 def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
-    """Checks that tensors whose names begin with these are told apart by them.
+    """Check that names of models are valid prefixes.
 
     Raises:
-        UsageError: a name is empty or has a slash in it, or a shared input is called like a tensor of one model.
+        UsageError: a name is empty or has a slash, or a shared input looks like a tensor of one model.
     """
     for name in names:
         if not name or "/" in name:
-            raise UsageError(f"{name!r} cannot be the name of a model: it is empty, or has a slash in it")
+            raise UsageError(f"{name!r} is not a valid model name: names must not be empty or contain a slash")
     for shared in shared_inputs:
         owner, slash, _ = shared.partition("/")
         if slash and owner in names:
             raise UsageError(
-                f"shared input {shared!r} is called like an input of model {owner!r} alone.\n"
-                f"Give the model another name: NAME=FILE."
+                f"shared input {shared!r} has the name of an input of model {owner!r}.\n"
+                f"Rename the model with NAME=FILE."
             )
 
 
-def note_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
-    """Writes into the metadata which models are in the model."""
+def write_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
+    """Write the members into the metadata."""
     write_metadata(proto, {MEMBERS_KEY: json.dumps([*map(asdict, members)], sort_keys=True)})
 
 
 def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
-    """The models that the metadata of a composed model tells of; none where it is no composed model.
-
-    An entry is passed over where the graph has not the inputs and outputs that it tells of.
-    """
+    """The members in a model's metadata, except those whose inputs or outputs the graph lacks."""
     found = decoded(metadata_of(proto, MEMBERS_KEY) or "[]", tuple[Member, ...]) or ()
     fed, returned = ({value.name for value in values} for values in (proto.graph.input, proto.graph.output))
     return tuple(
@@ -80,11 +77,10 @@ def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
     )
 
 
-def reached(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]:
-    """For each operator of a composed graph the members whose outputs depend on it: bit i stands for `members[i]`.
+def dependent_members(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]:
+    """For each operator of a composed graph, the members whose outputs depend on it: bit i is `members[i]`.
 
-    An operator has several owners where models share it. All that it reads then belongs to all of these, too: so what
-    models share comes before what each of them has for itself. Complexity: O(operators + edges).
+    Whatever a shared operator reads has all of its owners too. O(operators + edges).
     """
     found = dict.fromkeys(graph.by_name, 0)
     for bit, member in enumerate(members):
@@ -98,26 +94,23 @@ def reached(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int
 
 
 def node_owners(graph: ComputationGraph, owned: Mapping[str, int]) -> dict[str, int]:
-    """The owners of every node, where `owned` has those of its operator."""
+    """The owners of every node, from those of its operator."""
     found: dict[str, int] = {}
     for operator in graph.operators:
         found.update(dict.fromkeys(operator.nodes, owned[operator.name]))
     return found
 
 
-def note_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:
-    """Writes into the metadata which nodes work for several members; `bits` has the owners of each, as `owners`.
-
-    Behind an operator that is one for several models, outputs do not tell any more whose an operator is.
-    """
+def write_owners(proto: onnx.ModelProto, bits: Mapping[str, int]) -> None:
+    """Write the owners of nodes with several into the metadata; outputs of batched operators do not show them."""
     several = {node: own for node, own in bits.items() if own & (own - 1)}
     write_metadata(proto, {OWNERS_KEY: json.dumps(several, sort_keys=True)})
 
 
 def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
-    """For each operator of a composed or batched model the members that it works for: bit i stands for `members[i]`.
+    """For each operator of a composed or batched model, the members that need it: bit i is `members[i]`.
 
-    Nodes that are not noted belong to the member whose name theirs begins with; those of no member to all.
+    Nodes without an entry belong to the member in their name's prefix, else to all.
     """
     bits = {member.name: 1 << index for index, member in enumerate(members)}
     everyone = (1 << len(members)) - 1
@@ -130,14 +123,12 @@ def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
 
 
 def member_alone(whole: Model, member: Member) -> Model:
-    """The model that computes the outputs of one member; its inputs and outputs are called as in the whole.
+    """The model of one member, with inputs and outputs named as in the whole.
 
-    Of a batched model, what several members are one in is computed for all of them.
+    Operators batched over several members are computed for all of them. O(nodes), plus that of `assembled_model`.
 
     Raises:
-        InvalidModelError: the graph is not one that can be run.
-
-    Complexity: O(nodes), and that of `assembled_model`.
+        InvalidModelError: the graph cannot be run.
     """
     graph = EditableGraph.of(whole.proto, whole.weights)
     graph.frame = bare_frame(member.name, whole.proto.ir_version, whole.proto.opset_import)

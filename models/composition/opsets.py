@@ -1,4 +1,4 @@
-"""Brings models to common versions of the operator sets that they import: upward, and only where that is safe."""
+"""Converts models to common opsets: upward, and only if that is safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import helper
 from iosched.models.digest import opsets_of, since
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError
-from iosched.models.initializers import is_outside, read_tensor
+from iosched.models.initializers import is_external, read_tensor
 from iosched.models.load import assembled_model, edited_model
 from iosched.models.model import Model
 from iosched.models.wiring import is_standard, nodes_within
@@ -19,7 +19,7 @@ _STANDARD = "ai.onnx"
 
 
 def common_opsets(models: Sequence[Model]) -> dict[str, int]:
-    """For each domain that any of the models imports, the newest version that one of them does."""
+    """The newest version of each domain that any of the models imports."""
     found: dict[str, int] = {}
     for model in models:
         for domain, version in opsets_of(model.proto).items():
@@ -27,19 +27,19 @@ def common_opsets(models: Sequence[Model]) -> dict[str, int]:
     return found
 
 
-def raised(model: Model, opsets: Mapping[str, int]) -> Model:
-    """The model with the versions of `opsets`, none of which is older than its own; itself where it has them.
+def with_opsets(model: Model, opsets: Mapping[str, int]) -> Model:
+    """The model converted to `opsets`, none of which is older than its own.
 
-    Where all its operators mean the same in both versions, the version is all that changes. Else onnx converts the
-    graph; its weights stay where they are.
+    If all operators keep their definitions, only the version changes. Otherwise onnx converts the graph, without
+    weights.
 
     Raises:
-        InvalidModelError: onnx cannot convert the model; the message names the model and the operator.
+        InvalidModelError: onnx cannot convert the model; names the model and the operator.
     """
     own = opsets_of(model.proto)
     if all(version >= opsets[domain] for domain, version in own.items()):
         return model
-    differing = _differing(model.proto, opsets)
+    differing = _changed_operators(model.proto, opsets)
     for domain, operator in differing.items():
         if domain != _STANDARD:
             raise _refusal(model, own[domain], opsets[domain], f"{operator} of {domain} differs between the two")
@@ -52,13 +52,13 @@ def raised(model: Model, opsets: Mapping[str, int]) -> Model:
 
 
 def imports(opsets: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
-    """The versions of domains as a model imports them."""
+    """Opsets as a model imports them."""
     pairs = (("" if domain == _STANDARD else domain, version) for domain, version in opsets.items())
     return [helper.make_opsetid(domain, version) for domain, version in pairs]
 
 
-def _differing(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> dict[str, str]:
-    """For each imported domain with operators that mean something else in the versions of `opsets` the first one."""
+def _changed_operators(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> dict[str, str]:
+    """The first operator of each domain whose definition differs in `opsets`."""
     own, found = opsets_of(proto), dict[str, str]()
     for node in nodes_within(proto.graph):
         domain = _STANDARD if is_standard(node) else node.domain
@@ -68,24 +68,24 @@ def _differing(proto: onnx.ModelProto, opsets: Mapping[str, int]) -> dict[str, s
 
 
 def _converted(model: Model, own: int, version: int) -> Model:
-    """The model as onnx converts it: its large weights are graph inputs meanwhile, so that they are not copied."""
+    """The model converted by onnx; large weights are graph inputs meanwhile, to avoid copies."""
     graph = EditableGraph.of(model.proto, model.weights)
-    large = [tensor.name for tensor in model.proto.graph.initializer if is_outside(tensor)]
-    lent = {name: graph.weights.pop(name) for name in large}
-    for name, array in lent.items():
+    large = [tensor.name for tensor in model.proto.graph.initializer if is_external(tensor)]
+    inputs = {name: graph.weights.pop(name) for name in large}
+    for name, array in inputs.items():
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
         graph.inputs[name] = helper.make_tensor_value_info(name, kind, array.shape)
     try:
         proto = onnx.version_converter.convert_version(graph.to_proto(), version)
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[-1].strip()
+        reason = (str(error).strip().splitlines() or ["unknown reason"])[-1].strip()
         raise _refusal(model, own, version, f"onnx cannot convert it ({reason[:200]})") from error
     small = {tensor.name: read_tensor(tensor) for tensor in proto.graph.initializer}
-    return assembled_model(model.name, proto, {**small, **lent})
+    return assembled_model(model.name, proto, {**small, **inputs})
 
 
 def _refusal(model: Model, own: int, version: int, why: str) -> InvalidModelError:
     return InvalidModelError(
-        f"model {model.name!r} is of opset {own}, and another one of opset {version}: {why}.\n"
+        f"model {model.name!r} has opset {own} and another model has opset {version}: {why}.\n"
         f"Export it with opset {version}."
     )

@@ -1,18 +1,16 @@
-"""A convolution, then batch normalization or other constant scales and shifts of each channel, then the sum with
-another operator's value (the residual), then an activation.
-
-All but the convolution may be missing.
+"""A convolution, then constant scales and shifts of channels (such as batch normalization), the sum with another
+operator's result (the residual), and an activation; all but the convolution are optional.
 """
 
 from __future__ import annotations
 
 import onnx
 
-from iosched.models.affine import is_per_channel
 from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.affine import is_per_channel
 from iosched.models.fusion.queries import (
-    Found,
-    Unit,
+    Fusion,
+    Fusions,
     constant_from,
     is_op,
     name_of,
@@ -27,23 +25,23 @@ from iosched.models.fusion.relu_conv import leading_relu
 from iosched.models.wiring import writes
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
-    """The unit that begins with the convolution `node`."""
+def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
+    """The fusion that begins with the convolution `node`."""
     if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return None
     nodes = [node]
     while (norm := _next_affine(graph, nodes[-1])) is not None:
         nodes.append(norm)
-    # A convolution that a ReLU leads becomes a Relu-Conv, and such a unit has no residual.
-    residual = None if leading_relu(graph, node, found) is not None else _residual(graph, nodes[-1], found)
+    # A convolution after a leading ReLU becomes a Relu-Conv, which has no residual.
+    residual = None if leading_relu(graph, node, fusions) is not None else _residual(graph, nodes[-1], fusions)
     if residual is not None:
         nodes.append(residual)
-    sigmoid, activation = next_gate(graph, nodes[-1]) or (None, next_activation(graph, nodes[-1], found))
+    sigmoid, activation = next_gate(graph, nodes[-1]) or (None, next_activation(graph, nodes[-1], fusions))
     names = names_of(*nodes, sigmoid, activation)
-    return Unit("Conv", names, node_name(node), name_of(activation), name_of(residual))
+    return Fusion("Conv", names, node_name(node), name_of(activation), name_of(residual))
 
 
-def _residual(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
+def _residual(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> onnx.NodeProto | None:
     reader = only_reader(graph, node)
     if reader is None or not is_op(reader, "Add", "Sum") or len(reader.input) != 2:
         return None
@@ -51,19 +49,19 @@ def _residual(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.
     other = next(name for name in reader.input if name != mine)
     if other in graph.weights or not same_shape(graph, (mine, other)):
         return None
-    rival = graph.producer(other)
-    if rival is None or not _could_take(graph, rival):
+    other_node = graph.producer(other)
+    if other_node is None or not _could_take(graph, other_node):
         return reader
-    # Of two convolutions whose results are summed, the deeper one probably ends last, and does the sum. Of two that are
-    # equally deep, the one that is the second operand does; the order of nodes in the file must not decide.
-    depth, others = found.depth[node_name(node)], found.depth[node_name(rival)]
+    # The deeper of two convolutions probably ends last, so it adds the sum; of equally deep ones, the second operand,
+    # so that the order of nodes in the file does not matter.
+    depth, others = fusions.depth[node_name(node)], fusions.depth[node_name(other_node)]
     if depth != others:
         return reader if depth > others else None
     return reader if reader.input[1] == mine else None
 
 
 def _could_take(graph: EditableGraph, node: onnx.NodeProto) -> bool:
-    """Whether a node computes the result of another convolution, which could add the residual as well."""
+    """Whether a node computes the result of another convolution, which could add the residual too."""
     if only_reader(graph, node) is None:
         return False
     if is_op(node, "Conv"):

@@ -1,7 +1,7 @@
-"""A convolution or a product of integers, what turns its sums into floats, a constant bias, and an activation.
+"""An integer convolution or product, its conversion to floats, a constant bias, and an activation.
 
-So quantizers write operators whose input is made whole in the run (DynamicQuantizeLinear). The scale of the result,
-that of the input times a constant, is computed by a node that counts to the operator where nothing else reads it.
+Quantizers write these for dynamically quantized inputs (DynamicQuantizeLinear). The node that computes the result's
+scale belongs to the operator if nothing else reads it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import onnx
 
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.fusion.queries import (
-    Found,
-    Unit,
+    Fusion,
+    Fusions,
     is_op,
     name_of,
     names_of,
@@ -21,8 +21,8 @@ from iosched.models.fusion.queries import (
 )
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
-    """The unit whose product of integers is `node`."""
+def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
+    """The fusion of the integer product `node`."""
     if not is_op(node, "ConvInteger", "MatMulInteger"):
         return None
     cast = _only_reader(graph, node, "Cast")
@@ -30,9 +30,9 @@ def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | No
     if cast is None or scaled is None:
         return None
     bias = _bias(graph, scaled)
-    activation = next_activation(graph, bias or scaled, found)
-    nodes = names_of(_scale(graph, cast, scaled, found), node, cast, scaled, bias, activation)
-    return Unit(node.op_type, nodes, node_name(node), name_of(activation), merges=False)
+    activation = next_activation(graph, bias or scaled, fusions)
+    nodes = names_of(_scale(graph, cast, scaled, fusions), node, cast, scaled, bias, activation)
+    return Fusion(node.op_type, nodes, node_name(node), name_of(activation), merges=False)
 
 
 def _only_reader(graph: EditableGraph, node: onnx.NodeProto, kind: str) -> onnx.NodeProto | None:
@@ -40,11 +40,13 @@ def _only_reader(graph: EditableGraph, node: onnx.NodeProto, kind: str) -> onnx.
     return reader if is_op(reader, kind) else None
 
 
-def _scale(graph: EditableGraph, cast: onnx.NodeProto, scaled: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
-    """The node that computes what the sums are multiplied by; None where others read it, or it is no such product."""
+def _scale(
+    graph: EditableGraph, cast: onnx.NodeProto, scaled: onnx.NodeProto, fusions: Fusions
+) -> onnx.NodeProto | None:
+    """The product that computes the scale of the result; None if others read it."""
     sums = cast.output[0]
     node = graph.producer(next((name for name in scaled.input if name != sums), sums))
-    if node is None or found.unit(node) or not is_op(node, "Mul") or only_reader(graph, node) is not scaled:
+    if node is None or fusions.of(node) or not is_op(node, "Mul") or only_reader(graph, node) is not scaled:
         return None
     return node if any(name in graph.weights for name in node.input) else None
 

@@ -1,4 +1,4 @@
-"""A MatMul or Gemm, then the sum with a constant bias, then an activation; one of the latter two may be missing."""
+"""A MatMul or Gemm, then a constant bias and an activation, of which one may be missing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import onnx
 
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.fusion.queries import (
-    Found,
-    Unit,
+    Fusion,
+    Fusions,
     is_op,
     name_of,
     names_of,
@@ -17,15 +17,15 @@ from iosched.models.fusion.queries import (
 )
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
-    """The unit that begins with the product `node`."""
+def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
+    """The fusion that begins with the product `node`."""
     if not is_op(node, "MatMul", "Gemm"):
         return None
     bias = _bias(graph, node)
-    activation = next_activation(graph, bias or node, found)
+    activation = next_activation(graph, bias or node, fusions)
     if bias is None and activation is None:
         return None
-    return Unit(node.op_type, names_of(node, bias, activation), node_name(node), name_of(activation))
+    return Fusion(node.op_type, names_of(node, bias, activation), node_name(node), name_of(activation))
 
 
 def _bias(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:

@@ -1,8 +1,7 @@
-"""An operator of a model in whole numbers: what computes, DequantizeLinear nodes before it, and QuantizeLinear behind.
+"""A quantized operator: its nodes, the DequantizeLinear nodes before them, and a QuantizeLinear after them.
 
-Quantizers write such pairs around the operators of a model in floats. Runtimes make one kernel of them, so they are no
-operators of their own. The DequantizeLinear behind the QuantizeLinear counts to the operator too, where all readers of
-the result read it there.
+Runtimes make one kernel of these. A DequantizeLinear after the QuantizeLinear belongs to the operator too if all
+consumers read its result.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import onnx
 
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.fusion.queries import (
-    Found,
-    Unit,
+    Fusion,
+    Fusions,
     constant_from,
     is_dequantize,
     is_quantize,
@@ -26,21 +25,21 @@ from iosched.models.fusion.queries import (
 from iosched.models.wiring import reads
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
-    """The unit whose anchor is `node`, with the nodes around it that quantize and dequantize."""
+def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
+    """The fusion with anchor `node`, and the nodes around it that quantize and dequantize."""
     name = node_name(node)
-    unit = found.unit(node) or Unit(node.op_type, (name,), name)
-    if unit.anchor != name or constant_from(graph, node, 0):
+    fusion = fusions.of(node) or Fusion(node.op_type, (name,), name)
+    if fusion.anchor != name or constant_from(graph, node, 0):
         return None
-    before, behind = _before(graph, unit, found), _behind(graph, graph.node(unit.nodes[-1]))
-    if not before and not behind:
+    before, after = _before(graph, fusion, fusions), _after(graph, graph.node(fusion.nodes[-1]))
+    if not before and not after:
         return None
-    quantizes = name_of(next((each for each in (*behind, node) if is_quantize(each)), None))
-    nodes = (*before, *unit.nodes, *(each for each in names_of(*behind) if each not in unit.nodes))
-    return replace(unit, nodes=nodes, quantizes=quantizes, merges=False)
+    quantizes = name_of(next((each for each in (*after, node) if is_quantize(each)), None))
+    nodes = (*before, *fusion.nodes, *(each for each in names_of(*after) if each not in fusion.nodes))
+    return replace(fusion, nodes=nodes, quantizes=quantizes, merges=False)
 
 
-def _behind(graph: EditableGraph, last: onnx.NodeProto) -> tuple[onnx.NodeProto, ...]:
+def _after(graph: EditableGraph, last: onnx.NodeProto) -> tuple[onnx.NodeProto, ...]:
     """The QuantizeLinear that alone reads node `last`, and the DequantizeLinear that alone reads that."""
     if is_quantize(last):
         return _next(graph, last, is_dequantize)
@@ -56,21 +55,21 @@ def _next(
     return (reader,) if reader is not None and fits else ()
 
 
-def _before(graph: EditableGraph, unit: Unit, found: Found) -> list[str]:
-    """The DequantizeLinear nodes that nothing but the unit reads, and what makes weights whole numbers before them."""
+def _before(graph: EditableGraph, fusion: Fusion, fusions: Fusions) -> list[str]:
+    """The DequantizeLinear nodes that only the fusion reads, and the QuantizeLinear nodes of weights before them."""
     names: list[str] = []
-    waiting = list(unit.nodes)
+    waiting = list(fusion.nodes)
     while waiting:
         for tensor in reads(graph.node(waiting.pop())):
             node = graph.producer(tensor)
-            if node is not None and _belongs(graph, node, found, (*unit.nodes, *names)):
+            if node is not None and _belongs(graph, node, fusions, (*fusion.nodes, *names)):
                 names.append(node_name(node))
                 waiting.append(node_name(node))
     return names
 
 
-def _belongs(graph: EditableGraph, node: onnx.NodeProto, found: Found, members: Sequence[str]) -> bool:
-    if node_name(node) in members or found.unit(node) or name_of(only_reader(graph, node)) not in members:
+def _belongs(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions, members: Sequence[str]) -> bool:
+    if node_name(node) in members or fusions.of(node) or name_of(only_reader(graph, node)) not in members:
         return False
     if not constant_from(graph, node, 1):
         return False

@@ -1,4 +1,4 @@
-"""Queries of fusion patterns on a graph, and the units that patterns find."""
+"""Graph queries for fusion patterns, and their results."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ ACTIVATIONS = frozenset({
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Nodes that make one operator, by their names, and all that the program knows of what a pattern has found.
+class Fusion:
+    """Nodes, by name, that make one operator.
 
     Attributes:
         type: the operator's type.
-        nodes: in topological order; a pattern may return them in any.
-        anchor: the node whose attributes are the operator's, and whose domain is the operator's.
-        activation: the node that is the operator's activation, if there is one.
-        residual: the node that adds another operator's value, if there is one.
-        sums: the additions that were folded into the operator, in topological order as `nodes`.
-        quantizes: the node that makes the result whole numbers, if there is one.
-        takes_sums: whether sums that nothing but the unit reads become part of it.
-        merges: whether the operator may be merged, where `merge_rule` finds nothing against it; only what
-            `models.stacking` can take apart may.
+        nodes: in topological order; patterns may return any order.
+        anchor: the node with the operator's attributes and domain.
+        activation: the activation, if any.
+        residual: the node that adds another operator's result, if any.
+        sums: the additions folded into the operator, in topological order.
+        quantizes: the node that quantizes the result, if any.
+        takes_sums: whether sums that only this fusion reads join it.
+        merges: whether the operator may be merged; only those that `merging.stacking` can take apart.
     """
 
     type: str
@@ -47,24 +46,24 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The units that were found so far.
+class Fusions:
+    """The fusions found so far.
 
     Attributes:
-        units: by each of their nodes.
-        depth: for every node of the graph, the number of nodes on the longest path to it.
+        depth: the number of nodes on the longest path to each node.
+        by_node: the fusion of each node, by name.
     """
 
     depth: Mapping[str, int]
-    units: dict[str, Unit] = field(default_factory=dict)
+    by_node: dict[str, Fusion] = field(default_factory=dict)
 
-    def unit(self, node: onnx.NodeProto | None) -> Unit | None:
-        """The unit that a node belongs to."""
-        return None if node is None else self.units.get(node_name(node))
+    def of(self, node: onnx.NodeProto | None) -> Fusion | None:
+        """The fusion of a node, if any."""
+        return None if node is None else self.by_node.get(node_name(node))
 
 
 def depths(graph: EditableGraph) -> dict[str, int]:
-    """For every node, the number of nodes on the longest path to it; O(nodes + edges)."""
+    """The number of nodes on the longest path to each node; O(nodes + edges)."""
     found: dict[str, int] = {}
     for node in graph.nodes:
         before = (other for name in reads(node) if (other := graph.producer(name)) is not None)
@@ -73,22 +72,22 @@ def depths(graph: EditableGraph) -> dict[str, int]:
 
 
 def names_of(*nodes: onnx.NodeProto | None) -> tuple[str, ...]:
-    """The names of the nodes that there are."""
+    """The names of the nodes that are not None."""
     return tuple(node_name(node) for node in nodes if node is not None)
 
 
 def name_of(node: onnx.NodeProto | None) -> str | None:
-    """The name of a node, if there is one."""
+    """The name of a node, or None."""
     return None if node is None else node_name(node)
 
 
 def is_op(node: onnx.NodeProto | None, *types: str) -> bool:
-    """Whether there is a node, and it is a standard operator of one of `types`."""
+    """Whether the node exists, and is a standard operator of one of `types`."""
     return node is not None and is_standard(node) and node.op_type in types
 
 
 def only_reader(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:
-    """The only reader of a node that has one output; None where there are more, or the output is the graph's."""
+    """The only reader of a node with one output; None if there are more, or it is a graph output."""
     outputs = writes(node)
     if len(outputs) != 1 or graph.uses(outputs[0]) != 1:
         return None
@@ -96,14 +95,14 @@ def only_reader(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | 
 
 
 def constant_from(graph: EditableGraph, node: onnx.NodeProto, first: int) -> bool:
-    """Whether all inputs of a node from position `first` on are constants (or left out)."""
+    """Whether all inputs from position `first` on are constant (or omitted)."""
     return all(not name or constant(graph, name) is not None for name in node.input[first:])
 
 
 def constant(graph: EditableGraph, name: str) -> np.ndarray | None:
-    """A weight, also behind nodes that quantize and dequantize it and that one node reads; None where it is none.
+    """A weight, also through quantizing nodes that only one node reads; None if it is not constant.
 
-    The array has the shape of the weight; it may be whole numbers that stand for others.
+    The array has the weight's shape, but may be quantized.
     """
     node = graph.producer(name)
     while node is not None and graph.uses(name) == 1 and (is_quantize(node) or is_dequantize(node)):
@@ -115,34 +114,31 @@ def constant(graph: EditableGraph, name: str) -> np.ndarray | None:
 
 
 def kernel(graph: EditableGraph, node: onnx.NodeProto) -> tuple[int, ...]:
-    """The shape of the constant that a convolution or a product multiplies by; () where it is none."""
+    """The shape of the weights of a convolution or product; () if they are not constant."""
     weight = constant(graph, node.input[1]) if len(node.input) > 1 else None
     return () if weight is None else weight.shape
 
 
 def is_quantize(node: onnx.NodeProto) -> bool:
-    """Whether a node makes numbers whole: one of ONNX's, or onnxruntime's for types that ONNX had not."""
+    """Whether a node quantizes: ONNX's operator, or onnxruntime's for more types."""
     return node.op_type == "QuantizeLinear" and (is_standard(node) or node.domain == "com.microsoft")
 
 
 def is_dequantize(node: onnx.NodeProto) -> bool:
-    """Whether a node undoes what `is_quantize` nodes do."""
+    """Whether a node dequantizes, as `is_quantize`."""
     return node.op_type == "DequantizeLinear" and (is_standard(node) or node.domain == "com.microsoft")
 
 
-def next_activation(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
-    """The activation of no unit that is the only reader of the node, and reads it as its first input.
-
-    A ReLU that leads a Relu-SepConv is of another unit.
-    """
+def next_activation(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> onnx.NodeProto | None:
+    """The activation in no fusion that is the node's only reader, with the node as first input."""
     reader = only_reader(graph, node)
-    if reader is None or not is_op(reader, *ACTIVATIONS) or not constant_from(graph, reader, 1) or found.unit(reader):
+    if reader is None or not is_op(reader, *ACTIVATIONS) or not constant_from(graph, reader, 1) or fusions.of(reader):
         return None
     return reader if reader.input[0] == node.output[0] else None
 
 
 def next_gate(graph: EditableGraph, node: onnx.NodeProto) -> tuple[onnx.NodeProto, onnx.NodeProto] | None:
-    """The two nodes of x * sigmoid(x), where nothing else reads the node x: the Sigmoid and the product."""
+    """The Sigmoid and product of x * sigmoid(x), if nothing else reads x, the node's result."""
     (value, *more) = writes(node)
     readers = {reader.op_type: reader for reader in graph.consumers(value)}
     sigmoid, product = readers.get("Sigmoid"), readers.get("Mul")
@@ -154,7 +150,7 @@ def next_gate(graph: EditableGraph, node: onnx.NodeProto) -> tuple[onnx.NodeProt
 
 
 def next_batch_norm(graph: EditableGraph, node: onnx.NodeProto) -> onnx.NodeProto | None:
-    """The BatchNormalization in inference mode that is the only reader of the node."""
+    """The BatchNormalization in inference mode that is the node's only reader."""
     reader = only_reader(graph, node)
     if reader is None or not is_op(reader, "BatchNormalization") or not constant_from(graph, reader, 1):
         return None

@@ -1,4 +1,4 @@
-"""A ReLU, then a dense 1x1 convolution and what belongs to it: the Relu-Conv unit of NASNet."""
+"""A ReLU and a dense 1x1 convolution with what belongs to it: the Relu-Conv unit of NASNet."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import replace
 import onnx
 
 from iosched.models.editable_graph import EditableGraph, node_name
-from iosched.models.fusion.queries import Found, Unit, constant_from, is_op, kernel, only_reader
+from iosched.models.fusion.queries import Fusion, Fusions, constant_from, is_op, kernel, only_reader
 from iosched.models.node_attributes import integer
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> Unit | None:
-    """The unit whose leading ReLU is `node`, unless that is the activation of an earlier unit."""
+def match(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> Fusion | None:
+    """The fusion with leading ReLU `node`, unless that is the activation of an earlier fusion."""
     reader = only_reader(graph, node)
-    unit = found.unit(reader)
-    if reader is None or unit is None or unit.type != "Conv" or leading_relu(graph, reader, found) is not node:
+    fusion = fusions.of(reader)
+    if reader is None or fusion is None or fusion.type != "Conv" or leading_relu(graph, reader, fusions) is not node:
         return None
-    return replace(unit, type="ReluConv", nodes=(node_name(node), *unit.nodes))
+    return replace(fusion, type="ReluConv", nodes=(node_name(node), *fusion.nodes))
 
 
-def leading_relu(graph: EditableGraph, node: onnx.NodeProto, found: Found) -> onnx.NodeProto | None:
-    """The ReLU of no unit that nothing but the convolution `node` reads, if that is dense and 1x1."""
+def leading_relu(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> onnx.NodeProto | None:
+    """The ReLU that only the dense 1x1 convolution `node` reads; None if a fusion has it."""
     if not is_op(node, "Conv") or not constant_from(graph, node, 1):
         return None
     relu = graph.producer(node.input[0])
-    if relu is None or found.unit(relu) or not is_op(relu, "Relu") or only_reader(graph, relu) is not node:
+    if relu is None or fusions.of(relu) or not is_op(relu, "Relu") or only_reader(graph, relu) is not node:
         return None
     is_dense = set(kernel(graph, node)[2:]) == {1} and integer(node, "group", 1) == 1
     return relu if is_dense and not _ends_a_sum(graph, relu) else None
 
 
 def _ends_a_sum(graph: EditableGraph, node: onnx.NodeProto) -> bool:
-    """Whether the ReLU `node` is the only reader of a sum of computed values; then it is counted to the sum."""
+    """Whether ReLU `node` is the only reader of a sum of computed values, and so belongs to the sum."""
     before = graph.producer(node.input[0])
     if before is None or only_reader(graph, before) is not node:
         return False

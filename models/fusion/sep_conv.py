@@ -1,4 +1,4 @@
-"""A ReLU, a depthwise and a pointwise convolution, and a batch normalization if there is one.
+"""A ReLU, a depthwise and a pointwise convolution, and an optional batch normalization.
 
 This is the Relu-SepConv unit of RandWire and NASNet.
 """
@@ -9,8 +9,8 @@ import onnx
 
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.fusion.queries import (
-    Found,
-    Unit,
+    Fusion,
+    Fusions,
     constant_from,
     is_op,
     kernel,
@@ -21,8 +21,8 @@ from iosched.models.fusion.queries import (
 from iosched.models.node_attributes import integer, integers
 
 
-def match(graph: EditableGraph, node: onnx.NodeProto, _: Found) -> Unit | None:
-    """The unit whose leading ReLU is `node`."""
+def match(graph: EditableGraph, node: onnx.NodeProto, _: Fusions) -> Fusion | None:
+    """The fusion with leading ReLU `node`."""
     if not is_op(node, "Relu"):
         return None
     depthwise = only_reader(graph, node)
@@ -32,7 +32,7 @@ def match(graph: EditableGraph, node: onnx.NodeProto, _: Found) -> Unit | None:
     if pointwise is None or not _is_pointwise(graph, pointwise):
         return None
     nodes = names_of(node, depthwise, pointwise, next_batch_norm(graph, pointwise))
-    return Unit("ReluSepConv", nodes, anchor=node_name(depthwise), takes_sums=True, merges=False)
+    return Fusion("ReluSepConv", nodes, anchor=node_name(depthwise), takes_sums=True, merges=False)
 
 
 def _is_pointwise(graph: EditableGraph, node: onnx.NodeProto) -> bool:

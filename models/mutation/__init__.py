@@ -1,1 +1,1 @@
-"""Variants of a model: recorded changes of its graph, by which each is made again from the model it is a variant of."""
+"""Model variants: recorded graph changes that can be replayed on the base model."""

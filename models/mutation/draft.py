@@ -1,7 +1,4 @@
-"""A graph that is being changed: what each primitive makes of it.
-
-Replaying a record and running mutators go through here alone, which is why both make the same model.
-"""
+"""A graph under mutation, and the effect of each primitive; shared by mutators and replay, so that both agree."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import numpy as np
 import onnx
 from onnx.defs import OpSchema
 
-from iosched.models.checks import definition_fault
+from iosched.models.checks import schema_violation
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.graph import AttributeValue
@@ -38,13 +35,13 @@ _FLOAT_TENSORS = {"tensor(float)", "tensor(float16)"}
 
 @dataclass(eq=False)
 class Draft:
-    """A graph, and where its new weights come from; only `applied` changes one, before it returns it.
+    """A graph and the origins of its new weights; immutable except inside `applied`.
 
     Attributes:
-        view: the graph as it is now.
-        base: the digest of the model that it was at first.
-        seeded: the new weights with values of their own.
-        sliced: the new weights that are parts of the base's, by names.
+        view: the current graph.
+        base: the digest of the base model.
+        seeded: names of new weights with seeded values.
+        sliced: new weights cut from weights of the base, by name.
         new_nbytes: the size of all new weights.
     """
 
@@ -56,16 +53,16 @@ class Draft:
 
     @property
     def graph(self) -> EditableGraph:
-        """The graph that `view` shows."""
+        """The graph of `view`."""
         return self.view.editable
 
 
 def applied(draft: Draft, primitive: Primitive) -> Draft:
-    """The draft after one change; the one before it is left as it is. O(nodes).
+    """The draft after one change; the previous one stays valid. O(nodes).
 
     Raises:
-        UsageError: the change is none that can be made: it names what is not there, or takes a name that is.
-        InvalidModelError: a constant that it brings is broken, or too large.
+        UsageError: the change refers to missing names, or takes existing ones.
+        InvalidModelError: a constant is broken or too large.
     """
     made = replace(draft, view=replace(draft.view, editable=draft.graph.copy()))
     _CHANGES[type(primitive)](made, primitive)
@@ -73,7 +70,7 @@ def applied(draft: Draft, primitive: Primitive) -> Draft:
 
 
 def check_whole(view: GraphView) -> None:
-    """Check that all that is read is there, and that all shapes fit, where something was changed since the last time.
+    """Check that all tensors exist, and that shapes fit wherever something changed.
 
     Raises:
         InvalidModelError: they do not.
@@ -84,7 +81,7 @@ def check_whole(view: GraphView) -> None:
         raise InvalidModelError(f"{called(reader)} still reads {tensor!r}, which was deleted")
     for output, source in view.outputs.items():
         if not graph.has(source):
-            raise InvalidModelError(f"graph output {output!r} still is {source!r}, which was deleted")
+            raise InvalidModelError(f"graph output {output!r} still refers to {source!r}, which was deleted")
     infer(graph, sorted(set(graph.names) - graph.declared.keys() - graph.weights.keys()))
 
 
@@ -95,20 +92,20 @@ def _delete(draft: Draft, change: Delete) -> None:
 def _create(draft: Draft, change: Create) -> None:
     for name in change.outputs:
         if draft.graph.has(name):
-            raise UsageError(f"a new node cannot be called {name!r}: there is a tensor of that name")
+            raise UsageError(f"a new node cannot have the name {name!r}: a tensor has it")
     if len(set(change.outputs)) < len(change.outputs):
-        raise UsageError(f"a new node cannot have two outputs of one name: {change.outputs}")
+        raise UsageError(f"the outputs of a new node need different names: {change.outputs}")
     node = _new_node(change, change.outputs, draft.graph.opset)
     _set_attributes(node, change.attributes, draft.graph.opset)
-    _place(draft, node, change.weights)
+    _place_node(draft, node, change.weights)
 
 
 def _connect(draft: Draft, change: Connect) -> None:
     node = copied(_node(draft.graph, change.node))
     if change.place >= len(node.input):
-        raise UsageError(f"{called(node)} has {len(node.input)} inputs; there is none at place {change.place}")
+        raise UsageError(f"{called(node)} has {len(node.input)} inputs; there is no input {change.place}")
     node.input[change.place] = change.source
-    _place(draft, node, {})
+    _place_node(draft, node, {})
 
 
 def _return(draft: Draft, change: Return) -> None:
@@ -123,18 +120,19 @@ def _return(draft: Draft, change: Return) -> None:
 def _replace(draft: Draft, change: Replace) -> None:
     old = _node(draft.graph, change.node)
     if not is_standard(old):
-        raise UsageError(f"{old.domain}::{old.op_type} node {change.node!r} cannot be replaced; delete and create")
+        raise UsageError(
+            f"{old.domain}::{old.op_type} node {change.node!r} cannot be replaced; delete it and create another"
+        )
     opset, kept = draft.graph.opset, change.type == old.op_type
     node = copied(old) if kept else _new_node(change, writes(old)[:1], opset)
     node.input[:] = change.inputs
     given = {name: value for name, value in change.attributes.items() if value is not None}
     _set_attributes(node, given, opset)
     renew(node, change.attributes.keys() - given.keys(), ())
-    _place(draft, node, change.weights, old if kept else None)
+    _place_node(draft, node, change.weights, old if kept else None)
 
 
 def _new_node(change: Create | Replace, outputs: Sequence[str], opset: int) -> onnx.NodeProto:
-    """A node of ONNX's own domain without attributes."""
     if not onnx.defs.has(change.type, opset, ""):
         known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
         raise UsageError(f"ONNX has no operator {change.type!r} in opset {opset}{_instead(change.type, known)}")
@@ -152,10 +150,10 @@ def _attribute(kind: str, name: str, value: AttributeValue, opset: int) -> onnx.
         raise UsageError(f"{kind} has no attribute {name!r} in opset {opset}{_instead(name, known)}")
     wanted = _KINDS.get(known[name].type)
     if wanted is None:
-        raise UsageError(f"attribute {name!r} of {kind} is no number, text, or list of these; it cannot be given")
+        raise UsageError(f"attribute {name!r} of {kind} cannot be set: it is no number, string or list of these")
     items = value if isinstance(value, tuple | list) else (value,)
     if any(isinstance(item, float) and not isfinite(item) for item in items):
-        raise UsageError(f"attribute {name!r} of {kind} is no finite number")
+        raise UsageError(f"attribute {name!r} of {kind} must be finite")
     try:
         return onnx.helper.make_attribute(name, value, attr_type=wanted)
     except (TypeError, ValueError) as error:
@@ -167,33 +165,32 @@ def _instead(name: str, known: Mapping[str, object] | set[str]) -> str:
     return f"; did you mean {', '.join(map(repr, close))}?" if close else ""
 
 
-def _place(
+def _place_node(
     draft: Draft, node: onnx.NodeProto, weights: Mapping[int, Weight], old: onnx.NodeProto | None = None
 ) -> None:
-    """Put `node`, which reads these weights, too, in the place of the node of its name, or at the end."""
+    """Put `node` with new weights in the place of the node of its name, or at the end."""
     graph, name = draft.graph, node_name(node)
     for tensor in node.input:
         if tensor and not graph.has(tensor):
-            raise UsageError(f"{called(node)} cannot read {tensor!r}: it is not there")
+            raise UsageError(f"{called(node)} cannot read {tensor!r}: there is no such tensor")
     for place in sorted(weights):
         _add_weight(draft, node, place, weights[place], old)
     opsets = {item.domain: item.version for item in graph.frame.opset_import}
     opsets[""] = graph.opset
-    if fault := definition_fault(node, opsets):
-        raise UsageError(f"{called(node)} is not as its operator is defined: {fault}")
+    if fault := schema_violation(node, opsets):
+        raise UsageError(f"{called(node)} violates its operator's schema: {fault}")
     known = reads(graph.node(name)) if graph.has_node(name) else ()
     graph.replace(name, node) if graph.has_node(name) else graph.append(node)
     fresh = set(reads(node)).difference(known, graph.weights)
     if fresh and not fresh.isdisjoint(graph.computed_from(name)):
-        raise UsageError(f"{called(node)} cannot read what is computed from itself")
-    _settle(graph, name)
+        raise UsageError(f"{called(node)} cannot read a tensor that is computed from its own output")
+    _invalidate_types(graph, name)
 
 
-def _settle(graph: EditableGraph, name: str) -> None:
-    """Forget the types that may have changed with node `name`."""
+def _invalidate_types(graph: EditableGraph, name: str) -> None:
     own = writes(_node(graph, name))
     before = [graph.declared.pop(tensor, None) for tensor in own]
-    # What does not fit yet may fit in the end, when all is checked.
+    # Intermediate shapes need not fit; all are checked at the end.
     with suppress(InvalidModelError):
         infer(graph, own)
         if before == [graph.declared[tensor] for tensor in own]:
@@ -203,10 +200,10 @@ def _settle(graph: EditableGraph, name: str) -> None:
 
 
 def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, old: onnx.NodeProto | None) -> None:
-    """Let `node` read a weight at `place`: the one of `old` where that fits, a part of it, or a new one."""
+    """Set input `place` of `node` to a weight: that of `old` if it fits, a part of it, or a new one."""
     node.input.extend([""] * (place + 1 - len(node.input)))
     if draft.view.is_computed(node.input[place]):
-        raise UsageError(f"{called(node)} reads {node.input[place]!r} where it wants a weight")
+        raise UsageError(f"{called(node)} reads {node.input[place]!r} where it needs a weight")
     source = old.input[place] if old is not None and place < len(old.input) else ""
     before = draft.graph.weights.get(source)
     fits = before is not None and (before.shape, before.dtype.name) == (wanted.shape, wanted.dtype)
@@ -215,7 +212,7 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
         return
     draft.new_nbytes += wanted.nbytes
     if draft.new_nbytes > _MAX_NEW_NBYTES:
-        raise InvalidModelError(f"the new weights take {draft.new_nbytes:,} bytes; {_MAX_NEW_NBYTES:,} are the most")
+        raise InvalidModelError(f"the new weights take {draft.new_nbytes:,} bytes; the limit is {_MAX_NEW_NBYTES:,}")
     formal = _formal_input(draft.graph, node, place)
     role = str(place) if formal is None else formal.name
     name = node.input[place] = unused(draft.graph, f"{node.output[0]}/{role}")
@@ -226,8 +223,7 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
             draft.sliced = {**draft.sliced, name: draft.sliced.get(source, source)}
     if values is None:
         if wanted.dtype not in _FLOATS or (formal is not None and formal.types.isdisjoint(_FLOAT_TENSORS)):
-            what = f"whole numbers at place {place}, which cannot be seeded: give an array"
-            raise UsageError(f"{called(node)} reads {what}")
+            raise UsageError(f"{called(node)} needs integers as input {place}, which cannot be seeded; pass an array")
         draft.seeded = (*draft.seeded, name)
         values = seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
     draft.graph.add_weight(name, values)
@@ -236,15 +232,7 @@ def _add_weight(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, 
 def _cut_out(
     whole: np.ndarray, shape: tuple[int, ...], dtype: str, old: onnx.NodeProto, new: onnx.NodeProto
 ) -> np.ndarray | None:
-    """The first channels and the middle of the kernel of a weight; None where that is not all of what is wanted.
-
-    Args:
-        whole: the weight.
-        shape: of the part.
-        dtype: of the part, by numpy's name.
-        old: the node that reads `whole`.
-        new: the node of the same operator that is to read the part in its place.
-    """
+    """The first channels and the middle of the kernel of the weight `whole` of `old`; None if that is not `shape`."""
     if whole.ndim != len(shape) or whole.dtype.name != dtype or not _grouped_alike(old, new, whole.shape):
         return None
     slices = []
@@ -257,32 +245,24 @@ def _cut_out(
 
 
 def _grouped_alike(old: onnx.NodeProto, new: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
-    """Whether channels have the same part in both: their groups are as many, or each channel is one."""
+    """Whether channels keep their role: equal groups, or depthwise."""
     before, after = integer(old, "group", 1), integer(new, "group", 1)
     return before == after or (len(shape) > 2 and shape[:2] == (before, 1))
 
 
 def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> np.ndarray:
-    """float32 values of `shape` for the weight `name`, which `node` reads at `place`.
+    """float32 values for the weight `name`, which `node` reads at `place`; `base` is the base model's digest.
 
-    They are the same on every machine and in every version: made of the raw bits of a generator whose stream numpy
-    promises not to change, by exact operations alone; the streams of numpy's distributions may change. They are
-    uniform, of He's variance (He et al., ICCV 2015, eq. 10) where values are multiplied and summed.
-
-    Args:
-        name: of the tensor.
-        base: the digest of the base model.
-        node: its type and attributes say what the weight is for.
-        place: of the weight among the inputs.
-        shape: of the weight.
+    Equal on every machine and version: raw bits of a generator with a stable stream, and exact operations (numpy's
+    distributions may change). Uniform, with He's variance (He et al., ICCV 2015, eq. 10) for products.
     """
-    centre, spread = (np.float32(value) for value in _range(node, place, shape))
+    centre, spread = (np.float32(value) for value in _value_range(node, place, shape))
     generator = np.random.PCG64(int.from_bytes(sha256(f"{base}/{name}".encode()).digest()))
     values = np.empty(prod(shape), np.float32)
     for begin in range(0, values.size, _CHUNK):
         part = values[begin : begin + _CHUNK]
         words = generator.random_raw(-(-part.size // 2)).astype("<u8", copy=False).view("<u4")[: part.size]
-        part[:] = words >> np.uint32(8)  # 24 bits: as many as a float32 has exactly
+        part[:] = words >> np.uint32(8)  # 24 bits, the precision of float32
         part += np.float32(0.5)
         part *= np.float32(2**-23)
         part -= np.float32(1)
@@ -291,8 +271,7 @@ def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[
     return values.reshape(shape)
 
 
-def _range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
-    """The middle of the values, and how far they lie around it at most."""
+def _value_range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
     fan_in = _fan_in(node, place, shape)
     if fan_in:
         return 0.0, sqrt(6 / fan_in)
@@ -303,7 +282,7 @@ def _range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[fl
 
 
 def _fan_in(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> int:
-    """How many products are summed; 0 where the weight is not one of products."""
+    """The number of summed products; 0 for other weights."""
     if place != 1 or len(shape) < 2:
         return 0
     if node.op_type == "Conv":
@@ -316,13 +295,13 @@ def _fan_in(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> int:
 
 
 def _formal_input(graph: EditableGraph, node: onnx.NodeProto, place: int) -> OpSchema.FormalParameter | None:
-    """The definition of the node's input at `place`; None where many inputs share the last definition."""
+    """The schema of the node's input at `place`; None for variadic inputs."""
     formal = onnx.defs.get_schema(node.op_type, graph.opset, "").inputs
     return formal[place] if place < len(formal) else None
 
 
 def unused(graph: EditableGraph, name: str, others: Sequence[str] = ()) -> str:
-    """`name`, with a number behind it where a tensor is called so already, or one of `others` is."""
+    """`name`, numbered if a tensor or one of `others` has it."""
     candidate, number = name, 1
     while graph.has(candidate) or candidate in graph.outputs or candidate in others:
         number += 1

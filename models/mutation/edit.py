@@ -1,4 +1,4 @@
-"""What a mutator changes a graph with: primitives, each checked and recorded, and choices."""
+"""The edits and choices of a mutator: primitives, each checked and recorded."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from iosched.models.graph import AttributeValue, Scalar
 from iosched.models.mutation import record
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.record import MAX_GIVEN_NBYTES, Choice, Entry, Primitive, Weight
+from iosched.models.mutation.record import MAX_RECORDED_NBYTES, Choice, Entry, Primitive, Weight
 
 Shape = tuple[int, ...]
 
 Weights = Mapping[int, Shape | np.ndarray]
-"""Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
+"""Constants by input place: shapes, whose values are inherited or seeded, or arrays."""
 
 Candidate = TypeVar("Candidate", bound=Scalar)
-"""What is chosen is of the type of the candidates."""
+"""The type of the candidates."""
 
 _PLAIN = re.compile(r"[\w.+-]+")
-_LONGEST = 200  # characters of the candidates in a name
+_LONGEST = 200  # characters of candidates in a name
 
 
 @dataclass(frozen=True)
 class Question:
-    """A choice that is to be made.
+    """A choice to be made.
 
     Attributes:
-        name: where it is asked, for what, and between what: "inception[block1]/paths{2,3,4,5}". Questions of one name
-            have the same candidates, and no two of one variant have the same name.
-        candidates: one of them is to be chosen.
+        name: where, for what and between what: "inception[block1]/paths{2,3,4,5}". Unique in a variant; questions of
+            one name have equal candidates.
+        candidates: the values to choose from.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Question:
 
 
 Answer = Callable[[Question], int]
-"""Makes choices: the index of the chosen candidate. An `AnswerError` that it raises is no fault of the mutator's."""
+"""Returns the index of the chosen candidate; an `AnswerError` does not blame the mutator."""
 
 
 class AnswerError(UsageError):
@@ -56,14 +56,14 @@ class AnswerError(UsageError):
 
 @dataclass(eq=False)
 class Edit:
-    """One call of a mutator: the graph as it is now, and what may be done to it.
+    """One call of a mutator: the current graph, and the allowed changes.
 
     Attributes:
-        draft: the graph, and where its weights come from.
-        path: begins the names of the questions.
+        draft: the graph and the origins of its weights.
+        path: the prefix of questions.
         answer: makes the choices.
         asked: how often each question was asked in this variant.
-        entries: what was done so far.
+        entries: the changes and choices so far.
     """
 
     draft: Draft
@@ -74,12 +74,12 @@ class Edit:
 
     @property
     def graph(self) -> GraphView:
-        """The graph as it is now."""
+        """The current graph."""
         return self.draft.view
 
     def create(
         self,
-        type: str,  # noqa: A002, the word of ONNX
+        type: str,  # noqa: A002, ONNX's term
         inputs: Sequence[str],
         *,
         name: str,
@@ -87,18 +87,18 @@ class Edit:
         weights: Weights | None = None,
         outputs: int = 1,
     ) -> Node:
-        """Add a node; the values of its weights are seeded by their names.
+        """Add a node; its weights are seeded by name.
 
         Args:
-            type: an operator of ONNX's own domain.
-            inputs: the tensors that it reads, from place 0 on; those of the base's weights, too.
-            name: of its first output; a number is put behind it where a tensor has that name.
+            type: a standard operator.
+            inputs: the tensors that it reads, from place 0 on, including weights of the base.
+            name: of its first output; numbered if it exists.
             attributes: by name.
-            weights: the new constants that it reads besides.
-            outputs: how many it has; the others are called "NAME/1" and so on.
+            weights: new constants, by place.
+            outputs: their number; the others are named "NAME/1" and so on.
 
         Raises:
-            UsageError: there is no such operator or input, or something else about the node is not as it must be.
+            UsageError: the operator or an input does not exist, or the node is invalid.
         """
         graph = self.draft.graph
         names = [unused(graph, name) if graph.has(name) else name]
@@ -109,41 +109,33 @@ class Edit:
         return self.graph.node(names[0])
 
     def delete(self, node: Node | str) -> None:
-        """Take a node away. Whatever reads it has to be connected to something else before the mutator returns.
-
-        Raises:
-            UsageError: there is no such node.
-        """
+        """Delete a node of the graph; connect its consumers to other tensors before the mutator returns."""
         self._apply(record.Delete(_name(node)))
 
     def connect(self, source: str, node: Node | str, place: int) -> None:
-        """Let input `place` of a node read the tensor `source`.
+        """Set input `place` of a node to the tensor `source`.
 
         Raises:
-            UsageError: one of them is not there, or the node would read what is computed from itself.
+            UsageError: one of them does not exist, or a cycle would arise.
         """
         self._apply(record.Connect(source, _name(node), int(place)))
 
     def connect_output(self, source: str, output: str) -> None:
-        """Let the graph return the tensor `source` as its output `output`, which keeps its name.
-
-        Raises:
-            UsageError: one of them is not there.
-        """
+        """Let the graph output `output`, which keeps its name, return the tensor `source`."""
         self._apply(record.Return(source, output))
 
     def redirect(self, old: str, new: str, but: Collection[Node | str] = ()) -> None:
-        """Let all that reads tensor `old` read `new`, outputs of the graph included, except the nodes `but`.
+        """Let all consumers of tensor `old`, graph outputs included, read `new`, except the nodes `but`.
 
         Raises:
-            UsageError: there is no tensor `new`, or a graph inside a node reads `old`.
+            UsageError: `new` does not exist, or a subgraph reads `old`.
         """
         spared = set(map(_name, but))
         for node in self.graph.consumers(old):
             if node.name in spared:
                 continue
             if old not in node.inputs:
-                raise UsageError(f"a graph inside node {node.name!r} reads {old!r}; it cannot be given {new!r} instead")
+                raise UsageError(f"a subgraph of node {node.name!r} reads {old!r}, and cannot read {new!r} instead")
             for place, tensor in enumerate(node.inputs):
                 if tensor == old:
                     self.connect(new, node, place)
@@ -154,26 +146,26 @@ class Edit:
     def replace(
         self,
         node: Node | str,
-        type: str | None = None,  # noqa: A002, the word of ONNX
+        type: str | None = None,  # noqa: A002, ONNX's term
         *,
         attributes: Mapping[str, AttributeValue | None] | None = None,
         weights: Weights | None = None,
         inputs: Sequence[str] | None = None,
     ) -> Node:
-        """Let a node compute its output in another way; whatever reads it is not changed.
+        """Replace a node's operator, attributes, weights or inputs; its output keeps its consumers.
 
-        A weight of the node's old shape stays what it is, a smaller one is its first channels and the middle of its
-        kernel, and any other is seeded.
+        A weight of the old shape is kept; a smaller one is cut from it (first channels, middle of the kernel); others
+        are seeded.
 
         Args:
             node: to be replaced.
-            type: another operator, which takes over no attributes and no weights; by default the same.
-            attributes: to be changed; None takes one away.
-            weights: other constants, by their places.
-            inputs: all that it reads; by default what it reads now, of another operator no constants.
+            type: another operator, which inherits no attributes or weights; by default the same.
+            attributes: to be changed; None removes one.
+            weights: new constants, by place.
+            inputs: all that it reads; by default the present ones, for another operator without constants.
 
         Raises:
-            UsageError: something about the node is not as it must be.
+            UsageError: the node is invalid.
         """
         old = self.graph.node(_name(node))
         kind = type or old.type
@@ -184,15 +176,14 @@ class Edit:
         return self.graph.node(old.name)
 
     def refit(self, tensor: str) -> None:
-        """Give what lies behind `tensor` weights for the channels that it has now, as far as they reach.
+        """Adapt weights after `tensor` to its present number of channels.
 
-        Convolutions and products get weights for what they read; depthwise convolutions, normalizations and constants
-        that are spread over a tensor pass the number of channels on, as do Reshapes where one size alone can change.
-        Sums whose operands have become unlike are left as they are.
+        Convolutions and products get new weights; depthwise convolutions, normalizations, broadcast constants, and
+        Reshapes in which only one size can change, pass the number of channels on. Sums of unequal operands stay.
 
         Raises:
             UsageError: there is no such tensor.
-            InvalidModelError: shapes do not fit together where this cannot help.
+            InvalidModelError: shapes do not fit where this cannot help.
         """
         self.graph.shape(tensor)
         waiting = {node.name for node in self.graph.consumers(tensor)}
@@ -207,10 +198,10 @@ class Edit:
                 waiting.update(reader.name for reader in self.graph.consumers(output))
 
     def choose(self, candidates: Sequence[Candidate], what: str) -> Candidate:
-        """One of `candidates`, which the strategy chooses; with a single one there is nothing to ask.
+        """One of `candidates`, chosen by the strategy; a single one is not a question.
 
         Raises:
-            UsageError: there are no candidates, two are equal, or the strategy chose none of them.
+            UsageError: candidates are missing or equal, or the strategy chose none.
         """
         return chosen(self.path, candidates, what, self.answer, self.asked, self.entries)
 
@@ -219,7 +210,6 @@ class Edit:
         self.entries.append(primitive)
 
     def _constants(self, weights: Weights, inputs: Sequence[str]) -> dict[int, Weight]:
-        """Weights of the first float type among the inputs that they are read beside."""
         specs = [self.graph.spec(name) for name in inputs if name and self.graph.has(name)]
         floats = [spec.dtype for spec in specs if spec is not None and "float" in spec.dtype]
         dtype = next(iter(floats), "float32")
@@ -229,9 +219,11 @@ class Edit:
 def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     if not isinstance(value, np.ndarray):
         return Weight(tuple(int(size) for size in value), dtype)
-    if value.nbytes > MAX_GIVEN_NBYTES:
-        size = f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most)"
-        raise UsageError(f"{size}.\nGive its shape; its values are seeded.")
+    if value.nbytes > MAX_RECORDED_NBYTES:
+        size = (
+            f"a constant of {value.nbytes:,} bytes is too large to be recorded (the limit is {MAX_RECORDED_NBYTES:,})"
+        )
+        raise UsageError(f"{size}.\nPass its shape; its values are seeded.")
     return Weight.of(value)
 
 
@@ -240,7 +232,6 @@ def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    """Attributes as they can be recorded: no types of numpy, and flags as whole numbers."""
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(_plain_value(item) for item in value)
     if isinstance(value, np.generic):
@@ -255,25 +246,25 @@ def _name(node: Node | str) -> str:
 def chosen(
     path: str, candidates: Sequence[Candidate], what: str, answer: Answer, asked: Counter[str], entries: list[Entry]
 ) -> Candidate:
-    """One of the candidates, which is noted in `entries`; see `Edit.choose`."""
+    """One of the candidates, recorded in `entries`; see `Edit.choose`."""
     offered, where = tuple(candidates), f"{path}/{what}"
     if not offered or len(set(offered)) < len(offered):
-        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
+        raise UsageError(f"{where}: candidates must be distinct, and at least one: {offered}")
     known = bool, int, float, str
     if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
-        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
+        raise UsageError(f"{where}: candidates must be finite numbers or strings, not {strange[0]!r}")
     first = question_name(path, what, offered, 0)
     name = question_name(path, what, offered, asked[first])
     asked[first] += 1
     index = 0 if len(offered) == 1 else int(answer(Question(name, offered)))
     if not 0 <= index < len(offered):
-        raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
+        raise UsageError(f"{name}: the strategy chose index {index} of {len(offered)} candidates")
     entries.append(Choice(name, offered, index))
     return offered[index]
 
 
 def question_name(path: str, what: str, candidates: Sequence[Scalar], asked_before: int) -> str:
-    """The name of the question for `what` at `path`, which was asked `asked_before` times in this variant already."""
+    """The name of a question, which was asked `asked_before` times in this variant."""
     again = f"#{asked_before + 1}" if asked_before else ""
     return f"{path}/{what}{again}{{{_listed(candidates)}}}"
 
@@ -291,12 +282,12 @@ def _shown(candidate: Scalar) -> str:
 
 @dataclass(frozen=True)
 class _Needs:
-    """What a node has to get.
+    """Required changes of a node.
 
     Attributes:
-        weights: instead of those that do not fit, by their places: shapes, or values.
-        attributes: those that go with them.
-        ends: whether its weights alone say how many channels it computes, so that nothing behind it is concerned.
+        weights: by place, for those that do not fit: shapes, or values.
+        attributes: to be changed with them.
+        ends: whether its weights alone determine its output channels, so that consumers are unaffected.
     """
 
     weights: Weights = field(default_factory=dict)
@@ -305,7 +296,7 @@ class _Needs:
 
 
 def _needs(graph: GraphView, node: Node) -> _Needs:
-    """What `node` needs, so that its weights fit what it reads; nothing where shapes are not known. O(1)."""
+    """The changes that fit the weights of `node` to its inputs; none if shapes are unknown. O(1)."""
     rule, read = _RULES.get(node.type), [graph.spec(name) for name in node.inputs if name]
     if rule is None or any(spec is None or spec.shape is None for spec in read):
         return _Needs()
@@ -317,7 +308,7 @@ def _conv(graph: GraphView, node: Node) -> _Needs:
     group = node.attributes.get("group", 1)
     if not isinstance(group, int) or node.inputs[1] not in graph.weights:
         return _Needs(ends=True)
-    if kernel[1] == 1 and group > 1:  # depthwise: as many results for each channel as before
+    if kernel[1] == 1 and group > 1:  # depthwise keeps its multiplier
         results = channels * (kernel[0] // group)
         wanted = {1: (results, *kernel[1:]), **({2: (results,)} if len(node.inputs) > 2 else {})}
         return _Needs(_unlike(graph, node, wanted), {} if group == channels else {"group": channels})
@@ -344,7 +335,7 @@ def _matmul(graph: GraphView, node: Node) -> _Needs:
 
 
 def _element_by_element(graph: GraphView, node: Node) -> _Needs:
-    """Constants spread over the other operand: an axis that is neither 1 nor as long as that becomes as long."""
+    """Broadcast constants: an axis that is neither 1 nor as long as the other operand's becomes so."""
     places = [place for place, name in enumerate(node.inputs) if name in graph.weights]
     others = [graph.shape(name) for name in node.inputs if name not in graph.weights]
     if len(others) != 1:
@@ -359,7 +350,7 @@ def _element_by_element(graph: GraphView, node: Node) -> _Needs:
 
 
 def _reshape(graph: GraphView, node: Node) -> _Needs:
-    """Another size for the one axis that can have one, if there is one alone; the batch stays."""
+    """A new size for the only axis that can change; the batch stays."""
     data, target = graph.shape(node.inputs[0]), graph.weights.get(node.inputs[1])
     if target is None or target.ndim != 1 or target.size == 0 or min(target.tolist()) < 1:
         return _Needs()
@@ -377,7 +368,6 @@ def _reshape(graph: GraphView, node: Node) -> _Needs:
 
 
 def _unlike(graph: GraphView, node: Node, wanted: Mapping[int, Shape]) -> Weights:
-    """Those of the wanted weights that are constants of another shape now."""
     constant = {place: shape for place, shape in wanted.items() if node.inputs[place] in graph.weights}
     return {place: shape for place, shape in constant.items() if graph.shape(node.inputs[place]) != shape}
 

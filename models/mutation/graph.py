@@ -1,6 +1,6 @@
-"""A mutator's view of a model: the nodes, the tensors between them, and their shapes. It can change none of it.
+"""A mutator's read-only view of a model: nodes, tensors and shapes.
 
-Shapes are those of onnx's inference, and what that leaves unchecked is checked here.
+Shapes come from onnx's inference, with additional checks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import onnx
 from onnx.helper import np_dtype_to_tensor_dtype
 
 from iosched.models.editable_graph import EditableGraph, node_name
-from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.errors import InvalidModelError, UsageError, first_line
 from iosched.models.graph import AttributeValue, TensorSpec
 from iosched.models.initializers import describe_weight
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.node_attributes import integer, integers, plain_values
-from iosched.models.reshapes import keeps_size
-from iosched.models.shapes import dtype_of, shape_of, weight_spec
+from iosched.models.shapes.inference import dtype_of, shape_of, weight_spec
+from iosched.models.shapes.reshapes import keeps_size
 from iosched.models.wiring import dependencies_first, is_standard, reads, topological_order, writes
 
 Shape = tuple[int, ...]
@@ -32,11 +32,11 @@ class Node:
     """A node of the working graph.
 
     Attributes:
-        name: its first output, which no other node has.
-        type: an ONNX op type ("Conv"); for operators outside ONNX's own domain "domain::Type".
-        inputs: the tensors that it reads, weights included; "" where an optional one is left out.
+        name: its first output, which is unique.
+        type: an ONNX op type ("Conv"), or "domain::Type" outside ONNX's own domain.
+        inputs: the tensors that it reads, including weights; "" for omitted ones.
         outputs: the tensors that it computes; "" likewise.
-        attributes: those that it has; tensors and graphs are a hash of their bytes.
+        attributes: by name; tensors and graphs as hashes.
     """
 
     name: str
@@ -48,12 +48,11 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class GraphView:
-    """The graph as it is at one time.
+    """A snapshot of the graph.
 
     Attributes:
-        editable: nodes, weights and types, none of which is changed. The inputs and the computed tensors whose types
-            are known by now are `declared`; more are inferred when they are asked for.
-        outputs: for each output of the graph the tensor that it returns, which is of the same name at first.
+        editable: nodes, weights and types, which must not be changed; more types are inferred on demand.
+        outputs: the tensor that each graph output returns, at first of the same name.
     """
 
     editable: EditableGraph
@@ -61,7 +60,7 @@ class GraphView:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of all inputs of the graph."""
+        """The names of all graph inputs."""
         return tuple(self.editable.inputs)
 
     @property
@@ -71,7 +70,7 @@ class GraphView:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, each after those that it reads. O(nodes log nodes), once."""
+        """All nodes in topological order. O(nodes log nodes), once."""
         protos = self.editable.nodes
         return tuple(_shown(protos[index]) for index in topological_order(protos))
 
@@ -80,30 +79,22 @@ class GraphView:
         return self.editable.has_node(name)
 
     def node(self, name: str) -> Node:
-        """The node of this name.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """The node of this name; raises `UsageError` if there is none."""
         if not self.editable.has_node(name):
             raise UsageError(f"the graph has no node {name!r}; a node is named by its first output")
         return _shown(self.editable.node(name))
 
     def producer(self, tensor: str) -> Node | None:
-        """The node that computes a tensor; None for what is fed, constant, or not there."""
+        """The node that computes a tensor; None for inputs, constants and unknown names."""
         proto = self.editable.producer(tensor)
         return None if proto is None else _shown(proto)
 
     def consumers(self, tensor: str) -> tuple[Node, ...]:
-        """The nodes that read a tensor, each once, in no particular order."""
+        """The nodes that read a tensor, each once, unordered."""
         return tuple(map(_shown, self.editable.consumers(tensor)))
 
     def spec(self, tensor: str) -> TensorSpec | None:
-        """Type and shape of a tensor; None where it is not there, or its type is known only at run time.
-
-        Raises:
-            InvalidModelError: the shapes of what it is computed from do not fit together.
-        """
+        """Type and shape of a tensor; None if it or its type is unknown. Raises as `infer`."""
         if tensor in self.weights:
             return weight_spec(tensor, self.weights[tensor])
         infer(self.editable, [tensor])
@@ -113,24 +104,24 @@ class GraphView:
         return TensorSpec(tensor, dtype_of(value.type), shape_of(value.type))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """The shape of a tensor, weights included.
+        """The shape of a tensor or weight.
 
         Raises:
-            UsageError: it is not known before the run, or there is no such tensor.
-            InvalidModelError: the shapes of what it is computed from do not fit together.
+            UsageError: it is unknown before the run, or there is no such tensor.
+            InvalidModelError: shapes before it do not fit.
         """
         spec = self.spec(tensor)
         if spec is None or spec.shape is None:
-            known = "its shape is not known before the run" if self.has(tensor) else "there is none of that name"
-            raise UsageError(f"tensor {tensor!r} cannot be asked for its shape: {known}")
+            reason = "it is not known before the run" if self.has(tensor) else "there is no such tensor"
+            raise UsageError(f"tensor {tensor!r} has no known shape: {reason}")
         return spec.shape
 
     def has(self, tensor: str) -> bool:
-        """Whether a tensor is fed, constant or computed."""
+        """Whether a tensor is an input, a constant or computed."""
         return self.editable.has(tensor)
 
     def is_computed(self, tensor: str) -> bool:
-        """Whether a tensor is fed or computed, and no constant."""
+        """Whether a tensor is an input or computed."""
         return self.has(tensor) and tensor not in self.weights
 
 
@@ -150,12 +141,10 @@ def _shown(proto: onnx.NodeProto) -> Node:
 
 
 def infer(graph: EditableGraph, tensors: Iterable[str]) -> None:
-    """Declare those of `tensors` that nodes compute, and before them all that they are computed from.
-
-    What onnx cannot tell is declared without a type.
+    """Declare those of `tensors` that nodes compute, and all computed tensors before them, if onnx knows the types.
 
     Raises:
-        InvalidModelError: the shapes do not fit together, or nothing would be left of a tensor.
+        InvalidModelError: shapes do not fit, or a tensor would be empty.
     """
     unknown = [tensor for tensor in tensors if tensor not in graph.declared]
     for tensor in dependencies_first(unknown, partial(_unknown_before, graph)):
@@ -166,7 +155,7 @@ def infer(graph: EditableGraph, tensors: Iterable[str]) -> None:
 
 
 def called(node: onnx.NodeProto) -> str:
-    """The node as messages name it."""
+    """The node in messages."""
     return f"{node.op_type} node {writes(node)[0]!r}"
 
 
@@ -190,14 +179,12 @@ def _outputs_of(graph: EditableGraph, node: onnx.NodeProto) -> dict[str, onnx.Ty
         schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
         found = onnx.shape_inference.infer_node_outputs(schema, node, types, small, opset_imports=opsets)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise InvalidModelError(f"{called(node)} does not fit what it reads: {_line(error)}") from error
+        raise InvalidModelError(f"{called(node)} does not fit its inputs: {first_line(error)}") from error
     read, computed = [_shape(types, name) for name in node.input], [_shape(found, name) for name in writes(node)]
     if node.op_type == "Reshape" and node.input[1] in weights and read[0] is not None:
         target = weights[node.input[1]].tolist()
         if not keeps_size(read[0], target, node):
-            raise InvalidModelError(
-                f"{called(node)} cannot make {_text(tuple(target))} of what it reads: {_text(read[0])}"
-            )
+            raise InvalidModelError(f"{called(node)} cannot reshape {_text(read[0])} to {_text(tuple(target))}")
     _check(node, read, computed)
     return unknown | {name: kind for name, kind in found.items() if name in unknown}
 
@@ -212,10 +199,10 @@ def _check(node: onnx.NodeProto, read: Sequence[Shape | None], computed: Sequenc
     known = [shape for shape in read if shape is not None]
     if check is not None and len(known) == len(read) and not check(node, known):
         sizes = " and ".join(map(_text, known))
-        raise InvalidModelError(f"{called(node)} does not fit what it reads: {sizes}")
+        raise InvalidModelError(f"{called(node)} does not fit its inputs: {sizes}")
     fed = all(0 not in shape for shape in known)
     if fed and any(shape is not None and min(shape, default=1) < 1 for shape in computed):
-        raise InvalidModelError(f"{called(node)} leaves nothing of what it reads: {_text(known[0])}")
+        raise InvalidModelError(f"{called(node)} has an empty result for an input of {_text(known[0])}")
 
 
 def _fits_conv(node: onnx.NodeProto, shapes: Sequence[Shape]) -> bool:
@@ -247,7 +234,3 @@ def _shape(types: Mapping[str, onnx.TypeProto], name: str) -> Shape | None:
 
 def _text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,6 +1,6 @@
-"""The contract of all mutators (Retiarii, OSDI 2020, section 3), the usual ways to find targets, and usual mutators.
+"""The protocol of mutators (Retiarii, OSDI 2020, section 3), and common targets, layers and mutators.
 
-Usual layers, which these mutators put into a graph, have names: "conv3", "dconv5_relu", "max_pool3", "identity".
+Layers have names: "conv3", "dconv5_relu", "max_pool3", "identity".
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from iosched.models.mutation.edit import Edit, Shape
 from iosched.models.mutation.graph import GraphView, Node
 
 Targets = tuple[Node, ...]
-"""The nodes that one call of a mutator changes, in the order in which they were asked for."""
+"""The nodes that one call of a mutator changes, in the order of the query."""
 
 Match = Callable[[GraphView], Sequence[Targets]]
-"""Finds all targets in a graph; no node is in two of them."""
+"""Finds all targets in a graph; they are disjoint."""
 
 _NAME = re.compile(r"(conv|dconv|max_pool|average_pool)([1-9]\d?)(_relu)?|identity|relu")
 
 KEEP = "keep"
-"""Among the layers, what is there already."""
+"""The choice to leave a target unchanged."""
 
 
 class Mutator(Protocol):
     """Finds targets in a graph, and changes the graph at each of them.
 
-    Both methods must do the same whenever they are called with the same graph and choices: no chance, no clock.
+    Both methods must be deterministic functions of graph and choices.
     """
 
     @property
     def name(self) -> str:
-        """Begins the names of its choices; no other mutator of a space has it."""
+        """The prefix of its choices, unique in a space."""
 
     def match(self, graph: GraphView) -> Sequence[Targets]:
-        """All places where it has something to change; `by_type`, `by_name` and `chain` are the usual ones."""
+        """All places to change; `by_type`, `by_name` and `chain` are common ones."""
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
-        """Change the graph at one of these places: one call is one instance of the mutator.
+        """Change the graph at one of these places.
 
-        Afterwards shapes have to fit together, and nothing may read what was deleted. Nodes that lead to no output any
-        more are deleted then.
+        Afterwards, shapes must fit, and deleted tensors must have no consumers. Nodes that no output needs are then
+        deleted.
         """
 
 
 def by_type(*types: str) -> Match:
-    """Each node of one of these types ("Conv", "domain::Type") by itself."""
+    """Each node of one of these types ("Conv", "domain::Type")."""
     return lambda graph: [(node,) for node in graph.nodes if node.type in types]
 
 
 def by_name(*patterns: str) -> Match:
-    """Each node by itself whose name is one of these; they may have wildcards, as "stage3/*"."""
+    """Each node with one of these names; wildcards are allowed ("stage3/*")."""
     return lambda graph: [(node,) for node in graph.nodes if any(fnmatchcase(node.name, one) for one in patterns)]
 
 
 def chain(*types: str) -> Match:
-    """Nodes of these types one behind the other: nothing but the next one reads what each computes.
+    """Sequences of nodes of these types, each the only consumer of the one before.
 
-    Where chains overlap, the one that begins first is taken.
+    Of overlapping ones, the first is taken.
     """
     return lambda graph: list(_chains(graph, types))
 
@@ -91,13 +91,9 @@ class Layer(Protocol):
     """Computes a tensor of one shape from a tensor of another."""
 
     def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
-        """Add nodes that compute a tensor of `shape` from `source`, and return what that is called.
+        """Add nodes that compute a tensor of `shape` from `source`, and return its name.
 
-        Args:
-            edit: to add them with.
-            source: (batch, channels, sizes); the batch is that of `shape`.
-            shape: of the result.
-            name: begins the names of the nodes.
+        Both are (batch, channels, sizes) with one batch; `name` is the prefix of the nodes' names.
 
         Raises:
             UsageError: there is no such layer between these shapes.
@@ -116,12 +112,12 @@ class _Matching:
 
 @dataclass(frozen=True)
 class OperatorMutator(_Matching):
-    """Puts one of several layers in the place of each match, a node or a chain; what comes out keeps its shape.
+    """Replaces each match, a node or a chain, by one of several layers that keep the output's shape.
 
     Attributes:
-        name: begins the names of its choices.
-        where: what is replaced; see `Match`.
-        layers: names of layers ("conv3", see `layer_of`), or layers of one's own by name. "keep" leaves what is there.
+        name: the prefix of its choices.
+        where: the targets; see `Match`.
+        layers: names of layers ("conv3", see `layer_of`), or own layers by name. "keep" leaves the match.
     """
 
     layers: Sequence[str] | Mapping[str, Layer]
@@ -134,20 +130,20 @@ class OperatorMutator(_Matching):
         layer = layers_of(self.layers if isinstance(self.layers, Mapping) else [chosen])[chosen]
         source = next((name for name in targets[0].inputs if edit.graph.is_computed(name)), None)
         if source is None:
-            raise UsageError(f"node {targets[0].name!r} reads nothing that is computed")
+            raise UsageError(f"node {targets[0].name!r} reads no computed tensor")
         old = targets[-1].outputs[0]
         edit.redirect(old, layer(edit, source, edit.graph.shape(old), f"{old}/{chosen}"))
 
 
 @dataclass(frozen=True)
 class InsertingMutator(_Matching):
-    """Puts up to `most` layers behind each match, one behind the other; they keep the shape of what comes out of it.
+    """Inserts up to `most` layers after each match; they keep the shape.
 
     Attributes:
-        name: begins the names of its choices.
-        where: behind what; see `Match`.
-        layers: names of layers ("conv3", see `layer_of`), or layers of one's own by name.
-        most: how many there are at most.
+        name: the prefix of its choices.
+        where: the targets; see `Match`.
+        layers: names of layers ("conv3", see `layer_of`), or own layers by name.
+        most: the largest number of layers.
     """
 
     layers: Sequence[str] | Mapping[str, Layer]
@@ -169,12 +165,12 @@ class InsertingMutator(_Matching):
 
 @dataclass(frozen=True)
 class InputMutator(_Matching):
-    """Lets each match read other tensors of the same type and shape, none of which is computed from it.
+    """Connects each match to other tensors of the same type and shape, without cycles.
 
     Attributes:
-        name: begins the names of its choices.
-        where: what is to read something else: the first node of each match; see `Match`.
-        most: among how many tensors it chooses at most: the one that it reads now, and those computed last before it.
+        name: the prefix of its choices.
+        where: the targets, of which the first node changes; see `Match`.
+        most: the number of candidates: the present tensor, and those computed last before the node.
     """
 
     most: int = 4
@@ -190,7 +186,7 @@ class InputMutator(_Matching):
 
 
 def _alike(graph: GraphView, node: Node, tensor: str) -> Iterator[str]:
-    """What could be read by `node` in the place of `tensor`, the last computed first."""
+    """The tensors that `node` could read instead of `tensor`, the last computed first."""
     wanted, later = graph.spec(tensor), graph.editable.computed_from(node.name)
     if wanted is None or wanted.shape is None:
         return
@@ -208,11 +204,11 @@ def layer_of(name: str) -> Layer:
     |---|---|
     | `conv3` | convolution with a 3x3 kernel (or 3, or 3x3x3, by the tensor's rank) and a bias |
     | `dconv3` | depthwise convolution with that kernel, and a pointwise one |
-    | `max_pool3`, `average_pool3` | pool; behind it a 1x1 convolution where the number of channels changes |
-    | `identity` | nothing; a 1x1 convolution where the shape changes |
+    | `max_pool3`, `average_pool3` | pool, then a 1x1 convolution if the number of channels changes |
+    | `identity` | nothing; a 1x1 convolution if the shape changes |
     | `relu` | Relu of a tensor of the same shape |
 
-    With "_relu" behind it, a Relu follows.
+    The suffix "_relu" adds a Relu.
 
     Raises:
         UsageError: there is none.
@@ -220,7 +216,7 @@ def layer_of(name: str) -> Layer:
     found = _NAME.fullmatch(name)
     if found is None:
         known = "conv3, dconv3, max_pool3, average_pool3 (or another size), each also with _relu, identity and relu"
-        raise UsageError(f"no layer is called {name!r}; there are {known}")
+        raise UsageError(f"there is no layer {name!r}; choose from {known}")
     if found[1] is None:
         return _relu if name == "relu" else _identity
     kinds = {"conv": _conv, "dconv": _depthwise}
@@ -231,18 +227,18 @@ def layer_of(name: str) -> Layer:
 
 
 def layers_of(layers: Sequence[str] | Mapping[str, Layer]) -> dict[str, Layer]:
-    """Layers by name: those given, or those that the names are of."""
+    """Layers by name."""
     return dict(layers) if isinstance(layers, Mapping) else {name: layer_of(name) for name in layers}
 
 
 def _depthwise(kernel: int, edit: Edit, source: str, shape: Shape, name: str) -> str:
-    have = _shape(edit, source, shape)
+    have = _compatible_shape(edit, source, shape)
     spread = _conv(kernel, edit, source, (*have[:2], *shape[2:]), f"{name}/depthwise", groups=have[1])
     return _conv(1, edit, spread, shape, name)
 
 
 def _pool(kind: str, kernel: int, edit: Edit, source: str, shape: Shape, name: str) -> str:
-    have = _shape(edit, source, shape)
+    have = _compatible_shape(edit, source, shape)
     attributes = _windows(have[2:], shape[2:], kernel)
     called = name if have[1] == shape[1] else f"{name}/pool"
     pool = edit.create(kind, [source], name=called, attributes=attributes).name
@@ -255,7 +251,7 @@ def _identity(edit: Edit, source: str, shape: Shape, name: str) -> str:
 
 def _relu(edit: Edit, source: str, shape: Shape, name: str) -> str:
     if edit.graph.shape(source) != shape:
-        raise UsageError(f"a Relu of {source!r} is of shape {edit.graph.shape(source)}, not {shape}")
+        raise UsageError(f"a Relu of {source!r} has shape {edit.graph.shape(source)}, not {shape}")
     return edit.create("Relu", [source], name=name).name
 
 
@@ -264,9 +260,9 @@ def _with_relu(layer: Layer, edit: Edit, source: str, shape: Shape, name: str) -
 
 
 def window(size: int, wanted: int, kernel: int) -> tuple[int, int, int] | None:
-    """A stride and paddings before and behind by which a window makes `wanted` values of `size`.
+    """A stride, and the paddings at both ends, by which a window of `kernel` turns `size` into `wanted`.
 
-    The least stride of those that are possible with a padding smaller than the kernel; None where none is.
+    The least stride with a padding smaller than the kernel; None if there is none.
     """
     for stride in range(1, size + 1):
         padding = max((wanted - 1) * stride + kernel - size, 0)
@@ -280,21 +276,22 @@ def _windows(sizes: Shape, wanted: Shape, kernel: int) -> dict[str, AttributeVal
     found = [window(size, result, kernel) for size, result in zip(sizes, wanted, strict=True)]
     known = [item for item in found if item is not None]
     if len(known) < len(found):
-        raise UsageError(f"no window of {kernel} makes {wanted} of {sizes}")
+        raise UsageError(f"no window of {kernel} turns sizes {sizes} into {wanted}")
     strides, begins, ends = zip(*known, strict=True)
     return {"kernel_shape": (kernel,) * len(sizes), "strides": strides, "pads": (*begins, *ends)}
 
 
 def _conv(kernel: int, edit: Edit, source: str, shape: Shape, name: str, *, groups: int = 1) -> str:
-    have = _shape(edit, source, shape)
+    have = _compatible_shape(edit, source, shape)
     weights = {1: (shape[1], have[1] // groups, *(kernel,) * (len(shape) - 2)), 2: (shape[1],)}
     attributes = {**_windows(have[2:], shape[2:], kernel), "group": groups}
     return edit.create("Conv", [source], name=name, attributes=attributes, weights=weights).name
 
 
-def _shape(edit: Edit, source: str, wanted: Shape) -> Shape:
-    """The shape of `source`, after it was looked whether layers can make `wanted` of it."""
+def _compatible_shape(edit: Edit, source: str, wanted: Shape) -> Shape:
     have = edit.graph.shape(source)
     if len(have) < 3 or len(have) != len(wanted) or have[0] != wanted[0]:
-        raise UsageError(f"no layer makes {wanted} of {source!r}, which is {have}: (batch, channels, sizes) are needed")
+        raise UsageError(
+            f"no layer turns {source!r} of shape {have} into {wanted}: both must be (batch, channels, sizes)"
+        )
     return have

@@ -1,6 +1,6 @@
-"""What was done to a base model, as data: each choice and each change of the graph, in their order.
+"""The record of a variant as data: choices and graph changes in order.
 
-A record may come from strangers. It has names, numbers and small constants; nothing in it is executed.
+Records may be untrusted: they contain names, numbers and small constants, and nothing is executed.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from iosched.models.metadata import metadata_of
 from iosched.models.prepared import prepare
 
 MUTATION_KEY = "io.iosched.mutation"
-"""The key of the model metadata that has the record of a variant."""
+"""The metadata key of the record."""
 
 VERSION = 1
-MAX_GIVEN_NBYTES = 2**20
-"""A constant that a mutator gives by its values, and a record carries, is at most as large as this."""
+MAX_RECORDED_NBYTES = 2**20
+"""The largest constant that a record can contain."""
 
 MAX_ENTRIES = 10_000
-"""The longest record; each change takes time in proportion to the graph."""
+"""The most entries of a record; each takes time in proportion to the graph."""
 
 _FORMAT = "iosched.mutation"
 _MAX_LENGTH = 2**26  # characters of a record
 
 Size = Annotated[int, Meta(ge=0, le=2**31)]
-Place = Annotated[int, Meta(ge=0, le=2**10)]
+InputIndex = Annotated[int, Meta(ge=0, le=2**10)]
 Attribute = Scalar | tuple[Scalar, ...]
 
 
 class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A constant that a node reads: of a shape, and with values where `data` has them (base64, little endian)."""
+    """A constant that a node reads: its shape, and its values if `data` has them (base64, little endian)."""
 
     shape: tuple[Size, ...]
     dtype: str = "float32"
@@ -56,48 +56,36 @@ class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def element(self) -> np.dtype:
-        """The type of its elements.
-
-        Raises:
-            InvalidModelError: it is none that a record can have.
-        """
+        """The element type; raises `InvalidModelError` if records do not support it."""
         if self.dtype not in _DTYPES:
-            raise InvalidModelError(f"a record's constant is of type {self.dtype[:40]!r}, which none can be of")
+            raise InvalidModelError(f"a constant has the unsupported type {self.dtype[:40]!r}")
         return _DTYPES[self.dtype]
 
     @property
     def nbytes(self) -> int:
-        """Its size.
-
-        Raises:
-            InvalidModelError: its type is none that a record can have.
-        """
+        """The size; raises as `element`."""
         return prod(self.shape) * self.element.itemsize
 
     def values(self) -> np.ndarray:
-        """The values that `data` has.
-
-        Raises:
-            InvalidModelError: they do not fit type and shape.
-        """
+        """The values in `data`; raises `InvalidModelError` if they do not fit type and shape."""
         try:
             data = base64.b64decode(self.data or "", validate=True)
         except (binascii.Error, ValueError) as error:
-            raise InvalidModelError(f"a record's constant is broken: {error}") from error
+            raise InvalidModelError(f"a constant is broken: {error}") from error
         if len(data) != self.nbytes:
-            raise InvalidModelError(f"a record's constant has {len(data)} bytes; its shape takes {self.nbytes}")
+            raise InvalidModelError(f"a constant has {len(data)} bytes; its shape needs {self.nbytes}")
         return np.frombuffer(data, self.element.newbyteorder("<")).astype(self.element).reshape(self.shape)
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="mutate"):
-    """Mutator `mutator` begins to change the nodes `targets`."""
+    """The start of a mutator's changes at the nodes `targets`."""
 
     mutator: str
     targets: tuple[str, ...]
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="choose"):
-    """Of `candidates` the one at `index` was chosen."""
+    """The choice of the candidate at `index`."""
 
     question: str
     candidates: tuple[bool | Scalar, ...]
@@ -111,38 +99,38 @@ class Create(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     inputs: tuple[str, ...]
     outputs: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)]
     attributes: Mapping[str, Attribute]
-    weights: Mapping[Place, Weight]
+    weights: Mapping[InputIndex, Weight]
 
 
 class Delete(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="delete"):
-    """A node is taken away; what reads it has to read something else."""
+    """The deletion of a node without consumers."""
 
     node: str
 
 
 class Connect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="connect"):
-    """Input `place` of a node reads `source`."""
+    """A new source for input `place` of a node."""
 
     source: str
     node: str
-    place: Place
+    place: InputIndex
 
 
 class Return(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="return"):
-    """Output `output` of the graph is tensor `source`."""
+    """A new source for a graph output."""
 
     source: str
     output: str
 
 
 class Replace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="replace"):
-    """A node computes its outputs in another way."""
+    """A new operator, inputs, attributes or weights for a node."""
 
     node: str
     type: str
     inputs: tuple[str, ...]
     attributes: Mapping[str, Attribute | None]
-    weights: Mapping[Place, Weight]
+    weights: Mapping[InputIndex, Weight]
 
 
 Primitive = Create | Delete | Connect | Return | Replace
@@ -151,17 +139,17 @@ Entry = Instance | Choice | Primitive
 
 @dataclass(frozen=True)
 class Record:
-    """How a variant was made of its base model.
+    """How a variant was made from its base model.
 
     Attributes:
         name: of the base model.
         base: its digest.
-        entries: choices and changes in their order.
-        seeded: the new weights whose values come from their names and the base's digest alone.
-        sliced: the new weights that are a part of one of the base's, by names.
+        entries: choices and changes in order.
+        seeded: new weights with values from their names and the base's digest.
+        sliced: new weights cut from weights of the base, by name.
 
     Raises:
-        InvalidModelError: there are more than `MAX_ENTRIES`, or one chooses what is no candidate.
+        InvalidModelError: there are more than `MAX_ENTRIES`, or an index has no candidate.
     """
 
     name: str
@@ -172,23 +160,25 @@ class Record:
 
     def __post_init__(self) -> None:
         if len(self.entries) > MAX_ENTRIES:
-            raise InvalidModelError(f"a mutation record has {MAX_ENTRIES:,} entries at most, not {len(self.entries):,}")
+            raise InvalidModelError(f"a mutation record can have {MAX_ENTRIES:,} entries, not {len(self.entries):,}")
         for entry in self.entries:
             if isinstance(entry, Choice) and entry.index >= len(entry.candidates):
-                raise InvalidModelError(f"no mutation record: {entry.question[:80]!r} chooses what is no candidate")
+                raise InvalidModelError(
+                    f"not a mutation record: {entry.question[:80]!r} chooses none of its candidates"
+                )
 
     @property
     def primitives(self) -> tuple[Primitive, ...]:
-        """The changes of the graph alone."""
+        """The changes of the graph."""
         return tuple(entry for entry in self.entries if not isinstance(entry, Instance | Choice))
 
     @property
     def choices(self) -> dict[str, Scalar]:
-        """What was chosen, by the questions' names."""
+        """The chosen candidates by question."""
         return {each.question: each.candidates[each.index] for each in self.entries if isinstance(each, Choice)}
 
     def to_json(self) -> str:
-        """The record as text; `from_json` reads it."""
+        """The record as text for `from_json`."""
         return msgspec.json.encode(_File(_FORMAT, VERSION, self)).decode()
 
     @classmethod
@@ -196,19 +186,21 @@ class Record:
         """Read a record.
 
         Raises:
-            InvalidModelError: the text is none, or of a version that is not known here.
+            InvalidModelError: the text is not a record, or has an unknown version.
         """
         if len(text) > _MAX_LENGTH:
-            raise InvalidModelError(f"a mutation record of {len(text):,} characters is too long to be one")
+            raise InvalidModelError(f"a mutation record of {len(text):,} characters is too long")
         try:
             head = msgspec.json.decode(text, type=_Head)
             if head.format != _FORMAT:
-                raise InvalidModelError(f"no mutation record: its format is {head.format[:40]!r}, not {_FORMAT!r}")
+                raise InvalidModelError(f"not a mutation record: its format is {head.format[:40]!r}, not {_FORMAT!r}")
             if head.version != VERSION:
-                raise InvalidModelError(f"a record of version {head.version}; this iosched reads version {VERSION}")
+                raise InvalidModelError(
+                    f"the mutation record has version {head.version}; this iosched reads version {VERSION}"
+                )
             return msgspec.json.decode(text, type=_File).record
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidModelError(f"no mutation record: {error}") from error
+            raise InvalidModelError(f"not a mutation record: {error}") from error
 
 
 class _Head(msgspec.Struct):
@@ -226,7 +218,7 @@ prepare(_Head, _File)
 
 
 def record_of(proto: onnx.ModelProto) -> Record | None:
-    """The record in a model's metadata; None where there is none that can be read."""
+    """The record in a model's metadata; None if there is no valid one."""
     text = metadata_of(proto, MUTATION_KEY)
     try:
         return None if text is None else Record.from_json(text)

@@ -1,4 +1,4 @@
-"""Makes variants of a base model: by mutators and the choices of a strategy, or again from a record."""
+"""Makes variants of a base model, by mutators and the choices of a strategy, or from a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from iosched.models.node_attributes import copied, serialized
 from iosched.models.wiring import captures, is_standard, writes
 
 _SPACE = "space"
-"""Begins the names of the questions that no mutator asks."""
+"""The prefix of questions outside mutators."""
 
 _SHOWN_CHOICES = 12
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
@@ -33,12 +33,12 @@ _Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto)
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A model that mutators made of another one.
+    """A model that mutators made from another one.
 
     Attributes:
-        base: the model that it was made of.
-        model: what was made.
-        record: how; `replay` makes the same model of it.
+        base: the original model.
+        model: the variant.
+        record: its changes, for `replay`.
     """
 
     base: Model
@@ -47,12 +47,12 @@ class Variant:
 
     @property
     def choices(self) -> Mapping[str, Scalar]:
-        """What was chosen, by the questions' names."""
+        """The chosen candidates by question."""
         return self.record.choices
 
     @cached_property
     def unmodified(self) -> frozenset[str]:
-        """The nodes that are the base's, by name: same operator, inputs, weights, types and shapes. O(nodes)."""
+        """Names of nodes equal to the base's in operator, inputs, weights, types and shapes. O(nodes)."""
         before, after = view_of(self.base), view_of(self.model)
         same = (node for node in after.editable.nodes if _is_same(node, before, after))
         return frozenset(map(node_name, same))
@@ -63,19 +63,18 @@ def variant_of(
 ) -> Variant:
     """Apply mutators to a base model.
 
-    Without `max_mutations`, each is applied once, one after the other, wherever it matches what those before it made.
-    Otherwise up to so many single mutations follow each other. Of each, the mutator and the place are chosen among
-    those that match what the mutations before it made.
+    Without `max_mutations`, each is applied once, in order, wherever it matches the result of those before. Otherwise
+    up to that many single mutations follow, with mutator and place chosen among the current matches.
 
     Args:
-        base: the model, which is not changed; or several of different names, of which one is chosen.
-        mutators: in the order in which they are applied, or listed.
+        base: the model, which is not changed; or several with different names, of which one is chosen.
+        mutators: in order.
         answer: makes the choices.
         max_mutations: the most mutations.
 
     Raises:
-        UsageError: a mutator does what cannot be done, or fails.
-        InvalidModelError: what it makes does not fit together. Either names the mutator, its targets and the choices.
+        UsageError: a mutator fails or makes an invalid change.
+        InvalidModelError: its result is inconsistent. Both name the mutator, its targets and the choices.
     """
     bases, asked, entries = [base] if isinstance(base, Model) else base, Counter[str](), list[Entry]()
     all_names = [each.name for each in bases]
@@ -94,11 +93,11 @@ def variant_of(
         return Variant(base, _assembled(base, draft, record), record)
     except InvalidModelError as error:
         named = ", ".join(repr(mutator.name) for mutator in mutators)
-        raise InvalidModelError(f"mutators {named} together{_after(entries)}: {error}") from error
+        raise InvalidModelError(f"mutators {named} together{_after_choices(entries)}: {error}") from error
 
 
 def _mutate(making: Edit, mutator: Mutator, names: tuple[str, ...], number: int = 1) -> None:
-    """Apply a mutator to one match, unless an instance before took a node away; `number` counts applications."""
+    """Apply a mutator to one match, unless an earlier one removed a node; `number` counts applications."""
     if not (names and all(map(making.graph.has_node, names))):
         return
     targets = tuple(map(making.graph.node, names))
@@ -114,13 +113,12 @@ def _mutate(making: Edit, mutator: Mutator, names: tuple[str, ...], number: int 
     except Exception as error:
         kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
         where = ", ".join(map(repr, names))
-        raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
+        raise kind(f"mutator {mutator.name!r} at {where}{_after_choices(edit.entries)}: {_what(error)}") from error
     making.draft = edit.draft
     making.entries.extend(edit.entries)
 
 
 def _evolve(making: Edit, mutators: Sequence[Mutator], most: int) -> None:
-    """Apply mutators that are chosen to matches that are chosen, up to `most` times in all."""
     applied = Counter[str]()
     for step in range(1, 1 + making.choose(range(most + 1), "mutations")):
         making.path = _numbered(_SPACE, step)
@@ -140,18 +138,16 @@ def _numbered(name: str, number: int) -> str:
 
 
 def replay(base: Model, record: Record) -> Model:
-    """The model that a record tells of: the same to the last bit as the one that it was recorded of.
-
-    Only the record's primitives are looked at; no mutator runs.
+    """The model of a record, equal to the last bit to the recorded one; no mutator runs.
 
     Raises:
-        UsageError: the record is of another base model.
+        UsageError: the record belongs to another base model.
         InvalidModelError: the record is broken.
     """
     if record.base != base.digest:
-        unlike = f"of {record.name!r} with digest {record.base[:12]}..., while {base.name!r} has {base.digest[:12]}..."
-        way_out = "Give the model that it was recorded of, with its weights."
-        raise UsageError(f"the record is of another base model: {unlike}\n{way_out}")
+        models = f"{record.name!r} with digest {record.base[:12]}..., not {base.name!r} with {base.digest[:12]}..."
+        way_out = "Pass the model from which it was recorded, with its weights."
+        raise UsageError(f"the record belongs to another base model: {models}\n{way_out}")
     draft = Draft(view_of(base), base.digest)
     for index, entry in enumerate(record.entries):
         if isinstance(entry, Primitive):
@@ -167,19 +163,14 @@ def replay(base: Model, record: Record) -> Model:
 
 
 def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
-    """The names of the nodes of each match.
-
-    Raises:
-        UsageError: the mutator fails.
-    """
+    """The names of the nodes of each match; raises `UsageError` if the mutator fails."""
     try:
         return [tuple(node.name for node in targets) for targets in mutator.match(graph)]
     except Exception as error:
-        raise UsageError(f"mutator {mutator.name!r} cannot tell where it matches: {_what(error)}") from error
+        raise UsageError(f"mutator {mutator.name!r} failed to match: {_what(error)}") from error
 
 
-def _after(entries: Sequence[Entry]) -> str:
-    """The last choices among the entries."""
+def _after_choices(entries: Sequence[Entry]) -> str:
     chosen = [f"{entry.question} = {entry.candidates[entry.index]}" for entry in entries if isinstance(entry, Choice)]
     earlier = ["..."] if len(chosen) > _SHOWN_CHOICES else []
     return f" after {', '.join([*earlier, *chosen[-_SHOWN_CHOICES:]])}" if chosen else ""
@@ -190,7 +181,6 @@ def _what(error: Exception) -> str:
 
 
 def _delete_dead(edit: Edit) -> None:
-    """Delete the nodes from which no path leads to an output: the base has none either."""
     dead = [""]
     while dead:
         graph = edit.graph.editable
@@ -217,18 +207,12 @@ def _is_same_tensor(name: str, before: GraphView, after: GraphView) -> bool:
 
 
 def _assembled(base: Model, draft: Draft, record: Record) -> Model:
-    """The model of a draft of `base`: shapes inferred again, constants folded, with its record in the metadata.
-
-    What iosched wrote into the base's metadata is not taken over: a schedule of it, or how it was batched.
-
-    Raises:
-        InvalidModelError: the graph is not one that can be run.
-    """
+    """The model of a draft of `base`, with its record in the metadata instead of iosched's other entries."""
     graph = draft.graph.copy()
-    graph.frame = _without_notes(graph.frame)
+    graph.frame = _without_our_metadata(graph.frame)
     graph.frame.metadata_props.add(key=MUTATION_KEY, value=record.to_json())
     for node in graph.nodes:
-        graph.replace(node_name(node), _without_notes(node))
+        graph.replace(node_name(node), _without_our_metadata(node))
     sources = _with_free_names(graph, draft.view.outputs)
     _declare(graph, sources)
     for output, source in sources.items():
@@ -238,7 +222,7 @@ def _assembled(base: Model, draft: Draft, record: Record) -> Model:
 
 
 def _declare(graph: EditableGraph, sources: Mapping[str, str]) -> None:
-    """Declare the outputs as the tensors that they are now, and else nothing but what onnx cannot infer."""
+    """Declare the outputs' present types, and otherwise only what onnx cannot infer."""
     known = graph.declared
     opaque = [tensor for node in graph.nodes if not is_standard(node) for tensor in writes(node)]
     typed = {name: value for name, value in known.items() if value.type.WhichOneof("value")}
@@ -249,14 +233,14 @@ def _declare(graph: EditableGraph, sources: Mapping[str, str]) -> None:
 
 
 def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mapping[str, str]:
-    """What each output is, once no tensor inside has the name of an output that is another tensor."""
+    """The source of each output, after renaming inner tensors with the name of a redirected output."""
     taken = [output for output, source in sources.items() if source != output and graph.has(output)]
     for output in taken:
         why = f"graph output {output!r} cannot be another tensor"
         if output in graph.inputs:
             raise InvalidModelError(f"{why}: it is an input of the graph")
         if holder := next((node_name(node) for node in graph.nodes if output in captures(node)), None):
-            raise InvalidModelError(f"{why}: a graph inside node {holder!r} reads {output!r}")
+            raise InvalidModelError(f"{why}: a subgraph of node {holder!r} reads {output!r}")
     for output in taken:
         inner = unused(graph, f"{output}/inner")
         graph.rename(output, inner)
@@ -264,8 +248,7 @@ def _with_free_names(graph: EditableGraph, sources: Mapping[str, str]) -> Mappin
     return sources
 
 
-def _without_notes(message: _Message) -> _Message:
-    """A copy without the metadata that iosched wrote."""
+def _without_our_metadata(message: _Message) -> _Message:
     made = copied(message)
     write_metadata(made, {}, drops=is_ours)
     return made

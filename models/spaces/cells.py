@@ -1,8 +1,8 @@
-"""Networks stacked from cells, and the operations inside them: what NASNet, DARTS and ENAS have in common.
+"""Cells of NASNet, DARTS and ENAS: their operations, and networks stacked from them.
 
-A cell reads the outputs of the two cells before it, both brought to the cell's width by a convolution of 1x1. Normal
-cells keep the size of the image; reduction cells halve it and are twice as wide (Zoph et al., 2018, section 3).
-Every convolution has the Relu before it, and a batch normalisation that is folded into it.
+A cell reads the outputs of the two cells before it, both brought to its width by a 1x1 convolution. Reduction cells
+halve the image and double the width (Zoph et al., 2018, section 3). Every convolution follows a Relu, and has its
+batch normalization folded in.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from iosched.models.spaces.redraw import Choose
 from iosched.models.zoo.network import Network, Value
 
 CLASSES = 10
-"""Of CIFAR-10, on which both searched."""
+"""The classes of CIFAR-10."""
 
 BEFORE, NOW = "before", "now"
-"""Names of a cell's two inputs: the output of the cell before the last, and of the last."""
+"""A cell's two inputs: the output of the cell before the last, and of the last."""
 
 Operation = Callable[[Network, Value, int, str], Value]
-"""Writes an operation at a stride; it keeps the number of channels."""
+"""Writes an operation at a stride, keeping the number of channels."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a cell: the two states it reads, the operation on each, and how it joins them: "add" or "concat".
+    """A part of a cell: two states, an operation on each, and their combination, "add" or "concat".
 
-    States are the cell's inputs and the blocks before.
+    States are the cell's inputs and earlier blocks.
     """
 
     inputs: tuple[str, str]
@@ -42,21 +42,21 @@ Cell = tuple[Block, ...]
 
 @dataclass(frozen=True)
 class Cells:
-    """What a network is stacked from."""
+    """The cells of a network."""
 
     normal: Cell
     reduction: Cell
 
 
 ChosenBlock = Callable[[Choose, int, str], Block]
-"""Makes the block of a number (from 1) and a name by its choices."""
+"""Chooses the block of a number (from 1) and a name."""
 
 Write = Callable[[Network, Cell, tuple[Value, Value], int, str], Value]
-"""Writes a cell between its two inputs, at a stride, and returns what it puts out."""
+"""Writes a cell on its two inputs, at a stride, and returns its output."""
 
 
 def chosen_cells(block: ChosenBlock, count: int, called: str, choose: Choose) -> Cells:
-    """Both cells by the choices of their blocks, so many in each, which are `called` so."""
+    """Both cells with `count` chosen blocks each, named `called`."""
     normal, reduction = (
         tuple(block(choose, number, f"{cell}/{called}{number}") for number in range(1, count + 1))
         for cell in ("normal", "reduction")
@@ -78,12 +78,12 @@ def written(
     name: str,
     called: str = "block",
 ) -> dict[str, Value]:
-    """All states of a cell whose blocks are `called` so: its inputs, and what each block makes, halved at a stride."""
+    """All states of a cell: its inputs and its blocks, halved by a stride of 2."""
     values = dict(zip((BEFORE, NOW), inputs, strict=True))
     for number, block in enumerate(cell, start=1):
         label = f"{name}/{called}{number}"
         pair = [
-            # What a block makes is halved already.
+            # Blocks are halved already.
             operations[operation](net, values[state], stride if state in (BEFORE, NOW) else 1, f"{label}/{place}")
             for place, (state, operation) in enumerate(zip(block.inputs, block.operations, strict=True), start=1)
         ]
@@ -94,14 +94,14 @@ def written(
 def _combined(net: Network, pair: list[Value], combination: str, name: str) -> Value:
     if combination == "add":
         return net.sum(pair, name)
-    # Every state has the cell's width: a convolution of 1x1 brings twice the width back to it.
+    # A 1x1 convolution restores the cell's width.
     return net.relu_conv(net.concat(pair, f"{name}/concat"), pair[0].channels, name)
 
 
 def stacked(net: Network, pixels: int, channels: int, filters: int, plan: Cells, write: Write) -> Value:
-    """A convolution of so many channels that halves the image, and normal cells with reduction cells between them.
+    """A stem that halves the image, and normal cells with reduction cells between them.
 
-    The first cell has `filters` channels in each of its states.
+    The first cell has `filters` channels in each state.
     """
     before = now = net.conv(net.input(3, pixels), channels, 3, "stem", stride=2, padding=1, relu=False)
     for number, stride in enumerate((1, 2, 1, 2, 1), start=1):
@@ -115,24 +115,24 @@ def stacked(net: Network, pixels: int, channels: int, filters: int, plan: Cells,
 
 
 def classified(net: Network, x: Value) -> onnx.ModelProto:
-    """The network with a global pool and a linear layer at its end: output (1, 10) float32 logits."""
+    """The network with global pooling and a linear layer: output (1, 10) float32 logits."""
     x = net.flatten(net.global_average_pool(x, "pool"), "flatten")
     return net.finish(net.linear(x, CLASSES, "output"))
 
 
 def skip(net: Network, x: Value, stride: int, name: str) -> Value:
-    """The value itself; where it is halved, by a convolution of 1x1."""
+    """The identity; at a stride, a 1x1 convolution."""
     return x if stride == 1 else net.relu_conv(x, x.channels, name, stride=stride)
 
 
 def separable(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
-    """Relu, a depthwise and a pointwise convolution; twice, the first at the stride."""
+    """Relu, depthwise and pointwise convolution, twice; the first at the stride."""
     first = net.relu_sep_conv(x, x.channels, kernel, f"{name}/1", stride=stride)
     return net.relu_sep_conv(first, x.channels, kernel, f"{name}/2")
 
 
 def dilated_separable(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
-    """Relu, a depthwise convolution that skips every other pixel, and a pointwise one."""
+    """Relu, a depthwise convolution of dilation 2, and a pointwise one."""
     x = net.relu(x, f"{name}/relu")
     x = net.conv(
         x, x.channels, kernel, f"{name}/depthwise",
@@ -157,10 +157,10 @@ def split_convolution(kernel: int, net: Network, x: Value, stride: int, name: st
 
 
 def max_pool(kernel: int, net: Network, x: Value, stride: int, name: str) -> Value:
-    """The largest value around each."""
+    """Max pooling that keeps the size at stride 1."""
     return net.max_pool(x, kernel, name, stride=stride, padding=kernel // 2)
 
 
 def average_pool(net: Network, x: Value, stride: int, name: str) -> Value:
-    """The mean of the 3x3 values around each."""
+    """3x3 average pooling."""
     return net.average_pool(x, 3, name, stride=stride, padding=1)

@@ -1,7 +1,7 @@
-"""`builtin:darts`: the cells that DARTS derives (Liu et al., 2019, section 2), four nodes in each.
+"""`builtin:darts`: the cells of DARTS (Liu et al., 2019, section 2), four nodes in each.
 
-A node adds two operations on two of the states before it; states are the cell's inputs and the nodes before. The four
-nodes together are the output. The base is the cell that the paper calls DARTS, second order (DARTS_V2).
+A node adds two operations on two earlier states; the cell's output is the four nodes together. The base is the paper's
+second-order cell (DARTS_V2).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pairs(node: int) -> tuple[str, ...]:
 
 
 def chosen_node(choose: Choose, number: int, name: str) -> Block:
-    """A node by its three choices; the first node's inputs have one candidate and are not asked."""
+    """A node by its three choices; the first node's inputs have one candidate."""
     before, _, now = choose(pairs(number), f"{name}/inputs").partition("+")
     return Block((before, now), cells.chosen_pair(choose, tuple(OPERATIONS), f"{name}/operation"))
 

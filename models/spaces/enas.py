@@ -1,7 +1,7 @@
 """`builtin:enas`: the cells of ENAS's micro search (Pham et al., 2018, section 2.4), five blocks in each.
 
-A block adds two operations, each on one of the states before it; what no block takes is the output. Networks are
-stacked as NASNet's are. The base is the cells of the authors' final model (`cifar10_micro_final.sh`).
+A block adds two operations on earlier states; unread blocks are the output. Networks are stacked as NASNet's. The base
+is the authors' final model (`cifar10_micro_final.sh`).
 """
 
 from __future__ import annotations

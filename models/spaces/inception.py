@@ -1,8 +1,7 @@
-"""`builtin:inception`: paths in the place of one node, as figure 6 of Retiarii has it (OSDI'20).
+"""`builtin:inception`: several paths in place of one node, as in figure 6 of Retiarii (OSDI'20).
 
-In a chain of three convolutions the middle one gives way to two to five paths side by side, each a convolution, a
-depthwise convolution or a pool: 3^2 + 3^3 + 3^4 + 3^5 = 360 ordered choices for every chain. The base has three chains;
-other models' chains do as well.
+The middle of three convolutions is replaced by two to five parallel paths, each a convolution, a depthwise convolution
+or a pool: 3^2 + 3^3 + 3^4 + 3^5 = 360 ordered choices a chain. The base has three chains; other models work too.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ _STEM_CHANNELS, _WIDTHS = 32, (32, 64, 128)
 
 
 def chosen_ways(choose: Choose) -> tuple[str, ...]:
-    """How many paths there are, then what each of them does."""
+    """The number of paths, then the operation of each."""
     return tuple(choose(OPERATIONS, f"way{way}") for way in range(1, choose(PATHS, "paths") + 1))
 
 
 @dataclass(frozen=True)
 class InceptionMutator:
-    """Puts paths in the place of the middle one of three convolutions."""
+    """Replaces the middle of three convolutions by several paths."""
 
     name: str = "inception"
 
     def match(self, graph: GraphView) -> Sequence[Targets]:
-        """Chains of three convolutions with Relu between them, whose middle one keeps the image's size."""
+        """Chains of three convolutions with Relu between, whose middle one keeps the image's size."""
         return [targets for targets in chain(*_CHAIN)(graph) if _fits(graph, *targets)]
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
-        """Put the chosen paths between the first and the last convolution, and delete what stood there."""
+        """Replace the middle convolution by the chosen paths."""
         _, before, middle, activation, last = targets
         filters = edit.graph.shape(middle.name)[1]
         ways = [
@@ -61,7 +60,6 @@ class InceptionMutator:
 
 
 def _fits(graph: GraphView, first: Node, before: Node, middle: Node, activation: Node, last: Node) -> bool:
-    """Whether the middle convolution keeps the size of the image, and the last one reads all of its channels."""
     return graph.shape(before.name)[2:] == graph.shape(activation.name)[2:] and last.attributes.get("group", 1) == 1
 
 
@@ -74,7 +72,7 @@ def _convolution(edit: Edit, source: str, filters: int, name: str, groups: int =
 
 
 def _way(edit: Edit, operation: str, source: str, filters: int, name: str) -> str:
-    """One path; convolutions put out as many channels as the one whose place they take, pools as many as they read."""
+    """One path; a convolution has `filters` channels, other operations those of their input."""
     if operation == "pool":
         window = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1)}
         return edit.create("MaxPool", (source,), name=name, attributes=window).name

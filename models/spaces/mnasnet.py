@@ -1,7 +1,7 @@
 """`builtin:mnasnet`: a space like MnasNet's around MobileNetV2 (Tan et al., 2019, section 4).
 
-Each of the six stages has a width, a number of blocks, and for all of its blocks a kernel, an expansion, and squeeze
-and excitation or not: 30 choices. The base is MobileNetV2; tables and layers are those of `models/zoo/mnasnet.py`.
+Six stages, each with a width, a number of blocks, a kernel, an expansion, and optional squeeze and excitation: 30
+choices. The base is MobileNetV2, from `models/zoo/mnasnet.py`.
 """
 
 from __future__ import annotations

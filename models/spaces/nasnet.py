@@ -1,7 +1,7 @@
 """`builtin:nasnet`: the cells of NASNet (Zoph et al., 2018, section 3), five blocks in each.
 
-A block takes two states, puts an operation on each, and adds or concatenates the two: five choices. States are the
-cell's inputs and the blocks before; what no block takes is the output. The base is NASNet-A.
+A block applies an operation to each of two earlier states, and adds or concatenates the results: five choices. Unread
+blocks are the output. The base is NASNet-A.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NASNET_A = Cells(
 
 
 def states(block: int) -> tuple[str, ...]:
-    """What block number `block` (from 1) may take."""
+    """The states that block number `block` (from 1) may read."""
     return (BEFORE, NOW, *(f"block{earlier}" for earlier in range(1, block)))
 
 

@@ -1,7 +1,7 @@
-"""`builtin:pelee`: PeleeNet as an evolution varies it (the TPDS paper on distributed evolution, section EA-Pelee).
+"""`builtin:pelee`: PeleeNet as varied by EA-Pelee (the TPDS paper on distributed evolution).
 
-A gene for each of the four stages: the ways of its dense layers, how many there are, and their growth; 12 integers.
-The base is PeleeNet itself (Wang et al., 2018).
+Each of the four stages has a gene: paths of its dense layers, their number, and their growth; 12 integers. The base is
+PeleeNet (Wang et al., 2018).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from iosched.models.zoo.network import Network, Value
 WAYS, REPETITIONS, GROWTHS = (1, 2), tuple(range(1, 11)), (8, 16, 32)
 _STEM_CHANNELS = 32
 _BOTTLENECKS = (1, 2, 4, 4)
-"""For each stage, how many times as wide as what it grows by a way is at its convolution of 1x1."""
+"""The ratio of a path's 1x1 width to its growth, for each stage."""
 
 
 @dataclass(frozen=True)
 class Gene:
-    """A stage: dense layers of one or two `ways`, `repetitions` of them, each adding `growth` channels."""
+    """A stage: `repetitions` dense layers of one or two `ways`, each adding `growth` channels."""
 
     ways: int
     repetitions: int
@@ -58,7 +58,7 @@ def draw(net: Network, genes: tuple[Gene, ...], pixels: int) -> onnx.ModelProto:
 
 
 def _stem(net: Network, x: Value) -> Value:
-    """A quarter of the image's size, by a convolution and a pool side by side."""
+    """A quarter of the image's size, by a convolution and a pool in parallel."""
     x = net.conv(x, _STEM_CHANNELS, 3, "stem/conv1", stride=2, padding=1)
     left = net.conv(x, _STEM_CHANNELS // 2, 1, "stem/conv2")
     left = net.conv(left, _STEM_CHANNELS, 3, "stem/conv3", stride=2, padding=1)
@@ -67,10 +67,10 @@ def _stem(net: Network, x: Value) -> Value:
 
 
 def _dense_layer(net: Network, x: Value, gene: Gene, bottleneck: int, name: str) -> Value:
-    """What it reads, and beside it what each way makes of it: one 3x3, and two behind each other."""
+    """The input concatenated with each path: one 3x3 convolution, or two."""
     growth = gene.growth // gene.ways
     narrow = growth * bottleneck // 4 * 4
-    if narrow > x.channels // 2:  # PeleeNet's rule, so that no layer is wider inside than what it reads
+    if narrow > x.channels // 2:  # PeleeNet's rule: no layer is wider inside than its input
         narrow = x.channels // 8 * 4
     ways = [_way(net, x, narrow, growth, depth, f"{name}/way{depth}") for depth in range(1, gene.ways + 1)]
     return net.concat([x, *ways], name)

@@ -1,9 +1,7 @@
-"""A mutator for spaces whose networks are written whole: what differs from the base becomes primitives.
+"""A mutator for spaces of complete networks: differences from the base become primitives.
 
-Such a space is a plan made of choices, and a function that writes the network of a plan. The base is the network of
-one plan. A variant is written as well, and compared with the base node by node, by name: what is equal stays as it is,
-what is not is replaced or created, and what is left over leads nowhere and goes. So a node is touched only where the
-variant needs it to be, and all that a space has to know is how its networks are written.
+Such a space is a plan made of choices, and a function that writes a plan's network. A variant's network is compared
+with the base node by node, by name: equal nodes stay, others are replaced or created, and the rest is deleted.
 """
 
 from __future__ import annotations
@@ -27,21 +25,20 @@ Plan = TypeVar("Plan")
 
 
 class Choose(Protocol):
-    """Asks for one of the candidates; `what` says for what."""
+    """Chooses one of the candidates; `what` says for what."""
 
     def __call__(self, candidates: Sequence[Candidate], what: str) -> Candidate:
-        """The chosen one."""
+        """The chosen candidate."""
 
 
 @dataclass(frozen=True)
 class Redraw(Generic[Plan]):
-    """Writes the network of a plan in the place of the base.
+    """Writes the network of a plan in place of the base.
 
     Attributes:
-        name: begins the names of its choices.
-        plan: makes a plan of choices; it asks the same, whatever the answers are.
-        draw: writes the network of a plan for square images of so many pixels, which are its only input; its output
-            has the same name in all plans.
+        name: the prefix of its choices.
+        plan: makes a plan of choices; it asks the same questions whatever the answers.
+        draw: writes the network of a plan for square images, its only input; the output's name is constant.
         base: the plan of the base model.
     """
 
@@ -51,7 +48,7 @@ class Redraw(Generic[Plan]):
     base: Plan
 
     def match(self, graph: GraphView) -> Sequence[Targets]:
-        """The output of a graph that is the base still; nothing in any other."""
+        """The output of a graph that equals the base; nothing in others."""
         pixels = _pixels(graph)
         if pixels is None:
             return []
@@ -60,7 +57,7 @@ class Redraw(Generic[Plan]):
         return [(graph.node(output),) for output in graph.outputs.values()] if is_base else []
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
-        """Turn what leads to the output into the network of the chosen plan."""
+        """Turn the graph into the network of the chosen plan."""
         pixels = _pixels(edit.graph)
         assert pixels is not None, "matched"
         plan = self.plan(edit.choose)
@@ -73,12 +70,12 @@ class Redraw(Generic[Plan]):
         return self.draw(Network(self.name), self.base, pixels)
 
     def space(self) -> Space:
-        """The space that this mutator alone makes."""
+        """The space of this mutator alone."""
         size = prod(len(question.candidates) for question in self.questions())
         return Space(self.name, (self,), base=self.base_proto, size=size)
 
     def questions(self) -> tuple[Question, ...]:
-        """All that `plan` asks, in its order."""
+        """All questions of `plan`, in order."""
         (output,) = self._drawn(self.base, MIN_PIXELS).graph.output
         asked: list[Question] = []
 
@@ -96,13 +93,12 @@ class Redraw(Generic[Plan]):
 
 
 def _pixels(graph: GraphView) -> int | None:
-    """The width of the images that are the graph's only input; None where it has others."""
+    """The width of the images, the graph's only input; None for other inputs."""
     spec = graph.spec(graph.inputs[0]) if len(graph.inputs) == 1 else None
     return spec.shape[-1] if spec is not None and spec.shape else None
 
 
 def _write(edit: Edit, node: Node, target: GraphView) -> None:
-    """Make `node` of the target a node of the graph, unless it is one; what it reads is there already."""
     inputs, weights = _computed(node, target), _weights(node, target)
     if not edit.graph.has_node(node.name):
         edit.create(node.type, inputs, name=node.name, attributes=node.attributes, weights=weights)
@@ -115,7 +111,6 @@ def _write(edit: Edit, node: Node, target: GraphView) -> None:
 
 
 def _signature(node: Node, graph: GraphView) -> tuple[object, ...]:
-    """All of a node but the values of weights that are multiplied and added."""
     weights = {
         place: (graph.weights[node.inputs[place]].dtype, given if isinstance(given, tuple) else given.tolist())
         for place, given in _weights(node, graph).items()
@@ -124,12 +119,11 @@ def _signature(node: Node, graph: GraphView) -> tuple[object, ...]:
 
 
 def _computed(node: Node, graph: GraphView) -> tuple[str, ...]:
-    """The node's inputs without its weights."""
     return tuple("" if name in graph.weights else name for name in node.inputs)
 
 
 def _weights(node: Node, graph: GraphView) -> dict[int, tuple[int, ...] | np.ndarray]:
-    """The node's weights by their places: shapes where values do not matter; sizes, places and limits do."""
+    """The node's weights by place: shapes of seeded ones, else values."""
     found = {place: graph.weights[name] for place, name in enumerate(node.inputs) if name in graph.weights}
     seeds = {place: array.dtype.kind == "f" and array.size > 1 for place, array in found.items()}
     return {place: array.shape if seeds[place] else array for place, array in found.items()}

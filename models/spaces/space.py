@@ -1,4 +1,4 @@
-"""A space of models: how a base model may vary; and the space that a name, or a file of Python, stands for."""
+"""Search spaces, built-in or defined by a Python file."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from iosched.models.mutation.variant import matched
 from iosched.models.source import StrPath
 
 PIXELS = 64
-"""Width and height of the images of a base model unless one asks for others: small enough for many trials."""
+"""The default image size of base models: small enough for many trials."""
 
 MIN_PIXELS, MAX_PIXELS = 32, 1024
 
 PREFIX = "builtin:"
 _NAME = "space"
 NAMES = ("mnasnet", "nasnet", "darts", "enas", "spos", "inception", "pelee")
-"""Of the spaces in the box; each has a module of its name with a `SPACE`."""
+"""Built-in spaces; each has a module of its name with a `SPACE`."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """A base model closed under mutators (Retiarii, OSDI'20, section 3): all that their choices make of it.
+    """A base model closed under mutators (Retiarii, OSDI'20, section 3).
 
     Attributes:
-        name: for people.
-        mutators: applied one after another, each to what those before it made.
-        base: makes the base model for images of so many pixels in width and height; None where its user brings one.
-        bases: instead of `base`, several functions that make one each; the choice among them is by their names.
-        max_mutations: how often mutators are applied, each time one at one place of what was made before, so that they
-            apply again to what they made; None where each is applied once, wherever it matches. See `variant_of`.
-        size: how many ways there are to choose in the space's own base; None where nobody counted.
-        pixels: what `base` is called with.
+        name: for messages.
+        mutators: applied in order, each to the result of those before.
+        base: makes the base model for square images of this many pixels a side; None if the user passes a model.
+        bases: instead of `base`, several such functions, chosen by name.
+        max_mutations: the number of single mutations at chosen places; None to apply each mutator once, wherever it
+            matches. See `variant_of`.
+        size: the number of combinations of choices in the space's own base; None if unknown.
+        pixels: the argument of `base`.
     """
 
     name: str
@@ -67,59 +67,54 @@ class Space:
 
     def _fault(self) -> str | None:
         if not self.mutators:
-            return " has no mutators: nothing varies in it"
+            return " has no mutators"
         if strange := [type(each).__name__ for each in self.mutators if not _is_mutator(each)]:
-            return f": {strange[0]} is no mutator: it needs a `name`, `match(graph)` and `mutate(targets, edit)`"
+            return f": {strange[0]} is not a mutator; it needs a `name`, `match(graph)` and `mutate(targets, edit)`"
         if twice := _repeated(mutator.name for mutator in self.mutators):
-            return f": two mutators are called {twice!r}; their choices need names apart"
+            return f": two mutators have the name {twice!r}; names must be unique"
         names = [getattr(each, "__name__", "") for each in self.bases]
         if self.bases and (self.base or "" in names or _repeated(names)):
-            return ": `bases` have to be functions of different names, without `base`"
+            return ": `bases` must be functions with different names, and `base` must be None"
         if self.max_mutations is not None and not (isinstance(self.max_mutations, int) and self.max_mutations > 0):
-            return ": `max_mutations` has to be a whole number from 1 on"
+            return ": `max_mutations` must be an integer of at least 1"
         return None
 
     def at(self, pixels: int) -> Space:
-        """The same space, whose base model takes images of so many pixels in width and height.
+        """The same space with base models for images of `pixels` a side.
 
         Raises:
-            UsageError: it brings no base model, or that is too small or too large for one.
+            UsageError: it has no base model, or the size is out of range.
         """
         if not self._builders:
-            raise UsageError(f"space {self.name!r} brings no base model whose pixels could be set")
+            raise UsageError(f"space {self.name!r} has no base model, so its image size cannot be set")
         if not MIN_PIXELS <= pixels <= MAX_PIXELS:
-            known = f"{MIN_PIXELS} to {MAX_PIXELS} pixels in width and height"
+            known = f"{MIN_PIXELS} to {MAX_PIXELS} pixels a side"
             raise UsageError(f"space {self.name!r} takes images of {known}, not {pixels}")
         return replace(self, pixels=pixels)
 
     def begun(self, base: Model | None) -> tuple[Model, ...]:
-        """The models to vary: `base` alone, or for None those that the space brings.
+        """The models to vary: `base`, or for None those of the space.
 
         Raises:
-            UsageError: there is none, or no mutator finds anything to change in it.
-            InvalidModelError: what the space brings is no model that can be run.
+            UsageError: there is none, or no mutator applies to it.
+            InvalidModelError: the space's model cannot be run.
         """
         if base is None:
             return self.base_models()
         graph = view_of(base)
         if any(_finds(mutator, graph) for mutator in self.mutators):
             return (base,)
-        own = "; it has a base model of its own: leave this one out" if self._builders else ""
-        raise UsageError(f"nothing in model {base.name!r} can be changed by space {self.name!r}{own}")
+        own = ".\nOmit the model to use the space's own base model." if self._builders else ""
+        raise UsageError(f"no mutator of space {self.name!r} applies to model {base.name!r}{own}")
 
     def base_model(self) -> Model:
-        """The base model that the space brings, or the first of several; see `base_models`."""
+        """The first of `base_models`."""
         return self.base_models()[0]
 
     def base_models(self) -> tuple[Model, ...]:
-        """The base models that the space brings.
-
-        Raises:
-            UsageError: it brings none.
-            InvalidModelError: what it brings is no model that can be run.
-        """
+        """The space's base models; raises as `begun`."""
         if not self._builders:
-            raise UsageError(f"space {self.name!r} brings no base model: name one")
+            raise UsageError(f"space {self.name!r} has no base model; pass one")
         made = [(name, build(self.pixels).SerializeToString()) for name, build in self._builders.items()]
         return tuple(load_model(data, name=name) for name, data in made)
 
@@ -137,7 +132,7 @@ def _finds(mutator: Mutator, graph: GraphView) -> bool:
     try:
         return bool(matched(mutator, graph))
     except UsageError:
-        return True  # every variant will say so
+        return True  # every variant reports it
 
 
 def _is_mutator(found: object) -> bool:
@@ -146,61 +141,61 @@ def _is_mutator(found: object) -> bool:
 
 
 def find_space(source: StrPath) -> Space:
-    """The space `builtin:NAME`, `builtin:NAME:PIXELS`, or that of a file, which is executed.
+    """The space `builtin:NAME`, `builtin:NAME:PIXELS`, or that of a Python file, which is executed.
 
     Raises:
         UsageError: there is none of that name, or the file defines none.
     """
     source = os.fspath(source)
     if source in NAMES and not Path(source).exists():
-        raise UsageError(f"no file is called {source!r}; the space in the box is {PREFIX}{source}")
+        raise UsageError(f"there is no file {source!r}; the built-in space is {PREFIX}{source}")
     if not source.startswith(PREFIX):
         return read_space(Path(source))
     name, colon, pixels = source.removeprefix(PREFIX).partition(":")
     space = builtin_space(name)
     if colon and not (pixels.isascii() and pixels.isdecimal()):
-        raise UsageError(f"{source!r}: {pixels!r} is no number of pixels; write {PREFIX}{name}:64")
+        raise UsageError(f"{source!r}: {pixels!r} is not a number of pixels; write {PREFIX}{name}:64")
     return space.at(int(pixels)) if colon else space
 
 
 def builtin_space(name: str) -> Space:
-    """The space in the box of this name.
+    """The built-in space of this name.
 
     Raises:
-        UsageError: there is none; names close ones.
+        UsageError: there is none; suggests similar names.
     """
     if name in NAMES:
         space: Space = import_module(f"iosched.models.spaces.{name}").SPACE
         return space
     close = get_close_matches(name, NAMES, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(NAMES)}"
-    raise UsageError(f"no space in the box is called {name!r}; {hint}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(NAMES)}"
+    raise UsageError(f"there is no built-in space {name!r}; {hint}")
 
 
 def read_space(path: Path) -> Space:
-    """The space that a file defines as `space = Space(...)`. The file is executed.
+    """The `space = Space(...)` of a Python file, which is executed.
 
     Raises:
-        UsageError: there is no such file, it fails, or it defines no space; says the line where it can.
+        UsageError: the file is missing, fails, or defines no space; names the line if possible.
     """
     module = executed(path)
     found = getattr(module, _NAME, None)
     if isinstance(found, Space):
         return found
     if found is None:
-        raise UsageError(f"{path} defines no `{_NAME}`; it ends with `{_NAME} = iosched.Space(...)`")
-    raise UsageError(f"{path}: `{_NAME}` is of type {type(found).__name__}, and has to be an iosched.Space")
+        raise UsageError(f"{path} defines no `{_NAME}`; it must end with `{_NAME} = iosched.Space(...)`")
+    raise UsageError(f"{path}: `{_NAME}` must be an iosched.Space, not {type(found).__name__}")
 
 
 def executed(path: Path) -> ModuleType:
-    """The module that a file of Python makes.
+    """The module of a Python file.
 
     Raises:
-        UsageError: there is no such file, or it fails; says the line where it can.
+        UsageError: the file is missing or fails; names the line if possible.
     """
     module = ModuleType(f"iosched_file_{path.stem}")
     module.__file__ = str(path)
-    # Dataclasses look up the module that they are defined in.
+    # Dataclasses look up their module.
     sys.modules[module.__name__] = module
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
@@ -212,7 +207,7 @@ def executed(path: Path) -> ModuleType:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """The last line of the file itself on the way to the error; what it calls is seldom where the mistake is."""
+    """The last line of the file itself in the traceback, where the mistake usually is."""
     if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno:
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

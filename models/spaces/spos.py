@@ -1,7 +1,7 @@
 """`builtin:spos`: one of four blocks for each of 20 layers (Guo et al., Single Path One-Shot NAS, 2020, section 4).
 
-Blocks are those of ShuffleNet V2 with a kernel of 3, 5 or 7, and one with three depthwise convolutions as in Xception.
-The base is the authors' published architecture, without its choice of channels.
+Blocks are ShuffleNet V2's with a kernel of 3, 5 or 7, and one with three depthwise convolutions as in Xception. The
+base is the authors' published architecture, without its choice of channels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from iosched.models.zoo.network import Network, Value
 
 BLOCKS = ("shuffle3", "shuffle5", "shuffle7", "xception")
 STAGES = ((64, 4), (160, 4), (320, 8), (640, 4))
-"""For each stage, its channels and its number of layers, of which the first halves the image."""
+"""Channels and number of layers of each stage; the first layer halves the image."""
 
 _STEM_CHANNELS, _LAST_CHANNELS, _CLASSES = 16, 1024, 1000
 _BASE = tuple(BLOCKS[block] for block in (0, 0, 3, 1, 1, 1, 0, 0, 2, 0, 2, 1, 1, 0, 2, 0, 2, 1, 3, 2))
@@ -36,7 +36,7 @@ def draw(net: Network, blocks: tuple[str, ...], pixels: int) -> onnx.ModelProto:
 
 
 def _layer(net: Network, x: Value, block: str, channels: int, halves: bool, name: str) -> Value:
-    """What a layer keeps, half of the channels or a projection of them all, and beside it what its block computes."""
+    """Half of the channels, or a projection of all, concatenated with the block's result."""
     kernel, stride = 3 if block == "xception" else int(block[-1]), 2 if halves else 1
     if halves:
         kept = _depthwise(net, x, kernel, stride, f"{name}/kept/depthwise")
@@ -61,7 +61,7 @@ def _depthwise(net: Network, x: Value, kernel: int, stride: int, name: str) -> V
 
 
 def _every_other(net: Network, x: Value, first: int, name: str) -> Value:
-    """Every other channel, from number `first` on: both halves together are ShuffleNet's shuffle."""
+    """Every other channel from number `first` on; both halves together are ShuffleNet's shuffle."""
     bounds = {"starts": first, "ends": x.channels, "axes": 1, "steps": 2}
     inputs = [net.constant(f"{name}/{what}", np.array([number], np.int64)) for what, number in bounds.items()]
     net.append("Slice", [x.name, *inputs], name)

@@ -1,4 +1,4 @@
-"""Builders of the benchmark networks, one file per network; a network is added by its file and one line here."""
+"""Builders of the benchmark networks, one file each, registered by one line in this module."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """What can be said of a network without building it.
+    """Facts about a network that do not need building it.
 
     Attributes:
-        name: NAME in `zoo:NAME`, and the name of the module that builds the network.
-        title: the network's name as people write it.
+        name: NAME in `zoo:NAME`, and its module.
+        title: for display.
         operators: the number of operators of its computation graph.
     """
 
@@ -43,29 +43,21 @@ _ENTRIES = (
 
 
 def names() -> tuple[str, ...]:
-    """Names that `build` takes: the four networks of the IOS thesis, the controls, and small transformers."""
+    """The names of networks: the four of the IOS thesis, controls, and small transformers."""
     return tuple(entry.name for entry in _ENTRIES)
 
 
 def describe(name: str) -> ZooEntry:
-    """What can be said of the network `name` without building it.
-
-    Raises:
-        UsageError: no network has that name.
-    """
+    """The entry of network `name`; raises `UsageError` if there is none."""
     for entry in _ENTRIES:
         if entry.name == name:
             return entry
     close = difflib.get_close_matches(name, names(), n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names())}"
-    raise UsageError(f"no network of the zoo is called {name!r}; {hint}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names())}"
+    raise UsageError(f"the zoo has no network {name!r}; {hint}")
 
 
 def build(name: str) -> onnx.ModelProto:
-    """Network `name` with its seeded weights: the same bits in every call, batch 1, transformers for 128 words.
-
-    Raises:
-        UsageError: no network has that name.
-    """
+    """Network `name` with seeded weights, bit-equal in every call, batch 1, for 128 words. Raises as `describe`."""
     module = import_module(f"{__name__}.{describe(name).name}")
     return cast("onnx.ModelProto", module.build())

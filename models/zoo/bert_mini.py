@@ -1,6 +1,5 @@
-"""An encoder as BERT is (Devlin et al., 2019), of BERT-Mini's sizes (Turc et al., 2019) but with fewer words.
-
-Weights are seeded: it has learned nothing, and only what it computes and how long that takes mean anything.
+"""An encoder like BERT (Devlin et al., 2019), with BERT-Mini's sizes (Turc et al., 2019), fewer words, and seeded
+weights.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SIZES = Sizes(layers=4, width=256, heads=4, words=8192, longest=512)
 def build(batch: int | str = 1, length: int | str = 128) -> onnx.ModelProto:
     """Inputs `ids` and `mask` (batch, length) int64, output (batch, length, 256) float32.
 
-    `mask` is 1 for the words of a text and 0 behind its end. A text in place of a number leaves that dimension open.
+    `mask` is 1 for words and 0 for padding. A text instead of a number makes that dimension dynamic.
     """
     text = Text(Network("bert_mini"), SIZES)
     mask = _mask(text, "mask")
@@ -33,7 +32,7 @@ def build(batch: int | str = 1, length: int | str = 128) -> onnx.ModelProto:
 
 
 def _mask(text: Text, mask: str) -> str:
-    """What is added to scores, (batch, 1, 1, length): nothing for words, and much below zero behind the end."""
+    """The addend of scores, (batch, 1, 1, length): 0 for words, very negative for padding."""
     net = text.net
     first, second = (net.constant(f"mask/axis{axis}", np.array([axis])) for axis in (1, 2))
     one, much = (net.constant(f"mask/{n}", np.array(v, np.float32)) for n, v in (("one", 1.0), ("much", MASKED)))

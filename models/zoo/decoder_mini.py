@@ -1,7 +1,6 @@
-"""A decoder as GPT-2 is (Radford et al., 2019), as small as BERT-Mini: what it makes of a whole text at once.
+"""A decoder like GPT-2 (Radford et al., 2019), with BERT-Mini's sizes and seeded weights, for whole texts.
 
-Each word sees those before it alone. It keeps no keys and values from one call to the next, so it is what reads a
-prompt, and not what writes word by word. Weights are seeded: it has learned nothing.
+It keeps no keys and values between calls, so it reads prompts rather than generating word by word.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ SIZES = Sizes(layers=4, width=256, heads=4, words=8192, longest=512)
 
 
 def build(batch: int | str = 1, length: int | str = 128) -> onnx.ModelProto:
-    """Input `ids` (batch, length) int64, output (batch, length, 8192) float32: a score of each word to come next.
+    """Input `ids` (batch, length) int64, output (batch, length, 8192) float32: scores of the next word.
 
-    A text in place of a number leaves that dimension open.
+    A text instead of a number makes that dimension dynamic.
     """
     text = Text(Network("decoder_mini"), SIZES)
     x, mask = text.embedded("ids", "embedded"), _causal(text, "ids")
@@ -33,7 +32,7 @@ def build(batch: int | str = 1, length: int | str = 128) -> onnx.ModelProto:
 
 
 def _causal(text: Text, ids: str) -> str:
-    """What is added to scores, (length, length): nothing for words before and oneself, much below zero for others."""
+    """The addend of scores, (length, length): 0 up to the word itself, very negative after it."""
     net = text.net
     whole = np.triu(np.full((SIZES.longest, SIZES.longest), MASKED, np.float32), 1)
     net.append("Concat", [text.length(ids, "causal"), "causal/length"], "causal/size", axis=0)

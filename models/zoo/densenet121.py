@@ -1,7 +1,6 @@
 """DenseNet-121 (Huang et al., 2016).
 
-Batch normalisation is folded where a convolution stands before it; the one that opens each layer reads a
-concatenation and stays.
+Batch normalization is folded into a preceding convolution; those that open a layer read a concatenation, and stay.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _normalised(net: Network, x: Value, name: str) -> Value:
 
 
 def _dense_block(net: Network, x: Value, layers: int, name: str) -> Value:
-    """Each layer reads everything before it in the block."""
+    """Each layer reads all earlier ones of the block."""
     features = [x]
     for index in range(1, layers + 1):
         layer = f"{name}/layer{index}"

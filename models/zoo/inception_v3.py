@@ -1,4 +1,4 @@
-"""Inception V3 (Szegedy et al., 2015), as the IOS thesis measured it: no classifier, pooling counts its padding."""
+"""Inception V3 (Szegedy et al., 2015) as in the IOS thesis: no classifier, and pooling counts its padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def _stem(net: Network, x: Value) -> Value:
 
 
 def _same(channels: int, height: int, width: int) -> _Layer:
-    """A convolution that keeps the image's size."""
     return channels, (height, width), 1, (height // 2, width // 2)
 
 
@@ -47,7 +46,6 @@ def _halve(channels: int) -> _Layer:
 
 
 def _branch(net: Network, x: Value, layers: Sequence[_Layer], name: str) -> Value:
-    """Convolutions one after another."""
     for index, (channels, kernel, stride, padding) in enumerate(layers, start=1):
         size = f"{kernel[0]}x{kernel[1]}"
         x = net.conv(x, channels, kernel, f"{name}/conv{index}_{size}", stride=stride, padding=padding)
@@ -120,6 +118,6 @@ def _module_e(net: Network, x: Value, name: str) -> Value:
 
 
 def _forked(net: Network, x: Value, layers: Sequence[_Layer], name: str) -> tuple[Value, Value]:
-    """A branch that ends in a 1x3 and a 3x1 convolution side by side."""
+    """A branch that ends in parallel 1x3 and 3x1 convolutions."""
     x = _branch(net, x, layers, name)
     return _branch(net, x, [_same(384, 1, 3)], f"{name}_a"), _branch(net, x, [_same(384, 3, 1)], f"{name}_b")

@@ -1,9 +1,7 @@
-"""Networks sampled from a space like MnasNet's around MobileNetV2 (Tan et al., 2019): what a search for architectures
-tries.
+"""Networks sampled from a space like MnasNet's around MobileNetV2 (Tan et al., 2019).
 
-Each stage draws the kernel, the expansion and whether there is squeeze and excitation for all of its blocks, how many
-blocks it has, and how wide it is. A sampled network is determined by its seed, weights included. The space
-`builtin:mnasnet` has the tables and the layers from here.
+Each stage draws a kernel, an expansion, squeeze and excitation, a number of blocks and a width. The seed determines the
+network and its weights. The space `builtin:mnasnet` shares tables and layers.
 """
 
 from __future__ import annotations
@@ -17,19 +15,19 @@ import onnx
 from iosched.models.zoo.network import Network, Value
 
 MOBILENET_V2 = ((24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
-"""(channels, blocks, stride of the first block) of MobileNetV2's stages behind the first."""
+"""(channels, blocks, stride of the first block) of MobileNetV2's stages after the first."""
 
 KERNELS, EXPANSIONS, WIDTHS = (3, 5), (3, 6), (0.75, 1.0, 1.25)
-"""What a stage draws from; widths are multiples of MobileNetV2's."""
+"""Candidates of a stage; widths are multiples of MobileNetV2's."""
 
-_EXCITED = 4  # squeeze and excitation has a quarter of a block's input channels between
+_EXCITED = 4  # ratio of a block's input channels to those inside squeeze and excitation
 _MULTIPLE = 8
 _CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Blocks of one kind: inverted residuals with a depthwise convolution of `kernel` x `kernel`."""
+    """Inverted residual blocks with a depthwise convolution of `kernel` x `kernel`."""
 
     channels: int
     blocks: int
@@ -40,17 +38,17 @@ class Stage:
 
 
 def block_counts(blocks: int) -> tuple[int, int, int]:
-    """How many blocks a stage draws from where MobileNetV2 has `blocks`: one fewer, as many, one more; never none."""
+    """The candidates where MobileNetV2 has `blocks`: one fewer, as many, one more; at least one."""
     return max(1, blocks - 1), blocks, blocks + 1
 
 
 def rounded(channels: float) -> int:
-    """The nearest multiple of 8, as MobileNets have them, and at least 8."""
+    """The nearest multiple of 8, at least 8."""
     return max(_MULTIPLE, int(channels + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
 
 
 def sampled_stages(seed: int) -> tuple[Stage, ...]:
-    """The stages of network `seed`: one choice of each for every stage, all equally likely."""
+    """The stages of network `seed`, with uniform choices."""
     random = Random(seed)
     return tuple(
         Stage(

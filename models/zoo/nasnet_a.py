@@ -1,6 +1,6 @@
-"""NASNet-A large (Zoph et al., 2017), as the IOS thesis measured it: no auxiliary head and no classifier.
+"""NASNet-A large (Zoph et al., 2017) as in the IOS thesis: no auxiliary head and no classifier.
 
-The measured network differs from the paper's in a few operands (said where they occur); counts depend on them.
+The measured network differs from the paper's in a few operands, as comments say; operator counts depend on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def build(cells_per_stage: int = 6, filters: int = 168) -> onnx.ModelProto:
 
 
 def _stage(net: Network, now: Value, before: Value, filters: int, name: str, cells: int) -> tuple[Value, Value]:
-    """Normal cells one after another, each reading the outputs of the two before it; returns the last two outputs."""
     for index in range(1, cells + 1):
         before, now = now, _normal_cell(net, now, before, filters, f"{name}/cell{index}")
     return before, now
@@ -42,13 +41,13 @@ def _stage(net: Network, now: Value, before: Value, filters: int, name: str, cel
 def _separable(
     net: Network, x: Value, filters: int, kernel: int, name: str, *, stride: int = 1, middle: int | None = None
 ) -> Value:
-    """Relu and separable convolution, twice; the first halves the image (stride) and has `middle` channels."""
+    """Relu and separable convolution, twice; the first has the stride and `middle` channels."""
     x = net.relu_sep_conv(x, x.channels if middle is None else middle, kernel, f"{name}/1", stride=stride)
     return net.relu_sep_conv(x, filters, kernel, f"{name}/2")
 
 
 def _normal_cell(net: Network, now: Value, before: Value, filters: int, name: str) -> Value:
-    """Five sums side by side; where `before` is twice as large, it is halved and handed on beside them."""
+    """Five parallel sums; `before` is halved and concatenated if it is twice as large."""
     resized = before.shape[1:] != now.shape[1:]
     if resized:
         halves = [net.relu_conv(before, filters // 2, f"{name}/before_{side}", stride=2) for side in "ab"]
@@ -101,18 +100,14 @@ def _reduce(
     middle: int | None = None,
     repeat: bool = False,
 ) -> Value:
-    """Body of the reduction cells.
-
-    `fourth` picks the second operand of the fourth sum among the first two sums; `repeat` has the second sum computed
-    once more inside the final concatenation, beside the one that the fourth sum reads.
-    """
+    """`fourth` picks the fourth sum's second operand; `repeat` computes the second sum again for the concatenation."""
 
     def halved(x: Value, kernel: int, place: str, channels: int | None = None) -> Value:
         return _separable(net, x, filters, kernel, f"{name}/{place}", stride=2, middle=channels)
 
     first = net.sum([halved(right, 5, "sum1/5x5"), halved(left, 7, "sum1/7x7", middle)], f"{name}/sum1")
     pair = [net.max_pool(right, 3, f"{name}/sum2/pool", stride=2, padding=1), halved(left, 7, "sum2/7x7", middle)]
-    # An operator of its own even where only the concatenation reads it.
+    # A separate operator, even if only the concatenation reads it.
     second = net.identity(net.sum(pair, f"{name}/sum2/sum"), f"{name}/sum2")
     third = [
         net.average_pool(right, 3, f"{name}/sum3/pool", stride=2, padding=1),

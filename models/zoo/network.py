@@ -1,10 +1,9 @@
 """Writes ONNX networks layer by layer, with seeded weights that keep activations near variance one.
 
 Developer notes:
-    * Weights are He-initialised in the sense that a convolution's output has variance one: its weights have variance
-      1 / (fan_in * E[x^2]), where E[x^2] is followed through activations, sums and concatenations. After a Relu this
-      is He's 2 / fan_in; after a sum of many values it stays finite where plain He weights would grow with depth.
-    * Every layer is named by its output tensor, so that schedules of these networks can be read.
+    * A convolution's weights have variance 1 / (fan_in * E[x^2]), with E[x^2] tracked through activations, sums and
+      concatenations; after a Relu this is He's 2 / fan_in, and after sums of many values it stays finite.
+    * Layers are named by their output tensors, to keep schedules readable.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Pair = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of shape (1, *shape), with the mean square that its elements are expected to have."""
+    """A tensor of shape (1, *shape), and the expected mean square of its elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,9 +43,9 @@ class Network:
     Sizes are (C, H, W) at batch 1; kernels, strides and paddings are one number or (height, width).
 
     Attributes:
-        name: of the graph, and what its weights are seeded from.
-        blank: leaves random weights zero, which is faster where only the layers are looked at.
-        model: layers and weights so far; large weights are stored once.
+        name: of the graph, and the seed of its weights.
+        blank: keeps weights zero, which is faster if only layers matter.
+        model: layers and weights so far.
     """
 
     name: str
@@ -76,7 +75,7 @@ class Network:
         groups: int = 1,
         relu: bool = True,
     ) -> Value:
-        """Convolution with bias, and Relu unless told otherwise."""
+        """Convolution with bias, by default followed by Relu."""
         kernel, stride, padding = _pair(kernel), _pair(stride), _pair(padding)
         weight_shape = (channels, x.channels // groups, *kernel)
         scale = 1 / sqrt(prod(weight_shape[1:]) * x.mean_square)
@@ -91,12 +90,12 @@ class Network:
         return self.relu(value, name) if relu else value
 
     def relu(self, x: Value, name: str) -> Value:
-        """Rectified linear unit; half of a centred value's mean square passes."""
+        """Rectified linear unit; half of a centred value's mean square remains."""
         self.append("Relu", [x.name], name)
         return Value(name, x.shape, x.mean_square / 2)
 
     def batch_norm(self, x: Value, name: str) -> Value:
-        """Inference-time batch normalisation that cannot be folded into a convolution before it."""
+        """Batch normalization (inference) that does not follow a convolution."""
         scale = self.normal(f"{name}/scale", (x.channels,), 0.1, mean=1.0)
         mean = self.normal(f"{name}/mean", (x.channels,), 0.05)
         variance = self.constant(f"{name}/variance", np.full(x.channels, x.mean_square, np.float32))
@@ -119,18 +118,18 @@ class Network:
         return Value(name, (x.channels, 1, 1), x.mean_square)
 
     def concat(self, values: Sequence[Value], name: str) -> Value:
-        """Values one after another along channels."""
+        """Concatenation along channels."""
         channels = sum(value.channels for value in values)
         square = sum(value.channels * value.mean_square for value in values) / channels
         self.append("Concat", [value.name for value in values], name, axis=1)
         return Value(name, (channels, *values[0].shape[1:]), square)
 
     def identity(self, x: Value, name: str) -> Value:
-        """A value handed on by an operator of its own: a Concat of one."""
+        """The value through a separate operator, a Concat of one."""
         return self.concat([x], name)
 
     def sum(self, values: Sequence[Value], name: str) -> Value:
-        """Values added element by element, in a chain of Add (runtimes are fast at two); one value is itself."""
+        """The sum of values, by a chain of Add; one value is returned as it is."""
         total = values[0]
         for index, value in enumerate(values[1:], start=1):
             step = name if index == len(values) - 1 else f"{name}/{index}"
@@ -152,7 +151,7 @@ class Network:
         return self.conv(x, channels, 1, name, relu=False)
 
     def excited(self, x: Value, channels: int, name: str) -> Value:
-        """Squeeze and excitation: every channel times a number from 0 to 1, which all channels' means decide on."""
+        """Squeeze and excitation: every channel times a factor in 0..1 from all channels' means."""
         squeezed = self.conv(self.global_average_pool(x, f"{name}/squeeze"), channels, 1, f"{name}/reduce")
         grown = self.conv(squeezed, x.channels, 1, f"{name}/expand", relu=False)
         self.append("Sigmoid", [grown.name], f"{name}/gate")
@@ -160,7 +159,7 @@ class Network:
         return Value(name, x.shape, x.mean_square / 4)
 
     def flatten(self, x: Value, name: str) -> Value:
-        """(C, H, W) as one row."""
+        """The value as one row."""
         self.append("Flatten", [x.name], name, axis=1)
         return Value(name, (prod(x.shape),), x.mean_square)
 
@@ -193,17 +192,17 @@ class Network:
         return Value(name, (x.channels, *size), x.mean_square)
 
     def append(self, op: str, inputs: Sequence[str], output: str, **attributes: int | tuple[int, ...]) -> None:
-        """A node of any type, named by its output."""
+        """Append a node of any type, named by its output."""
         node = helper.make_node(op, inputs, [output], name=output)
         node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
         self.model.graph.node.append(node)
 
     def bias(self, name: str, channels: int) -> str:
-        """A small number for each channel."""
+        """A small random number for each channel."""
         return self.normal(f"{name}/bias", (channels,), 0.05)
 
     def normal(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> str:
-        """Weights of normal distribution, `scale` being the standard deviation."""
+        """Normally distributed weights with standard deviation `scale`."""
         if self.blank:
             return self.constant(name, np.zeros(shape, np.float32))
         array = self._random.standard_normal(shape, dtype=np.float32)
@@ -212,7 +211,7 @@ class Network:
         return self.constant(name, array)
 
     def constant(self, name: str, array: np.ndarray) -> str:
-        """Weights that are given."""
+        """Add weights with these values."""
         tensor = self.model.graph.initializer.add(name=name, dims=array.shape)
         tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
         tensor.raw_data = array.tobytes()
@@ -226,6 +225,5 @@ def _pair(value: Pair) -> tuple[int, int]:
 def _sizes(
     size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], round_up: bool = False
 ) -> tuple[int, ...]:
-    """Output sizes of a sliding window."""
     free = [n + 2 * p - k for n, k, p in zip(size, kernel, padding, strict=True)]
     return tuple((-(-n // s) if round_up else n // s) + 1 for n, s in zip(free, stride, strict=True))

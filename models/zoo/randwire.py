@@ -1,8 +1,8 @@
-"""RandWire (Xie et al., 2019), as the IOS thesis measured it: four stages of randomly wired separable convolutions.
+"""RandWire (Xie et al., 2019) as in the IOS thesis: four stages of randomly wired separable convolutions.
 
-The wiring is four draws of the Watts-Strogatz model with k = 4 neighbours and rewiring probability p = 0.75: 16 nodes,
-then three times 32, so 32, 64, 64 and 64 edges, each directed from the lower to the higher node. The draws are kept
-here, as the seed that made the measured network was not published with it and its counts depend on every edge.
+The wirings are four draws of the Watts-Strogatz model with k = 4 neighbours and rewiring probability p = 0.75, of 16
+and three times 32 nodes (32, 64, 64 and 64 edges), directed from lower to higher nodes. They are listed, because the
+seed of the measured network was not published and its counts depend on every edge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from iosched.models.zoo.network import Network, Value
 
 Wiring = tuple[tuple[int, ...], ...]
 
-# For each node in turn, the nodes whose outputs it adds; "-" reads the stage's input.
+# The predecessors of each node; "-" reads the stage's input.
 _WIRINGS = (
     "- - - 1,2 - 0,4 - - 6,7 1,4,6,7 9 1,2,7,9 0,9 4,8,11,12 1,3,5,10,13 0,1,3,6,8,14",
     (
@@ -33,7 +33,7 @@ _CHANNELS = (154, 308, 616, 1232)
 
 
 def wirings() -> tuple[Wiring, ...]:
-    """For each stage, the predecessors of each of its nodes."""
+    """The predecessors of each node, by stage."""
     return tuple(tuple(_predecessors(node) for node in text.split()) for text in _WIRINGS)
 
 
@@ -52,7 +52,7 @@ def _predecessors(node: str) -> tuple[int, ...]:
 
 
 def _stage(net: Network, x: Value, wiring: Wiring, channels: int, name: str) -> Value:
-    """Nodes without predecessors halve the image; the stage's output is the sum of the nodes nobody reads."""
+    """Nodes without predecessors halve the image; the output is the sum of unread nodes."""
     outputs: list[Value] = []
     for index, predecessors in enumerate(wiring):
         node = f"{name}/node{index}"

@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al., 2015) with batch normalisation folded into the convolutions."""
+"""ResNet-50 (He et al., 2015) with folded batch normalization."""
 
 from __future__ import annotations
 

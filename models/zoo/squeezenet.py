@@ -1,4 +1,4 @@
-"""SqueezeNet with complex bypass (Iandola et al., 2016), as the IOS thesis measured it."""
+"""SqueezeNet with complex bypass (Iandola et al., 2016) as in the IOS thesis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def build() -> onnx.ModelProto:
 
 
 def _fire(net: Network, x: Value, squeeze: int, expand: int, name: str) -> Value:
-    """Squeeze, two expansions, and a bypass that is a convolution where channels change."""
     narrow = net.conv(x, squeeze, 1, f"{name}/squeeze1x1")
     expand3 = net.conv(narrow, expand, 3, f"{name}/expand3x3", padding=1)
     expand1 = net.conv(narrow, expand, 1, f"{name}/expand1x1")

@@ -1,7 +1,7 @@
-"""Layers of transformers as exporters write them: queries, keys and values are each a product of their own.
+"""Transformer layers as exporters write them, unfused: separate query, key and value products, biases as Add, GELU as
+five nodes, heads by Reshape and Transpose.
 
-Nothing is fused beforehand: a bias is an Add, GELU is five nodes, and heads are made by Reshape and Transpose.
-Tensors are (batch, length, width) float32; either of the first two may stay dynamic.
+Tensors are (batch, length, width) float32; either of the first two may be dynamic.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from onnx import TensorProto, helper
 from iosched.models.zoo.network import Network
 
 MASKED = -1e4
-"""What is added to the score of a word that must not be seen."""
+"""The addend of a masked word's score."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a transformer: how many layers, how wide, how many heads, and how many different words it knows.
-
-    `longest` is how many words a text has at most.
-    """
+    """Sizes of a transformer: layers, width, heads, vocabulary (`words`), and `longest` text."""
 
     layers: int
     width: int
@@ -36,13 +33,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Text:
-    """A transformer under construction, whose weights are seeded from the network's name."""
+    """A transformer under construction, with weights seeded by the network's name."""
 
     net: Network
     sizes: Sizes
 
     def embedded(self, ids: str, name: str) -> str:
-        """The vector of each word of (batch, length) int64, plus that of its place."""
+        """Word embeddings plus position embeddings of (batch, length) int64."""
         net, sizes = self.net, self.sizes
         words = net.normal(f"{name}/words", (sizes.words, sizes.width), 1.0)
         places = net.normal(f"{name}/places", (sizes.longest, sizes.width), 0.5)
@@ -52,12 +49,12 @@ class Text:
         return name
 
     def length(self, ids: str, name: str) -> str:
-        """How many words there are, as a vector of one."""
+        """The number of words, as a vector of one."""
         self.net.append("Shape", [ids], f"{name}/length", start=1, end=2)
         return f"{name}/length"
 
     def product(self, x: str, features: int, name: str, *, columns: int = 0) -> str:
-        """Times a matrix, plus a row; `columns` is the width of `x` where that is not the model's."""
+        """A linear layer; `columns` is the width of `x` if it is not the model's."""
         net, rows = self.net, columns or self.sizes.width
         matrix = net.normal(f"{name}/weight", (rows, features), sqrt(1 / rows))
         net.append("MatMul", [x, matrix], f"{name}/matmul")
@@ -65,19 +62,19 @@ class Text:
         return name
 
     def normalized(self, x: str, name: str) -> str:
-        """Each vector with mean 0 and variance 1, times and plus learned ones."""
+        """Layer normalization."""
         net, width = self.net, self.sizes.width
         scale = net.normal(f"{name}/scale", (width,), 0.1, mean=1.0)
         net.append("LayerNormalization", [x, scale, net.bias(name, width)], name, axis=-1)
         return name
 
     def added(self, x: str, y: str, name: str) -> str:
-        """The sum of two."""
+        """The sum of two tensors."""
         self.net.append("Add", [x, y], name)
         return name
 
     def attention(self, x: str, mask: str, name: str) -> str:
-        """Self-attention of several heads; `mask` is added to the scores, (batch, heads, length, length)."""
+        """Multi-head self-attention; `mask` is added to the scores, (batch, heads, length, length)."""
         net, sizes = self.net, self.sizes
         size = sizes.width // sizes.heads
         query, key, value = (self.product(x, sizes.width, f"{name}/{part}") for part in ("query", "key", "value"))
@@ -97,7 +94,7 @@ class Text:
         return self.product(f"{name}/joined", sizes.width, name)
 
     def feed_forward(self, x: str, name: str) -> str:
-        """Two products with GELU between them, four times as wide inside."""
+        """Two linear layers with GELU between them, four times as wide inside."""
         width = self.sizes.width
         wide = self.gelu(self.product(x, 4 * width, f"{name}/wide"), f"{name}/gelu")
         return self.product(wide, width, name, columns=4 * width)
@@ -119,7 +116,7 @@ class Text:
     def finish(
         self, inputs: Sequence[str], output: str, features: int, batch: int | str, length: int | str
     ) -> onnx.ModelProto:
-        """The network as an ONNX model of these inputs, (batch, length) int64, and one output of so many features."""
+        """The ONNX model with inputs (batch, length) int64, and one output with `features`."""
         net = self.net
         net.model.graph.input.extend(
             helper.make_tensor_value_info(name, TensorProto.INT64, (batch, length)) for name in inputs

@@ -1,4 +1,4 @@
-"""VGG-16 (Simonyan and Zisserman, 2014): a chain, with nothing to run side by side."""
+"""VGG-16 (Simonyan and Zisserman, 2014): a chain, without parallelism."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from iosched.models.errors import DeviceError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.backend import CpuBackend

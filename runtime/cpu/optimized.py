@@ -18,10 +18,10 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
-from iosched.models.initializers import is_outside, read_weights
-from iosched.models.kernel_shapes import inferred_as_run
+from iosched.models.initializers import is_external, read_weights
 from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.node_attributes import copied
+from iosched.models.shapes.inference import infer_as_run
 from iosched.models.wiring import producers, reads, replace_nodes, writes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.rewrite import model_rewrites
@@ -56,7 +56,7 @@ def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(model, graph, path)
         proto = onnx.load(str(path), load_external_data=False)
-        stored = {tensor.name: tensor for tensor in proto.graph.initializer if is_outside(tensor)}
+        stored = {tensor.name: tensor for tensor in proto.graph.initializer if is_external(tensor)}
         weights = read_weights(proto, path)  # the mapping outlives the file's name
         replace_nodes(proto.graph, in_one_order(proto.graph.node, [value.name for value in proto.graph.output]))
         found = EditableGraph.of(proto, weights, is_own=True)
@@ -166,7 +166,7 @@ def _infer_tensors(
     exposed = graph.copy()
     exposed.outputs = {name: _hint(name, known.get(name)) for name in computed}
     try:
-        return inferred_as_run(exposed, specs, lambda found: found)[1]
+        return infer_as_run(exposed, specs, lambda found: found)[1]
     except InvalidModelError:  # it took the model itself before
         return {name: TensorSpec(name, "", None) for name in (*graph.inputs, *computed)}
 

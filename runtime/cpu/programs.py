@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from iosched.models.initializers import is_packed
-from iosched.models.kernel_shapes import may_be_misjudged
 from iosched.models.node_attributes import copied, has_subgraphs
+from iosched.models.shapes.inference import kernel_may_differ
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.invoked import invoked_node
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -137,7 +137,7 @@ def _model(
     weights: Mapping[str, np.ndarray],
 ) -> bytes:
     graph = onnx.GraphProto(name="program", node=nodes)
-    if any(map(may_be_misjudged, nodes)):
+    if any(map(kernel_may_differ, nodes)):
         # onnxruntime insists on the shapes that it infers: it infers none without those of inputs, and gives up those
         # that follow from constants where outputs are declared to have others.
         inputs = [(name, replace(view, shape=None)) for name, view in inputs]

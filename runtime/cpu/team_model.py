@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from iosched.models.images import image_inputs, with_images
+from iosched.models.batch_independence import batched_inputs, with_batch_size
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import Arrays, CpuBackend, PlanExecutor
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -38,12 +38,12 @@ class TeamBackends:
         """The model for so many images.
 
         Raises:
-            UsageError: the model does not compute the images of its batch apart; see `with_images`.
+            UsageError: the model does not compute the images of its batch apart; see `with_batch_size`.
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed.
         """
         if images not in self._known:
-            self._known[images] = CpuBackend(with_images(self.model, images), lanes=self.lanes)
+            self._known[images] = CpuBackend(with_batch_size(self.model, images), lanes=self.lanes)
         return self._known[images]
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
         plans[count] = TeamPlan(each.plan, len(kernels))
         kernels += each.kernels
     fewer = next((count for count in counts if count != model.batch_size), None)
-    images = () if fewer is None else image_inputs(model, with_images(model, fewer))
+    images = () if fewer is None else batched_inputs(model, with_batch_size(model, fewer))
     return Lowering(CheckedPlan(in_teams(plans, shares, frozenset(images))), kernels)
 
 

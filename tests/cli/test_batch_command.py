@@ -248,4 +248,4 @@ def test_a_model_is_replaced_by_a_retrained_one(
     complains(invoke(*words, "--budget", "3"), 2, "--replace searches nothing: leave --budget out")
     complains(invoke(*words, "-o", "new.onnx"), 2, "overwrite the input")
     complains(invoke(*words, "a.onnx"), 2, "takes one MODEL")
-    complains(invoke("batch", "super.onnx", "--replace", "z=new.onnx"), 2, "no model 'z' in the file")
+    complains(invoke("batch", "super.onnx", "--replace", "z=new.onnx"), 2, "the file has no model 'z'")

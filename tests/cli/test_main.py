@@ -17,8 +17,8 @@ from iosched.cli.common.errors import message_of
 from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors
-from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.cuda.gpu.extras import query_driver
 
 ALL = list(commands(cli, click.Context(cli, info_name="iosched")))

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from iosched.models.light import light_model
 from iosched.models.source import MAX_IR_VERSION
+from iosched.models.zoo.light import light_model
 
 
 @pytest.mark.slow

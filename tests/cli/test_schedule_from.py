@@ -76,7 +76,7 @@ def test_another_structure_is_refused_with_the_difference(invoke, complains, pla
     proto = branches()
     next(item for item in proto.graph.node if item.op_type == "Relu").op_type = "Tanh"
     onnx.save(proto, workdir / "tanh.onnx")
-    words = ["another structure", "operator 'c' is a Conv (Conv, Relu) there, and a Conv (Conv, Tanh) here"]
+    words = ["another structure", "operator 'c': expected Conv (Conv, Relu), found Conv (Conv, Tanh)"]
     complains(invoke("run", "tanh.onnx", "--schedule", planned, "-q"), 2, *words)
     complains(invoke("bench", "tanh.onnx", "--schedule", planned, "-q"), 2, *words)
     complains(invoke("explain", planned, "c", "--model", "tanh.onnx", "-q"), 2, *words)

@@ -1,4 +1,4 @@
-"""The scripts in `examples/` do what their first lines say: export, optimize, and run in onnxruntime's place."""
+"""The scripts in `examples/` export, optimize, and run as their docstrings say."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     words = ("digits.onnx", "--width", 16, "--optimize", "digits.iosched.onnx", "--budget", 1)
     printed = run_example(EXAMPLES / "export_sklearn.py", *words, folder=folder).splitlines()
-    assert "of the test images are told right" in printed[0]
-    assert printed[1].startswith("digits.iosched.onnx: as scikit-learn has it; ships ")
+    assert "of the test images are classified correctly" in printed[0]
+    assert printed[1].startswith("digits.iosched.onnx: same outputs as scikit-learn; ships ")
     return folder
 
 
@@ -95,10 +95,10 @@ def exported(script: str, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: for Linux it brings gigabytes of CUDA")
 def test_a_network_of_pytorch(tmp_path: Path) -> None:
-    assert "m.iosched.onnx: as PyTorch has it" in exported("export_torch.py", tmp_path)
+    assert "m.iosched.onnx: same outputs as PyTorch" in exported("export_torch.py", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("tf2onnx") is None, reason="Keras and TensorFlow are not installed: they are in [bench]")
 def test_a_network_of_keras(tmp_path: Path) -> None:
-    assert "m.iosched.onnx: as Keras has it" in exported("export_keras.py", tmp_path)
+    assert "m.iosched.onnx: same outputs as Keras" in exported("export_keras.py", tmp_path)

@@ -117,7 +117,7 @@ def outputs(answer: Any) -> np.ndarray:
     return np.reshape(y["data"], y["shape"])
 
 
-def test_it_tells_what_it_serves(service: Service) -> None:
+def test_it_describes_the_model(service: Service) -> None:
     assert service.call("GET", "/v2/health/live") == (200, None)
     status, said = service.call("GET", "/v2/models/branches")
     assert status == 200
@@ -140,7 +140,7 @@ def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        (INFER, b"{", 400, "the body is no request"),
+        (INFER, b"{", 400, "the body is not a valid request"),
         (INFER, b"[" * 70_000, 400, "RecursionError"),
         (INFER, b"{}", 400, "KeyError: 'inputs'"),
         (INFER, b'{"inputs": [3]}', 400, "TypeError"),
@@ -148,18 +148,18 @@ def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
         (INFER, request(name="z"), 400, "input 'x' is missing"),
         (INFER, request(datatype="FP64"), 400, "must be float32"),
         (INFER, request(datatype="BYTES"), 400, "KeyError: 'BYTES'"),
-        (INFER, request(datatype="INT8"), 400, "numbers that are no INT8"),
+        (INFER, request(datatype="INT8"), 400, "values that are not INT8"),
         (INFER, request([1.0, 2.0]), 400, "cannot reshape"),
         (INFER, request([[1.0], [2.0, 3.0]]), 400, "ValueError"),
         (INFER, request(["a"] * 288), 400, "ValueError"),
-        (INFER, request(["1"] * 288), 400, "numbers that are no FP32"),
-        (INFER, request([None] * 288), 400, "numbers that are no FP32"),
-        (INFER, request([1e300] * 288), 400, "numbers that are no FP32"),
-        (INFER, request().replace(b"-", b"1e999, -", 1), 400, "numbers that are no FP32"),
-        (INFER, json.dumps({"inputs": json.loads(request())["inputs"] * 2}).encode(), 400, "given twice: x, x"),
-        (INFER, request([float("nan")] * 288), 400, "NaN is no number"),
-        (INFER, b" " * 200_000, 413, "more than"),
-        ("/v2/models/other/infer", request(), 404, "there is no model 'other' here, but 'branches'"),
+        (INFER, request(["1"] * 288), 400, "values that are not FP32"),
+        (INFER, request([None] * 288), 400, "values that are not FP32"),
+        (INFER, request([1e300] * 288), 400, "values that are not FP32"),
+        (INFER, request().replace(b"-", b"1e999, -", 1), 400, "values that are not FP32"),
+        (INFER, json.dumps({"inputs": json.loads(request())["inputs"] * 2}).encode(), 400, "duplicate inputs: x, x"),
+        (INFER, request([float("nan")] * 288), 400, "NaN is not a JSON number"),
+        (INFER, b" " * 200_000, 413, "the request exceeds"),
+        ("/v2/models/other/infer", request(), 404, "no model 'other'; this server has 'branches'"),
         ("/v2/models/branches/infer/x", request(), 404, "Not Found"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_wrong_request_is_refused_with_the_reason(
     assert said in answer["error"]
 
 
-def test_a_model_for_several_batch_sizes_tells_that_its_batch_is_open(of_several_sizes: Service) -> None:
+def test_a_model_for_several_batch_sizes_has_a_dynamic_batch(of_several_sizes: Service) -> None:
     status, said = of_several_sizes.call("GET", "/v2/models/branches")
     assert status == 200
     assert said["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8, 6, 6]}]
@@ -195,7 +195,7 @@ def test_requests_of_any_batch_size_get_their_own_answers_at_a_time(of_several_s
 
 def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_sizes: Service) -> None:
     status, answer = of_several_sizes.call("POST", INFER, request([0] * 5 * 288, shape=[5, 8, 6, 6]))
-    assert (status, answer["error"]) == (413, "a batch of 5 is too large: send 4 at a time at most")
+    assert (status, answer["error"]) == (413, "batch size 5 is too large; the limit is 4")
     assert of_several_sizes.call("POST", INFER, b" " * 300_000)[0] == 413
     status, answer = of_several_sizes.call("POST", INFER, request([0] * 4 * 216, shape=[4, 6, 6, 6]))
     assert (status, "shape" in answer["error"]) == (400, True)
@@ -204,7 +204,7 @@ def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_s
 def test_bodies_that_never_end_keep_no_others_out(of_several_sizes: Service) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n".encode()
     with ExitStack() as stack:
-        for _ in range(40):  # more than --waiting
+        for _ in range(40):  # the request exceeds --waiting
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", of_several_sizes.port), timeout=60))
             connection.sendall(head)
             assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # the service waits for the body
@@ -212,7 +212,7 @@ def test_bodies_that_never_end_keep_no_others_out(of_several_sizes: Service) -> 
         assert of_several_sizes.call("POST", INFER, request(shape=[1, 8, 6, 6]))[0] == 200
 
 
-def test_what_is_under_way_ends_before_the_service_does(service: Service) -> None:
+def test_running_requests_finish_before_shutdown(service: Service) -> None:
     body = request()
     with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
         fields = f"Connection: close\r\nExpect: 100-continue\r\nContent-Length: {len(body)}"

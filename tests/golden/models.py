@@ -11,7 +11,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from iosched.models import light
+try:
+    from iosched.models.zoo import light
+except ImportError:  # a tree before light.py moved
+    from iosched.models import light
 
 SHAPE = (1, 8, 14, 14)
 

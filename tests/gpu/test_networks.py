@@ -21,9 +21,9 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.run import open_executor
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
-from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import NAMES, light_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans

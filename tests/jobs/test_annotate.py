@@ -12,9 +12,9 @@ from small_models import branches
 from iosched.jobs.annotate import annotated, merges_of, notes_of
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.export import write_model
-from iosched.models.light import NAMES
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import NAMES
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference

@@ -20,9 +20,9 @@ from iosched.jobs.batch import CUT_SHORT, BatchSettings, batch
 from iosched.jobs.run import open_executor
 from iosched.models.composition.members import members_of
 from iosched.models.errors import ExecutionError, InvalidModelError, MismatchError, UsageError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.interleaved_models import Budget

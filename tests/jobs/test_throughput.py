@@ -157,7 +157,7 @@ def fail_with_two_images(monkeypatch: pytest.MonkeyPatch, error: Exception) -> N
 
 @pytest.mark.slow
 def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with_two_images(monkeypatch, UsageError("the shape of 'y' does not follow the number of images"))
+    fail_with_two_images(monkeypatch, UsageError("the shape of 'y' does not scale with the batch size"))
     choices = [teams for teams in possible(4, 2, divides=True) for _ in range(2)]
     best = next(number for number, teams in enumerate(choices) if teams == Teams(1, 2, 2))
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, best)

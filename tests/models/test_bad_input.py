@@ -49,7 +49,7 @@ def test_files_that_are_no_model(tmp_path: Path):
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(content)
         refused(path, str(path), word)
-        refused(content, "the model given as bytes", word)
+        refused(content, "the model passed as bytes", word)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -69,14 +69,14 @@ def test_damaged_bytes_are_refused_or_loaded_but_never_crash(seed: int):
 def test_paths_that_are_no_file(tmp_path: Path):
     refused(tmp_path, "folder")
     refused(tmp_path / "missing.onnx", "does not exist")
-    refused(Path("/dev/zero"), "no regular file")
+    refused(Path("/dev/zero"), "not a regular file")
     refused(Path("bad\0name"), "cannot be read")
 
 
 def test_a_path_that_is_no_text(tmp_path: Path):
     path = tmp_path / os.fsdecode(b"\xff.onnx")
     path.write_bytes(relu([3]))
-    refused(path, "is not UTF-8", "Rename it")
+    refused(path, "is not UTF-8", "Rename the file")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -90,7 +90,7 @@ def test_a_file_without_permission(tmp_path: Path):
 def test_broken_graphs():
     cycle = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["a"], ["y"])]
     refused(data(model_of(cycle, {"x": [3]}, ["y"])), "cycle", "'a'")
-    refused(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"])), "'w'", "no initializer")
+    refused(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"])), "'w'", "nor a node output")
     refused(data(model_of([*RELU, *RELU], {"x": [3]}, ["y"])), "'y'", "twice")
     over_a_weight = [node("Relu", ["x"], ["w"]), node("Relu", ["w"], ["y"])]
     refused(data(model_of(over_a_weight, {"x": [3]}, ["y"], {"w": weight(3)})), "'w'", "twice")
@@ -112,9 +112,14 @@ def test_unknown_operators():
 
 
 def test_versions_that_no_runtime_reads():
-    refused(data(model_of(RELU, {"x": [3]}, ["y"], ir_version=MAX_IR_VERSION + 1)), f"at most {MAX_IR_VERSION}")
+    refused(
+        data(model_of(RELU, {"x": [3]}, ["y"], ir_version=MAX_IR_VERSION + 1)),
+        f"newest supported one is {MAX_IR_VERSION}",
+    )
     newer = data(model_of(RELU, {"x": [3]}, ["y"], opset=MAX_OPSET + 1))
-    refused(newer, f"opset {MAX_OPSET + 1}", f"at most {MAX_OPSET}", f"convert_version(model, {MAX_OPSET})")
+    refused(
+        newer, f"opset {MAX_OPSET + 1}", f"newest supported one is {MAX_OPSET}", f"convert_version(model, {MAX_OPSET})"
+    )
     refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=-(2**40))), "opset -1099511627776")
     headless = model_of(RELU, {"x": [3]}, ["y"])
     del headless.opset_import[:]
@@ -167,7 +172,7 @@ def test_external_weights_stay_in_the_folder_and_are_complete(tmp_path: Path):
     refused(external(tmp_path, location="good.data", offset="4"), "too short")
     refused(external(tmp_path, location="good.data", offset="-4"), "offset")
     refused(external(tmp_path, location="good.data", length="12"), "12 bytes")
-    refused(external(tmp_path, location="good.data").read_bytes(), "Give the model's path")
+    refused(external(tmp_path, location="good.data").read_bytes(), "Pass the path of the model")
 
 
 def test_dynamic_dimensions_must_be_bound():
@@ -185,8 +190,8 @@ def test_the_way_out_of_dynamic_dimensions_names_all_that_is_missing_and_nothing
         return str(caught.value).splitlines()[-1]
 
     tokens: dict[str, list[int | str | None]] = {"ids": ["batch", "seq"], "mask": ["batch", "seq"], "past": [2, "len"]}
-    way = "Bind them with --input-shape ids=1x1 --input-shape past=2x1 (your sizes), or one wherever it stands with "
-    assert told(tokens) == f"{way}--input-shape seq=1, or the first one with --batch-size N."
+    way = "Bind them with --input-shape ids=1x1 --input-shape past=2x1 (your sizes), or one symbol everywhere with "
+    assert told(tokens) == f"{way}--input-shape seq=1, or the batch with --batch-size N."
     assert told(tokens, batch_size=1) == f"{way}--input-shape seq=1."
     assert told(tokens, input_shapes={"len": (3,)}, batch_size=1).startswith("Bind them with --input-shape ids=1x1 (")
     image: dict[str, list[int | str | None]] = {"x": ["?", 3, "?", "?"]}
@@ -197,9 +202,9 @@ def test_bindings_must_fit():
     def wrong(shape: list[int | str | None], *words: str, **bindings: object) -> None:
         refused(relu(shape), *words, error=UsageError, **bindings)
 
-    wrong(["N", 3], "no input 'xx'", "'x'", input_shapes={"xx": (1, 3)})
-    wrong(["N", 3], "no dynamic dimension of that name", "'x', 'N'", input_shapes={"M": (1,)})
-    wrong(["N", 3], "'N' has one size", "1x3", input_shapes={"N": (1, 3)})
+    wrong(["N", 3], "dimension 'xx'", "'x'", input_shapes={"xx": (1, 3)})
+    wrong(["N", 3], "no input or dynamic dimension", "'x', 'N'", input_shapes={"M": (1,)})
+    wrong(["N", 3], "'N' takes one size", "1x3", input_shapes={"N": (1, 3)})
     wrong(["N", 3], "'N' is bound to 2", input_shapes={"N": (2,), "x": (1, 3)})
     wrong(["N", 3], "2 dimensions", input_shapes={"x": (1, 3, 3)})
     wrong(["N", 3], "dimension 3 is fixed", input_shapes={"x": (1, 4)})
@@ -213,7 +218,7 @@ def test_bindings_must_fit():
     refused(
         adrift,
         "2, 3",
-        "Leave --batch-size out",
+        "Omit --batch-size",
         error=UsageError,
         batch_size=8,
         input_shapes={"a": (2, 3), "b": (3, 4)},
@@ -243,7 +248,7 @@ def test_functions_that_stand_for_billions_of_nodes():
     proto = model_of([node("F9", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
     proto.functions.extend(functions)
     assert len(data(proto)) < 4000
-    refused(data(proto), "functions stand for 1,000,000,000 nodes")
+    refused(data(proto), "functions expand to 1,000,000,000 nodes")
 
 
 def test_functions_that_stand_for_more_bytes_than_protobuf_writes():
@@ -252,7 +257,7 @@ def test_functions_that_stand_for_more_bytes_than_protobuf_writes():
     calls = [node("Large", ["x"], [f"y{number}"], domain="local") for number in range(2**11)]
     proto = model_of(calls, {"x": [3]}, ["y0"], domains=["local"])
     proto.functions.append(helper.make_function("local", "Large", ["a"], ["b"], body, OPSETS))
-    refused(data(proto), "functions stand for 4,096 nodes and 2.1 GB")
+    refused(data(proto), "functions expand to 4,096 nodes and 2.1 GB")
 
 
 @pytest.mark.parametrize("last", ["ReduceSum", "NonZero"])  # of known shape, and of one that only a run tells
@@ -285,4 +290,4 @@ def test_a_graph_input_that_is_no_tensor_needs_no_shape():
 
 def test_a_kernel_of_too_few_dimensions():
     flat = model_of([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4)})
-    refused(data(flat), "shapes do not fit", "Conv")
+    refused(data(flat), "shapes are inconsistent", "Conv")

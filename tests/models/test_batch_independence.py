@@ -1,4 +1,4 @@
-"""A model is accepted only if it computes the images of a batch apart, and an operator that does not is named."""
+"""Only models that treat the images of a batch independently are accepted; errors name the operator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from import_helpers import model_of, weight
 from onnx import helper
 from random_models import models
 
-from iosched.models.batch_independence import check_images_apart
+from iosched.models.batch_independence import batched_inputs, check_batch_independence, with_batch_size
 from iosched.models.errors import UsageError
-from iosched.models.images import image_inputs, with_images
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.inputs import random_inputs
@@ -103,10 +102,10 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", APART)
-def test_a_model_whose_images_are_apart_is_made_for_fewer_with_the_same_outputs(name: str) -> None:
+def test_a_batch_independent_model_has_the_same_outputs_at_smaller_batches(name: str) -> None:
     model = loaded(*APART[name])
     inputs = random_inputs(model.graph.inputs)
-    with Reference(model) as whole, Reference(with_images(model, 1)) as one:
+    with Reference(model) as whole, Reference(with_batch_size(model, 1)) as one:
         expected = whole.run(inputs)["y"]
         found = np.concatenate([one.run({"x": inputs["x"][i : i + 1]})["y"] for i in range(4)])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -116,42 +115,42 @@ def test_a_model_whose_images_are_apart_is_made_for_fewer_with_the_same_outputs(
 def test_an_operator_that_mixes_images_is_refused_by_its_name(name: str) -> None:
     nodes, weights, named = MIXED[name]
     with pytest.raises(UsageError, match=named):
-        check_images_apart(loaded(nodes, weights), ["x"])
+        check_batch_independence(loaded(nodes, weights), ["x"])
 
 
 def test_an_output_that_is_the_same_for_all_images_is_refused() -> None:
     nodes = [node("Relu", ["x"], ["y"]), node("Neg", ["w"], ["z"])]
     proto = model_of(nodes, {"x": IMAGE, "w": [3]}, ["y", "z"])
     with pytest.raises(UsageError, match="output 'z'"):
-        check_images_apart(load_model(proto.SerializeToString(), name="m"), ["x"])
+        check_batch_independence(load_model(proto.SerializeToString(), name="m"), ["x"])
 
 
 def test_a_model_without_a_batch_is_refused() -> None:
     proto = model_of([node("Relu", ["x"], ["y"])], {"x": [5]}, ["y"])
     model = load_model(proto.SerializeToString(), name="m")
     with pytest.raises(UsageError):
-        with_images(model, 2)
+        with_batch_size(model, 2)
 
 
 def test_an_input_that_all_images_share_has_no_images() -> None:
     proto = model_of([node("Mul", ["x", "scale"], ["y"])], {"x": IMAGE, "scale": []}, ["y"])
     model = load_model(proto.SerializeToString(), name="m")
-    fewer = with_images(model, 3)
-    assert image_inputs(model, fewer) == ("x",)
+    fewer = with_batch_size(model, 3)
+    assert batched_inputs(model, fewer) == ("x",)
     assert fewer.graph.tensor["scale"].shape == ()
 
 
-def test_what_else_a_file_leaves_open_stays_as_it_was_bound() -> None:
+def test_other_dynamic_dimensions_stay_bound() -> None:
     proto = model_of([node("Relu", ["x"], ["y"])], {"x": ["batch", 6, "rows", 8]}, ["y"])
     model = load_model(proto.SerializeToString(), name="m", input_shapes={"x": (4, 6, 7, 8)})
-    assert with_images(model, 2).bindings == {"x": (2, 6, 7, 8)}
+    assert with_batch_size(model, 2).bindings == {"x": (2, 6, 7, 8)}
 
 
 @given(models(most=6))
-def test_what_is_accepted_gives_each_image_what_it_gets_alone(proto: onnx.ModelProto) -> None:
+def test_accepted_models_compute_each_image_as_alone(proto: onnx.ModelProto) -> None:
     model = load_model(proto.SerializeToString(), name="m", batch_size=3)
     inputs = random_inputs(model.graph.inputs)
-    with Reference(model) as whole, Reference(with_images(model, 1)) as one:
+    with Reference(model) as whole, Reference(with_batch_size(model, 1)) as one:
         expected = whole.run(inputs)
         for image in range(3):
             for name, found in one.run({"x": inputs["x"][image : image + 1]}).items():

@@ -1,4 +1,4 @@
-"""A model whose batch stays dynamic: which dimension that is, what is written, and that it computes the same."""
+"""Models with a dynamic batch: which dimension it is, the written file, and equal results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from iosched.models import export
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import with_schedules, write_model
-from iosched.models.light import light_model
 from iosched.models.load import load_model, read_unbound
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 
@@ -45,7 +45,7 @@ def product(shape: list[int | str], **more: list[int | str]) -> onnx.ModelProto:
     return model_of(nodes, inputs, [f"y{len(more)}"], {"w": weight(8, 8)})  # type: ignore[arg-type]
 
 
-def test_the_batch_is_what_stands_first_in_inputs_and_keeps_its_name() -> None:
+def test_the_batch_is_the_dynamic_first_dimension_and_keeps_its_name() -> None:
     model = dynamic(product(["images", 8]))
     assert model.inputs == {"x": ("images", 8)}
     assert model.at(3).bindings == {"x": (3, 8)}
@@ -79,8 +79,8 @@ def test_other_dimensions_are_bound_by_shapes_as_they_are_at_one_of_the_batch_si
 @pytest.mark.parametrize(
     ("shapes", "kind", "message"),
     [
-        ({"x": (2, 5, 8)}, UsageError, "gives batch size 2: .* one of the batch sizes, 1, 4"),
-        ({"z": (1, 5, 8)}, UsageError, "no input 'z'"),
+        ({"x": (2, 5, 8)}, UsageError, "has batch size 2, which is none of 1, 4"),
+        ({"z": (1, 5, 8)}, UsageError, "no input or dynamic dimension 'z'"),
         ({"x": (1, 5)}, UsageError, "3 dimensions"),
         ({"x": (1, 5, 7)}, UsageError, "8 is fixed"),
         ({"x": (1, 5, 8), "a": (1, 6, 8)}, UsageError, "'length' is bound to 5"),
@@ -110,9 +110,9 @@ def test_a_fixed_batch_becomes_dynamic_with_the_shapes_that_fix_it() -> None:
 @pytest.mark.parametrize(
     ("proto", "shapes", "message"),
     [
-        (product([1, 8], a=[2, 8]), {}, "first dimensions are fixed, and differ"),
-        (model_of([node("Relu", ["x"], ["y"])], {"x": [8]}, ["y"], {}), {}, "no input has a first dimension"),
-        (product([4, "length", 8]), {"x": (4, 5, 8)}, "no input has a dynamic dimension that stands first"),
+        (product([1, 8], a=[2, 8]), {}, "different fixed batches"),
+        (model_of([node("Relu", ["x"], ["y"])], {"x": [8]}, ["y"], {}), {}, "no input has two dimensions"),
+        (product([4, "length", 8]), {"x": (4, 5, 8)}, "no input has a dynamic first dimension"),
     ],
     ids=["differ", "vectors", "not first"],
 )
@@ -133,7 +133,7 @@ def test_a_node_that_fixes_the_batch_is_named(first: int | str) -> None:
 def test_a_reshape_that_fixes_the_batch_of_a_dynamic_model_is_named() -> None:
     nodes = [node("Reshape", ["x", "shape"], ["y"])]
     model = dynamic(model_of(nodes, {"x": ["n", 2, 4]}, ["y"], {"shape": np.array([1, 8])}))
-    with pytest.raises(InvalidModelError, match=r"cannot run at batch size 4.*\n.*Reshape node 'y'"):
+    with pytest.raises(InvalidModelError, match=r"cannot run at batch size 4.*\n.*Reshape 'y'"):
         model.at(4)
 
 
@@ -142,9 +142,7 @@ def test_weights_are_in_memory_once_for_all_batch_sizes() -> None:
     assert all(np.shares_memory(model.at(size).weights["w"], model.unbound.weights["w"]) for size in (1, 4, 7))
 
 
-def test_weights_that_one_file_cannot_hold_stand_beside_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_too_large_for_one_file_are_external_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     model = dynamic(model_of(nodes, {"x": ["n", 64]}, ["y"], {"w": weight(64, 64)}))
     monkeypatch.setattr(export, "_INLINE_LIMIT_NBYTES", 10_000)
@@ -158,7 +156,7 @@ def test_weights_that_one_file_cannot_hold_stand_beside_it_once(
     assert [again.bound(batch_size=size).digest for size in (1, 4)] == [model.at(size).digest for size in (1, 4)]
 
 
-def test_places_of_an_earlier_schedule_and_what_it_wrote_are_taken_out() -> None:
+def test_metadata_of_an_earlier_schedule_is_removed() -> None:
     proto = product(["n", 8])
     proto.ir_version = 10
     proto.graph.node[0].metadata_props.add(key="io.iosched.stage", value="1")

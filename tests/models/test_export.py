@@ -14,11 +14,11 @@ from iosched.models import export, zoo
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
-from iosched.models.initializers import store_weights
-from iosched.models.light import light_model
+from iosched.models.initializers import describe_weight
 from iosched.models.load import load_model
-from iosched.models.merging import MERGED_KEY, unmerge
+from iosched.models.merging.merge import MERGED_KEY, unmerge
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 _EXPANDED = ("fire2/expand3x3", "fire2/expand1x1")
 
@@ -75,7 +75,8 @@ def test_a_written_file_is_the_message_that_protobuf_writes(tmp_path: Path) -> N
     whole = onnx.helper.make_model(graph)
     whole.metadata_props.add(key="k", value="v" * 200)
     outside = onnx.ModelProto.FromString(whole.SerializeToString())
-    store_weights(outside.graph, arrays)
+    del outside.graph.initializer[:]
+    outside.graph.initializer.extend(describe_weight(name, array) for name, array in arrays.items())
     assert any(each.data_location == onnx.TensorProto.EXTERNAL for each in outside.graph.initializer)
     write_model(outside, arrays, tmp_path / "m.onnx")
     assert onnx.load(tmp_path / "m.onnx") == whole
@@ -92,7 +93,7 @@ def test_old_models_keep_their_opset_and_outputs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(_run(tmp_path / "m.onnx"), _run(original.SerializeToString()))
 
 
-def test_schedule_stands_in_the_model_and_notes_at_the_nodes(squeezenet: Model) -> None:
+def test_schedule_is_in_the_model_and_notes_on_the_nodes(squeezenet: Model) -> None:
     proto = _annotated(squeezenet)
     assert _metadata(proto) == {"io.iosched.schedule": '{"format": 1}', "io.iosched.version": "9.9"}
     for node in proto.graph.node[:2]:  # conv1: a convolution and its activation
@@ -142,14 +143,14 @@ def test_merged_operators_are_one_convolution_and_a_split(squeezenet: Model) -> 
     assert not {f"{name}/weight" for name in _EXPANDED} & {tensor.name for tensor in proto.graph.initializer}
 
 
-def test_the_given_model_is_left_as_it_is(squeezenet: Model) -> None:
+def test_annotating_does_not_change_the_model(squeezenet: Model) -> None:
     before = squeezenet.proto.SerializeToString()
     _annotated(squeezenet, _EXPANDED)
     assert squeezenet.proto.SerializeToString() == before
     assert f"{_EXPANDED[0]}/weight" in squeezenet.weights
 
 
-def test_merges_survive_a_tool_that_drops_what_nodes_carry(squeezenet: Model) -> None:
+def test_merges_survive_a_tool_that_drops_node_metadata(squeezenet: Model) -> None:
     proto = onnx.ModelProto.FromString(write_model(_annotated(squeezenet, _EXPANDED), squeezenet.weights, None))
     for node in proto.graph.node:
         del node.metadata_props[:]
@@ -167,7 +168,7 @@ def test_a_model_and_its_annotated_form_have_one_digest(squeezenet: Model) -> No
     assert loaded.schedule_json == '{"format": 1}'
 
 
-def test_too_many_weights_go_beside_the_model(
+def test_large_weights_go_to_a_separate_file(
     squeezenet: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "_INLINE_LIMIT_NBYTES", 1_000_000)

@@ -1,4 +1,4 @@
-"""Which nodes make one operator, and what the operator knows of itself."""
+"""Fusion patterns, and the attributes of fused operators."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_sep_conv_takes_its_relu_from_the_convolution_before_it():
     assert [kind for kind, _ in shown(graph_of(nodes, ["y"]))] == ["Conv", "ReluSepConv"]
 
 
-def test_depthwise_and_pointwise_without_relu_stay_apart():
+def test_depthwise_and_pointwise_without_relu_are_not_fused():
     assert len(graph_of([conv("x", "d", "dw"), conv("d", "y", "w1")], ["y"]).operators) == 2
 
 

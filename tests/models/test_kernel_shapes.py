@@ -12,7 +12,7 @@ from lowering import loaded, proto_of, weight
 from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.editable_graph import EditableGraph
-from iosched.models.shapes import infer
+from iosched.models.shapes.inference import infer
 
 node = helper.make_node
 WINDOWS = list(product((5, 6, 7, 13), (1, 2, 3), (1, 2, 3)))
@@ -63,7 +63,7 @@ def test_pools(kind: str, opset: int, pads: str) -> None:
         assert {name: found[name] for name in expected} == expected
 
 
-def test_pools_one_after_the_other_and_what_reads_them() -> None:
+def test_consecutive_pools_and_their_readers() -> None:
     window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1}
     nodes = [
         node("MaxPool", ["x"], ["a", "places"], **window),

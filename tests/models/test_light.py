@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iosched.models import light
 from iosched.models.errors import DeviceError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.models.zoo import light
+from iosched.models.zoo.light import light_model
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 

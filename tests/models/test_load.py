@@ -1,4 +1,4 @@
-"""What is loaded computes what the file computes, however the file is written."""
+"""A loaded model computes the same as its file, in whatever form that is written."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_nodes_may_stand_in_any_order():
     assert load_model(data(shuffled)).digest == load_model(data(proto)).digest
 
 
-def test_control_flow_is_one_operator_that_reads_what_it_captures():
+def test_control_flow_is_one_operator_that_reads_its_captures():
     def branch(op: str) -> onnx.GraphProto:
         out = helper.make_tensor_value_info(f"{op}_out", FLOAT, [3])
         return helper.make_graph([node(op, ["r", "k"], [f"{op}_out"])], op, [], [out])
@@ -256,7 +256,7 @@ def test_tensors_of_no_elements_are_as_good_as_others(dims: list[int | str]):
     assert model.graph.tensor["c"].shape == (4, 0)
 
 
-def test_what_onnx_finds_wrong_in_its_own_definition_of_an_operator_is_not_the_models_fault():
+def test_errors_in_onnxs_own_function_bodies_do_not_blame_the_model():
     assert_computes_the_same(model_of([node("MeanVarianceNormalization", ["x"], ["y"])], {"x": [2, 3, 4, 4]}, ["y"]))
 
 
@@ -309,7 +309,7 @@ def test_a_dynamic_dimension_is_bound_by_its_name_in_all_inputs():
     assert load_model(data(proto), input_shapes={"seq": (7,), "N": (3,)}).bindings["a"] == (3, 7, 4)
 
 
-def test_a_batch_is_what_is_dynamic_and_no_fixed_number_that_stands_first():
+def test_a_batch_is_a_dynamic_first_dimension_not_a_fixed_one():
     """A recurrent state, as of a voice detector: two layers' states first, and the batch behind them."""
     nodes = [node("Relu", ["x"], ["y"]), node("Relu", ["state"], ["z"])]
     proto = model_of(nodes, {"x": ["batch", 5], "state": [2, "batch", 8]}, ["y", "z"])

@@ -1,4 +1,4 @@
-"""Merged convolutions compute the same, can be taken apart again bit for bit, and unsound merges are refused."""
+"""Merged convolutions compute the same, are unmerged bit for bit, and unsound merges are refused."""
 
 import json
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
-from iosched.models.merging import MERGED_KEY, merge_operators, to_json, unmerge
+from iosched.models.merging.merge import MERGED_KEY, merge_operators, to_json, unmerge
 from iosched.models.model import Model
 
 _SIZE = 9

@@ -1,4 +1,4 @@
-"""Sampled networks are determined by their seeds, differ from each other, and share what batching needs."""
+"""Sampled networks are determined by their seeds, differ, and share layers for batching."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_seed_gives_the_same_network_each_time() -> None:
     assert sampled_stages(3) != sampled_stages(4)
 
 
-def test_what_a_seed_draws_does_not_change() -> None:
+def test_draws_of_a_seed_do_not_change() -> None:
     """Measurements that were kept belong to it."""
     drawn = [(one.channels, one.blocks, one.kernel, one.expansion, one.excites) for one in sampled_stages(7)]
     assert drawn == [

@@ -1,4 +1,4 @@
-"""What the newest opsets define anew is computed as they define it, or left to onnxruntime."""
+"""Operators that the newest opsets redefine are computed accordingly, or left to onnxruntime."""
 
 from __future__ import annotations
 

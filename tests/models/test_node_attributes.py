@@ -11,7 +11,7 @@ from onnx import helper
 from iosched.models.node_attributes import assign, integer, integers, names, number, padding, serialized, text
 
 
-def test_what_a_node_does_not_have_reads_as_the_default():
+def test_a_missing_attribute_reads_as_the_default():
     node = helper.make_node("Op", ["x"], ["y"])
     assert (integer(node, "a", 7), integers(node, "a", (1, 2)), number(node, "a", 0.5), text(node, "a", "t")) == (
         7, (1, 2), 0.5, "t",

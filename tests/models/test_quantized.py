@@ -12,11 +12,10 @@ from onnx import helper
 from quantized import quantized, quantized_in_the_run
 from small_models import branches
 
-from iosched.models.graph import ComputationGraph
-from iosched.models.light import light_model
+from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.load import load_model
-from iosched.models.merge_rule import refusal
-from iosched.models.whole_numbers import in_whole_numbers
+from iosched.models.merging.rule import refusal
+from iosched.models.zoo.light import light_model
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 node = helper.make_node
@@ -60,7 +59,7 @@ def test_a_quantized_network_has_the_operators_of_the_network(name: str, activat
     assert found["QuantizeLinear"] == 1  # the network's input
 
 
-def test_an_operator_knows_what_it_computes_as_in_floats_and_moves_bytes() -> None:
+def test_a_quantized_operator_counts_flops_as_in_floats_and_bytes_as_integers() -> None:
     floats = load_model(data(branches(channels=32))).graph
     whole = load_model(data(quantized(branches(channels=32)))).graph
     one, other = (next(o for o in graph.operators if o.integers("kernel_shape") == (3, 3)) for graph in (floats, whole))
@@ -75,7 +74,7 @@ def test_operators_in_whole_numbers_are_not_merged() -> None:
     graph = load_model(data(quantized(branches()))).graph
     convolutions = [operator for operator in graph.operators if operator.type == "Conv"]
     assert len({operator.inputs for operator in convolutions}) == 1
-    assert f"{convolutions[0].name!r} is in whole numbers, and only operators in floats" in str(refusal(convolutions))
+    assert f"{convolutions[0].name!r} is quantized; only floating-point operators" in str(refusal(convolutions))
 
 
 def test_where_each_reader_has_a_dequantize_linear_of_its_own_it_is_the_readers() -> None:
@@ -94,19 +93,19 @@ def test_weights_that_are_quantized_in_the_model_belong_to_the_operator() -> Non
     assert not graph.operators[1].merges
 
 
-def test_weights_that_two_operators_read_are_dequantized_apart() -> None:
+def test_weights_of_two_operators_are_dequantized_separately() -> None:
     nodes = [KERNEL, node("Conv", ["x", "wf"], ["a"]), node("Conv", ["a", "wf"], ["y"])]
     graph = loaded(nodes, ["y"], w=WHOLE)
     assert [operator.type for operator in graph.operators] == ["DequantizeLinear", "Conv", "Conv"]
 
 
-def test_a_scale_that_the_model_computes_keeps_nodes_apart() -> None:
+def test_a_computed_scale_prevents_fusion() -> None:
     nodes = [node("ReduceMax", ["x"], ["s2"], keepdims=0), node("Relu", ["x"], ["a"]), *pair("a", "y", ("s2", "z"))]
     assert kinds(loaded(nodes, ["y"]))["Relu"] == 1
     assert len(loaded(nodes, ["y"]).operators) == 4
 
 
-def test_what_the_model_returns_stays_visible() -> None:
+def test_graph_outputs_are_not_fused_away() -> None:
     nodes = [node("Relu", ["x"], ["a"]), *pair("a", "b"), node("Tanh", ["b"], ["y"])]
     assert [operator.nodes for operator in loaded(nodes, ["a", "y"]).operators] == [("a",), ("b/q", "b"), ("y",)]
     returned = loaded(nodes, ["b", "y"]).by_name["b"]
@@ -116,11 +115,11 @@ def test_what_the_model_returns_stays_visible() -> None:
 @pytest.mark.parametrize("with_pairs", [True, False])
 def test_operators_in_whole_numbers_are_known_by_name(with_pairs: bool) -> None:
     whole = load_model(data(quantized(branches(), with_pairs=with_pairs))).graph
-    assert in_whole_numbers(whole) == tuple(operator.name for operator in whole.operators)
-    assert not in_whole_numbers(load_model(data(branches())).graph)
+    assert quantized_operators(whole) == tuple(operator.name for operator in whole.operators)
+    assert not quantized_operators(load_model(data(branches())).graph)
 
 
-def test_what_is_made_whole_in_the_run_is_an_operator_beside_the_products() -> None:
+def test_dynamic_quantization_is_a_separate_operator() -> None:
     whole = load_model(data(quantized_in_the_run(light_model("squeezenet")))).graph
     found = kinds(whole)
     assert found["ConvInteger"] == 26
@@ -131,7 +130,7 @@ def test_what_is_made_whole_in_the_run_is_an_operator_beside_the_products() -> N
     }
 
 
-def test_a_scale_that_others_read_and_sums_that_others_read_stay_apart() -> None:
+def test_scales_and_sums_with_other_readers_are_not_fused() -> None:
     nodes = [
         node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
         node("Mul", ["qs", "sw"], ["scale"]),

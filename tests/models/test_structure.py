@@ -62,7 +62,7 @@ def test_weights_names_and_order_do_not_count(seed: int) -> None:
     assert names(here) == [new_name[name] for name in names(there)]
 
 
-def test_each_operator_stands_once_and_after_what_it_reads() -> None:
+def test_operators_are_in_topological_order_once() -> None:
     model = load_model(data(shuffled(cells(), 5)))
     order = names(model.structure)
     assert sorted(order) == sorted(model.graph.by_name)
@@ -112,16 +112,16 @@ def head(**changed: object) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"strides": [2, 2], "shape": [1, 64]}, "operator 'k' has strides of its Conv (1, 1) there, and (2, 2) here"),
-        ({"kernel": 1}, "operator 'k' has as input 1 of its Conv float32 8x3x3x3 there, and float32 8x3x1x1 here"),
-        ({"clip": [0.0, 4.0]}, "operator 'k' has as input 2 of its Clip float32 scalar = 6.0 there"),
-        ({"starts": [4], "ends": [8]}, "operator 's' has as input 1 int64 1 = (0,) there, and int64 1 = (4,) here"),
-        ({"shape": [2, 128]}, "operator 'r' has as input 1 int64 2 = (1, 256) there, and int64 2 = (2, 128) here"),
-        ({"product": "Gemm"}, "operator 'y' is a MatMul there, and a Gemm here"),
+        ({"strides": [2, 2], "shape": [1, 64]}, "operator 'k': expected strides (1, 1) of its Conv, found (2, 2)"),
+        ({"kernel": 1}, "operator 'k': expected float32 8x3x3x3 as input 1 of its Conv, found float32 8x3x1x1"),
+        ({"clip": [0.0, 4.0]}, "operator 'k': expected float32 scalar = 6.0 as input 2 of its Clip"),
+        ({"starts": [4], "ends": [8]}, "operator 's': expected int64 1 = (0,) as input 1, found int64 1 = (4,)"),
+        ({"shape": [2, 128]}, "operator 'r': expected int64 2 = (1, 256) as input 1, found int64 2 = (2, 128)"),
+        ({"product": "Gemm"}, "operator 'y': expected MatMul, found Gemm"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_fixes_shapes_or_attributes_counts_and_is_named(changed: dict[str, object], words: str) -> None:
+def test_shapes_and_attributes_count_and_are_named(changed: dict[str, object], words: str) -> None:
     proto = head(**changed)
     if changed.get("shape") == [1, 64]:
         proto.graph.initializer[-1].CopyFrom(numpy_helper.from_array(weight(64, 10), "m"))
@@ -131,15 +131,16 @@ def test_what_fixes_shapes_or_attributes_counts_and_is_named(changed: dict[str, 
     assert there.digest != here.digest
 
 
-def test_another_name_is_told_beside_the_difference() -> None:
+def test_a_difference_names_the_operator_in_both_models() -> None:
     difference = first_difference(structure(head()), structure(renamed(head(starts=[4], ends=[8]))))
     assert difference is not None
-    assert "operator 's' has as input 1 int64 1 = (0,) there, and int64 1 = (4,) here, as 't" in difference
+    assert difference.startswith("operator 's' ('t")
+    assert difference.endswith("in this model): expected int64 1 = (0,) as input 1, found int64 1 = (4,)")
 
 
 def test_the_shape_of_an_input_counts_and_is_named() -> None:
     there, here = structure(cells()), structure(cells(), batch_size=2)
-    assert first_difference(there, here) == "input 'x' is float32 1x4x6x6 there, and float32 2x4x6x6 here"
+    assert first_difference(there, here) == "input 'x': expected float32 1x4x6x6, found float32 2x4x6x6"
 
 
 def wired(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> Structure:
@@ -153,11 +154,11 @@ def test_wiring_counts() -> None:
     assert first_difference(both, wired(first, second, node("Sub", ["e", "t"], ["y"]))) is not None
     once = wired(first, node("Tanh", ["t"], ["u"]), node("Sub", ["t", "u"], ["y"]))
     twice = wired(first, node("Tanh", ["t"], ["u"]), node("Sub", ["u", "u"], ["y"]))
-    assert "operator 'y' is" not in (first_difference(once, twice) or "")
+    assert "operator 'y': expected Sub" not in (first_difference(once, twice) or "")
     assert first_difference(once, twice) is not None
 
 
-def test_what_is_returned_counts() -> None:
+def test_graph_outputs_count() -> None:
     nodes = node("Tanh", ["a"], ["t"]), node("Exp", ["t"], ["y"])
     one, two = wired(*nodes), wired(*nodes, outputs=("y", "t"))
     assert one.digest != two.digest
@@ -178,7 +179,7 @@ def test_inputs_that_nobody_reads_count_by_type_and_shape() -> None:
 
     assert fed(u=[2], v=[4]).digest == fed(p=[4], q=[2]).digest
     assert fed(u=[2]).digest != fed(u=[4]).digest
-    assert first_difference(fed(u=[2]), fed()) == "it has 2 inputs there, and 1 here"
+    assert first_difference(fed(u=[2]), fed()) == "expected 2 inputs, found 1"
 
 
 def quantized(zero: int, bias: int) -> onnx.ModelProto:
@@ -213,10 +214,7 @@ def test_opsets_count_only_where_they_change_an_operator() -> None:
     def softmax(opset: int) -> Structure:
         return structure(model_of([node("Softmax", ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, ["y"], opset=opset))
 
-    assert (
-        first_difference(softmax(11), softmax(13))
-        == "operator 'y' is a Softmax of opset 11 there, and of opset 13 here"
-    )
+    assert first_difference(softmax(11), softmax(13)) == "operator 'y': expected Softmax of opset 11, found opset 13"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The small transformers of the zoo: what a word sees, queries, keys and values as one, and lengths that stay open."""
+"""The small transformers of the zoo: masks, merged products, and dynamic lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iosched.jobs.annotate import annotated
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.export import with_schedules, write_model
 from iosched.models.load import load_model, read_unbound
-from iosched.models.merge_rule import refusal
+from iosched.models.merging.rule import refusal
 from iosched.models.model import Model
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
@@ -62,7 +62,7 @@ def with_products_merged(name: str) -> Schedule:
     return Schedule((Block(0, tuple(stages)),))
 
 
-def test_words_behind_the_end_of_a_text_are_not_seen_by_the_encoder() -> None:
+def test_the_encoder_ignores_padding() -> None:
     before = feeds("bert_mini")
     after = {**before, "ids": np.where(before["mask"] == 1, before["ids"], 7)}
     first, second = (run(built("bert_mini"), each)["output"] for each in (before, after))
@@ -102,7 +102,7 @@ def test_merged_products_compute_the_same_on_our_runtime(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_merged_products_are_one_in_the_file_and_apart_again_when_it_is_loaded(name: str) -> None:
+def test_merged_products_are_unmerged_on_load(name: str) -> None:
     loaded = model(name)
     merged = iosched.ScheduleDocument(
         name, loaded.digest, loaded.bindings, "int64", {"kind": "cpu", "name": "test"}, with_products_merged(name)
@@ -117,7 +117,7 @@ def test_merged_products_are_one_in_the_file_and_apart_again_when_it_is_loaded(n
 
 @pytest.mark.parametrize("way", ["sequential", "greedy"])
 @pytest.mark.parametrize("name", NAMES)
-def test_schedules_compute_what_onnxruntime_does(name: str, way: str) -> None:
+def test_schedules_compute_the_same_as_onnxruntime(name: str, way: str) -> None:
     loaded, inputs = model(name), feeds(name)
     expected = run(built(name), inputs)["output"]
     scheduled = iosched.load(loaded, schedule=_typed(document(loaded, way)), device="cpu", threads=2)

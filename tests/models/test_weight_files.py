@@ -1,4 +1,4 @@
-"""Weights in other files: those of the model's folder are read, wherever a tensor stands, and no others."""
+"""External weights are read from the model's folder only, wherever their tensor is."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def loaded(folder: Path, content: onnx.GraphProto) -> Model:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_weights_beside_the_model_are_read(folder: Path, place: Callable[[str], onnx.GraphProto]) -> None:
+def test_weights_in_the_models_folder_are_read(folder: Path, place: Callable[[str], onnx.GraphProto]) -> None:
     model = loaded(folder, place("good.bin"))
     inputs = {"x": X, "c": np.array(True)} if place is branch else {"x": X}
     with Reference(model.proto.SerializeToString()) as reference:  # no path: nothing may be left in another file
@@ -119,7 +119,7 @@ def test_links_in_a_circle(folder: Path) -> None:
         loaded(folder, initializer("a.bin"))
 
 
-def test_a_link_beside_the_model_is_followed_within_the_folder(folder: Path) -> None:
+def test_a_link_is_followed_within_the_models_folder(folder: Path) -> None:
     (folder / "blobs").mkdir()
     (folder / "good.bin").rename(folder / "blobs" / "1f")
     (folder / "linked.bin").symlink_to("blobs/1f")
@@ -127,7 +127,7 @@ def test_a_link_beside_the_model_is_followed_within_the_folder(folder: Path) -> 
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a named pipe", "a folder"])
-def test_what_is_no_file_is_refused_and_not_kept_open(folder: Path, make: Callable[[Path], None]) -> None:
+def test_special_files_are_refused_and_closed(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder / "no.bin")
     before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
     with pytest.raises(InvalidModelError, match=r"no.bin is missing"):
@@ -142,7 +142,7 @@ def test_a_link_that_comes_between_check_and_open_leads_nowhere(
     (folder / "below").mkdir()
     (folder / "below" / "good.bin").write_bytes(VALUES.tobytes())
     (folder.parent / "good.bin").write_bytes((VALUES + 100).tobytes())
-    check = initializers._place
+    check = initializers._resolved
 
     def then_swapped(name: str, text: str, source: Path) -> tuple[Path, Path]:
         found = check(name, text, source)
@@ -151,7 +151,7 @@ def test_a_link_that_comes_between_check_and_open_leads_nowhere(
         first.symlink_to(folder.parent / "good.bin" if len(Path(text).parts) == 1 else folder.parent)
         return found
 
-    monkeypatch.setattr(initializers, "_place", then_swapped)
+    monkeypatch.setattr(initializers, "_resolved", then_swapped)
     with pytest.raises(InvalidModelError, match=r"good\.bin (is missing|cannot be read)"):
         loaded(folder, initializer(location))
 

@@ -152,7 +152,7 @@ def test_every_name_is_described_without_building() -> None:
 def test_an_unknown_name_gets_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean squeezenet"):
         zoo.build("sqeezenet")
-    with pytest.raises(UsageError, match="there are inception_v3"):
+    with pytest.raises(UsageError, match="choose from inception_v3"):
         zoo.describe("qqqq")
 
 

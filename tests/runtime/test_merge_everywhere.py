@@ -19,7 +19,7 @@ from side_by_side import Conv, Product, products_side_by_side, side_by_side
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
-from iosched.models.merging import unmerge
+from iosched.models.merging.merge import unmerge
 from iosched.models.model import Model
 from iosched.runtime import hazards
 from iosched.runtime.cpu.backend import CpuBackend

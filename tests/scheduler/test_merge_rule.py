@@ -12,7 +12,7 @@ from side_by_side import Conv, Product, products_side_by_side, side_by_side
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
-from iosched.models.merge_rule import merge_key
+from iosched.models.merging.rule import merge_key
 from iosched.scheduler.strategies import can_merge, merge_classes
 
 BASE = Conv(channels=4)

@@ -12,8 +12,8 @@ from alone import assert_as_alone
 from import_helpers import data, model_of
 
 from iosched.models.batching.ensemble import Group
+from iosched.models.batching.operator_batch import ensemble_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.batching.unit import ensemble_of
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.load import load_model
 from iosched.models.model import Model

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from iosched.models import light, zoo
-from iosched.models.light import light_model
+from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.zoo import nasnet_a
+from iosched.models.zoo import light, nasnet_a
+from iosched.models.zoo.light import light_model
 
 _ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "zoo"
 

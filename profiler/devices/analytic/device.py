@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from iosched.models.errors import DeviceError, UsageError
-from iosched.models.graph import ComputationGraph
+from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.model import Model
-from iosched.models.whole_numbers import in_whole_numbers
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.scaled import ScaledCost
@@ -128,7 +127,7 @@ class PaperGpu:
 
 
 def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
-    found = in_whole_numbers(graph)
+    found = quantized_operators(graph)
     if found:
         raise UsageError(
             f"{gpu.name}: latencies are known for floats alone, and {len(found)} of {len(graph.operators)} operators"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from iosched.models.batch_independence import with_batch_size
 from iosched.models.graph import ComputationGraph
-from iosched.models.images import with_images
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime, open_best, open_parallel
 from iosched.profiler.baselines.openvino import PlainOpenvino, open_openvino
@@ -215,13 +215,13 @@ class CpuTeams:
     model: Model
     lanes: int
     cpus: LaneCpus
-    open_beside: Callable[[Model, CpuBackend], OpenModelHere]
+    open_weights_file: Callable[[Model, CpuBackend], OpenModelHere]
     _backends: dict[int, TeamBackends] = field(default_factory=dict)
 
     def opened(self, teams: Teams) -> OpenModelHere:
         """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
         backend = self._of(teams).of(teams.images)
-        return self.open_beside(with_images(self.model, teams.images), backend)
+        return self.open_weights_file(with_batch_size(self.model, teams.images), backend)
 
     def ready(self, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, Callable[[], Arrays]]:
         """The model ready to be timed on these inputs, and a function that runs it once for its outputs.

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import product
 
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.runtime.compare import rtol_of

@@ -17,8 +17,8 @@ import numpy as np
 from onnx import NodeProto
 from onnx.helper import make_node
 
-from iosched.models.affine import Affine, affine_of
 from iosched.models.editable_graph import EditableGraph, node_name
+from iosched.models.fusion.affine import Affine, affine_of
 from iosched.models.node_attributes import copied, integers
 from iosched.models.wiring import is_standard, writes
 from iosched.runtime.cpu.rewrite.images import is_image

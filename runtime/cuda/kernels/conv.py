@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from iosched.models.affine import Affine, affine_of
+from iosched.models.fusion.affine import Affine, affine_of
 from iosched.models.graph import Operator
+from iosched.models.merging.stacking import is_gate, margins, padded_kernel
 from iosched.models.node_attributes import integer
-from iosched.models.stacking import is_gate, margins, padded_kernel
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.cudnn.graph import (
     Epilogue,

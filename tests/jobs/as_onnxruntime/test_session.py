@@ -19,7 +19,7 @@ from small_models import branches
 
 import iosched
 from iosched.models.errors import InvalidScheduleError, UsageError
-from iosched.models.light import light_model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.compare import compare
 
 X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)

@@ -9,7 +9,7 @@ from import_helpers import data, weight
 from onnx import helper
 
 from iosched.jobs.batching.costs import SampledCosts
-from iosched.models.batching.unit import ensemble_of
+from iosched.models.batching.operator_batch import ensemble_of
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.load import load_model
 from iosched.models.model import Model

@@ -12,9 +12,9 @@ from iosched.jobs.batching.plan import BatchSettings, clusters_of, composed, pla
 from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.scheduler.batching.policy_names import POLICY_NAMES, PolicyName
 
 node = helper.make_node

@@ -73,7 +73,7 @@ def test_convolutions_of_one_tensor_that_have_groups_read_it_repeated() -> None:
     assert found.types == {"Concat": 1, "Conv": 1, "Split": 1}
 
 
-def test_a_residual_that_all_members_read_is_repeated_beside_stacked_convolutions() -> None:
+def test_a_common_residual_is_repeated_for_stacked_convolutions() -> None:
     nodes = [node("Conv", ["x", "w"], ["c"], pads=[1] * 4), node("Add", ["c", "z"], ["s"]), node("Relu", ["s"], ["y"])]
     inputs = {**X, "z": [2, 6, 7, 7]}
     found = batch(variants(nodes, inputs, ["y"], lambda seed: {"w": weight(6, 4, 3, 3, seed=seed)}), ["x", "z"])

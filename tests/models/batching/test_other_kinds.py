@@ -189,7 +189,7 @@ def test_members_with_one_table_take_its_rows_together(axis: int) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_constant_rows_of_what_is_computed(axis: int) -> None:
+def test_constant_rows_of_computed_tensors(axis: int) -> None:
     nodes = [node("Neg", ["x"], ["n"]), node("Gather", ["n", "rows"], ["o"], axis=axis)]
     found = batch(variants(nodes, {"x": [3, 3, 4]}, ["o"], lambda _: {"rows": np.array([[0, 2], [1, -1]])}))
     assert found.types["Gather"] == found.types["Neg"] == 1
@@ -201,7 +201,7 @@ def test_the_place_of_the_greatest_is_that_in_each_model() -> None:
     assert found.types == {"Concat": 1, "Neg": 1, "ArgMax": 1, "Cast": 1, "Split": 1}
 
 
-def test_operators_of_unknown_kinds_stay_apart() -> None:
+def test_operators_of_unknown_kinds_are_not_batched() -> None:
     nodes = [node("Relu", ["x"], ["i"]), node("CumSum", ["i", "axis"], ["o"])]
     found = batch(variants(nodes, {"x": [2, 4]}, ["o"], lambda _: {"axis": np.array(1)}))
     assert found.types == {"Concat": 1, "Relu": 1, "Split": 1, "CumSum": 3}

@@ -67,7 +67,7 @@ def test_products_of_one_sequence_stand_side_by_side() -> None:
     assert found.types == {"MatMul": 1, "Relu": 1, "Split": 1}
 
 
-def test_layers_behind_heads_that_stand_side_by_side() -> None:
+def test_layers_after_concatenated_heads() -> None:
     nodes = [node("Gemm", ["x", "w"], ["h"]), node("Relu", ["h"], ["r"]), node("Gemm", ["r", "v"], ["y"])]
     found = batch(
         variants(
@@ -100,7 +100,7 @@ def test_attention_of_several_models() -> None:
     assert found.types["Concat"] == found.types["Split"] == 1
 
 
-def test_what_is_no_product_with_a_matrix_of_weights_stays_apart() -> None:
+def test_other_products_are_not_batched() -> None:
     nodes = [node("Gemm", ["x", "w"], ["y"], transA=1)]
     found = batch(variants(nodes, {"x": [4, 2]}, ["y"], lambda seed: {"w": weight(4, 5, seed=seed)}))
     assert found.types == {"Gemm": 3}

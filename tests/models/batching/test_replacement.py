@@ -1,4 +1,4 @@
-"""A member gets other weights, and computes what the new model computes alone; the others compute what they did."""
+"""A member with new weights computes the same as the new model; the others are unchanged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from members import chain, headed, loaded
 from onnx import helper
 from variants import retrained
 
-from iosched.models.batching.replacement import note_record, replaced
+from iosched.models.batching.replacement import replaced, write_record
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 
@@ -31,7 +31,7 @@ def one_file(models: dict[str, Model], *, batches: bool, shared: tuple[str, ...]
     proto = onnx.ModelProto()
     proto.CopyFrom(made.proto)
     if batches:
-        note_record(proto, whole.model.proto, groups, whole.model.weight_digests)
+        write_record(proto, whole.model.proto, groups, whole.model.weight_digests)
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in made.weights.items())
     return whole, load_model(data(proto), name="super")
@@ -96,10 +96,10 @@ def test_weights_that_others_share_are_unshared() -> None:
         assert_as_alone(found, whole.members, {**models, name: new})
 
 
-def test_what_is_one_because_weights_are_equal_is_to_be_batched_anew() -> None:
+def test_operators_shared_for_equal_weights_must_be_batched_again() -> None:
     models = {name: loaded(chain(0), name) for name in "ab"}
     _, super_model = one_file(models, batches=True)
-    with pytest.raises(UsageError, match=r"'b' has weights of 'b/\w' together with other models"):
+    with pytest.raises(UsageError, match=r"'b' shares the weights of 'b/\w' with other models"):
         replaced(super_model, "b", loaded(chain(5), "new"))
 
 
@@ -111,20 +111,20 @@ def test_a_backbone_that_is_computed_once_has_to_stay() -> None:
     nodes = [node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     weights = {"w": weight(4, 4, 3, 3, seed=8), "v": weight(4, 4, 1, 1)}
     other = loaded(model_of(nodes, {"x": [1, 4, 12, 12]}, ["y"], weights), "other")
-    with pytest.raises(UsageError, match="'b' computes 'a/a' together with other models, and would not any more"):
+    with pytest.raises(UsageError, match="'b' shares node 'a/a' with other models"):
         replaced(super_model, "b", other)
 
 
 def test_another_structure_and_another_name_are_refused() -> None:
     models = {name: loaded(chain(seed), name) for seed, name in enumerate("ab")}
     _, super_model = one_file(models, batches=True)
-    with pytest.raises(UsageError, match=r"'new' is not of the structure of 'a': .*Sigmoid"):
+    with pytest.raises(UsageError, match=r"'new' has another structure than 'a': .*Sigmoid"):
         replaced(super_model, "a", loaded(chain(0, kind="Sigmoid"), "new"))
-    with pytest.raises(UsageError, match="no model 'z' in the file: it has a, b"):
+    with pytest.raises(UsageError, match="no model 'z': it has a, b"):
         replaced(super_model, "z", models["a"])
-    with pytest.raises(UsageError, match="it is not a file of several models"):
+    with pytest.raises(UsageError, match="it is not a batch of models"):
         replaced(models["a"], "a", models["b"])
-    with pytest.raises(UsageError, match=r"'new' is of opset 18 of ai\.onnx, and the file of 17"):
+    with pytest.raises(UsageError, match=r"'new' needs opset 18 of ai\.onnx; the file has 17"):
         replaced(super_model, "a", loaded(chain(0, opset=18), "new"))
 
 
@@ -150,7 +150,7 @@ def test_weights_that_a_graph_inside_a_node_reads() -> None:
     equal = {name: loaded(guarded(0), name) for name in "ab"}
     _, super_model = one_file(equal, batches=False)
     for name in "ab":
-        with pytest.raises(UsageError, match="Batch the models anew"):
+        with pytest.raises(UsageError, match="Batch the models again"):
             replaced(super_model, name, loaded(guarded(7), "new"))
 
 
@@ -162,5 +162,5 @@ def test_a_result_that_two_models_have_in_common_has_to_stay() -> None:
         return model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], {"w": weight(4, 4, 3, 3, seed=seed)})
 
     _, super_model = one_file({name: loaded(net(0), name) for name in "ab"}, batches=False, shared=("x",))
-    with pytest.raises(UsageError, match="'b' computes 'a/y' together with other models, and would not any more"):
+    with pytest.raises(UsageError, match="'b' shares node 'a/y' with other models"):
         replaced(super_model, "b", loaded(net(5), "new"))

@@ -1,4 +1,4 @@
-"""Whole models in which any groups are made compute what their members compute alone."""
+"""Batched models compute the same as their members, for any groups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from onnx import helper
 from random_models import models
 from variants import renamed, retrained, shuffled
 
+from iosched.models.batching.operator_batch import ensemble_of, likeness_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.batching.unit import ensemble_of, likeness_of
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of, owners
 from iosched.models.export import write_model
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 keeps = st.integers(0, 2**12 - 1)
@@ -64,7 +64,7 @@ def test_light_models_of_different_weights(name: str, batch_size: int, operators
 
 
 @pytest.mark.slow
-def test_unlike_networks_share_what_is_alike() -> None:
+def test_different_networks_share_equal_parts() -> None:
     found = batch([light_model("squeezenet"), retrained(light_model("squeezenet"), 5), light_model("shufflenet")])
     assert found.types["Split"] < 10
 
@@ -142,15 +142,15 @@ def test_groups_that_would_wait_for_each_other_are_refused() -> None:
         *variants(other, {"x": [2, 3]}, ["y"], lambda _: {}, 1),
     ]
     whole = compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
-    with pytest.raises(ValueError, match="would wait for each other"):
+    with pytest.raises(ValueError, match="groups depend on each other"):
         batched(whole.model, [("m0/a", "m1/y"), ("m0/y", "m1/a")])
-    with pytest.raises(ValueError, match="in one at most"):
+    with pytest.raises(ValueError, match="in only one group"):
         batched(whole.model, [("m0/a", "m1/y"), ("m0/a", "m1/a")])
-    with pytest.raises(ValueError, match="not alike"):
+    with pytest.raises(ValueError, match="differ in type"):
         batched(whole.model, [("m0/a", "m1/a")])
 
 
-def test_shapes_of_what_is_read_are_part_of_the_likeness() -> None:
+def test_input_shapes_are_part_of_the_likeness() -> None:
     nodes = [node("Conv", ["x", "w"], ["y"])]
     small, large = (
         variants(nodes, {"x": [1, 4, size, size]}, ["y"], lambda seed: {"w": weight(4, 4, 3, 3, seed=seed)}, 1)[0]
@@ -169,7 +169,7 @@ def test_operators_of_different_files_have_comparable_keys() -> None:
     assert together == set(keys[0])
 
 
-def test_numbers_that_say_what_a_node_does_are_part_of_the_likeness() -> None:
+def test_defining_constants_are_part_of_the_likeness() -> None:
     """A Clip's bounds have to be the same, and its form says them."""
     nodes = [node("Clip", ["x", "low"], ["y"])]
     protos = [

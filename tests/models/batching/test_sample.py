@@ -1,4 +1,4 @@
-"""A sample computes for several members what the samples of each compute, with nothing joined or parted in it."""
+"""A sample computes the same as the samples of its members, without Concat or Split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import helper
 
 from iosched.models.batching.rewrite import joining, parting, weightless
 from iosched.models.batching.rewrite import sample as sample_of
-from iosched.models.composition.compose import apart, compose
+from iosched.models.composition.compose import compose, disjoint_union
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
@@ -75,7 +75,7 @@ def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int
     np.testing.assert_allclose(run(together, fed), np.concatenate(want, axis), rtol=1e-4, atol=1e-5)
 
 
-def test_what_all_members_read_is_fed_once() -> None:
+def test_common_inputs_are_fed_once() -> None:
     model = whole(("x", "z"))
     together = sample(model, [f"m{index}/r" for index in range(3)])
     assert [spec.shape for spec in together.graph.inputs] == [(2, 4, 5, 5), (2, 18, 5, 5)]
@@ -83,19 +83,19 @@ def test_what_all_members_read_is_fed_once() -> None:
     assert (conv.attribute("out_channels"), conv.attribute("group")) == (18, 1)
 
 
-def test_operators_apart_have_tensors_of_their_own() -> None:
+def test_a_disjoint_union_has_separate_tensors() -> None:
     model = whole(("x", "z"))
     first, second = (sample(model, [name]) for name in ("m0/r", "m1/r"))
-    found = apart([first, second, first])
+    found = disjoint_union([first, second, first])
     assert [operator.type for operator in found.graph.operators] == ["Conv"] * 3
     assert len(found.graph.inputs) == 6
     assert len(components(found.graph)) == 3
 
 
-def test_operators_apart_have_the_weights_of_their_models() -> None:
+def test_a_disjoint_union_has_the_weights_of_its_models() -> None:
     model = whole()
     first, second = (sample(model, [name]) for name in ("m0/y", "m2/y"))
-    found = apart([first, second, first])
+    found = disjoint_union([first, second, first])
     (feed,) = {spec.shape: spec for spec in found.graph.inputs}
     values = np.random.default_rng(0).standard_normal(feed).astype(np.float32)
     with Reference(found) as reference:
@@ -137,6 +137,6 @@ def test_joins_and_parts_of_tensors(opset: int, count: int) -> None:
         np.testing.assert_array_equal(value, each[name])
 
 
-def test_what_cannot_become_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="not alike"):
+def test_operators_that_cannot_be_batched_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in type"):
         sample(whole(), ["m0/r", "m1/p"])

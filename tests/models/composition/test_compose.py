@@ -1,4 +1,4 @@
-"""A composed model computes for every member what the member computes alone, and what is equal once."""
+"""A composed model computes the same as its members, and shared parts once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from random_models import models
 from variants import renamed, retrained
 
 from iosched.models.composition.compose import Composition, compose
-from iosched.models.composition.members import members_of, owners, reached
+from iosched.models.composition.members import dependent_members, members_of, owners
 from iosched.models.composition.values import is_random
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import write_model
-from iosched.models.light import light_model
 from iosched.models.load import assembled_model, load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 
 node = helper.make_node
 
@@ -56,7 +56,7 @@ def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
 @given(models(), models(), st.booleans())
 def test_random_models_compute_the_same_together(a: onnx.ModelProto, b: onnx.ModelProto, shares: bool) -> None:
     found = composed({"a": a, "b": b}, ("x",) if shares else ())
-    assert owners(found.model, found.members) == reached(found.model.graph, found.members)
+    assert owners(found.model, found.members) == dependent_members(found.model.graph, found.members)
     again = assembled_model("batch", onnx.ModelProto.FromString(data(found.model.proto)), dict(found.model.weights))
     assert (found.model.digest, found.model.graph) == (again.digest, again.graph)
     assert (found.model.structure, found.model.bindings) == (again.structure, again.bindings)
@@ -71,7 +71,7 @@ def test_light_models_compute_the_same_together(pair: tuple[str, str]) -> None:
     composed({name: light_model(name) for name in pair})
 
 
-def test_networks_with_weights_beside_them_compute_the_same_together() -> None:
+def test_networks_with_external_weights_compute_the_same_together() -> None:
     path = zoo_file("squeezenet")
     members = {"a": load_model(path), "b": load_model(path, batch_size=2), "c": load_model(path)}
     found = compose(members)
@@ -111,7 +111,7 @@ def test_one_model_twice_has_all_outputs_under_both_names() -> None:
     assert [each.op_type for each in found.model.proto.graph.node].count("Conv") == 3
 
 
-def test_what_is_random_is_never_shared() -> None:
+def test_random_operators_are_never_shared() -> None:
     nodes = [node("RandomNormalLike", ["x"], ["n"]), node("Add", ["x", "n"], ["y"])]
     proto = model_of(nodes, {"x": [2, 3]}, ["y"], {})
     found = compose(loaded({"a": proto, "b": proto}), ("x",))
@@ -119,7 +119,7 @@ def test_what_is_random_is_never_shared() -> None:
     assert found.shared == 0
 
 
-def test_a_dropout_is_random_only_where_it_is_told_that_it_trains() -> None:
+def test_a_dropout_is_random_only_in_training_mode() -> None:
     """Exporters leave it in models that do not train, whose outputs are compared all the same."""
     assert not is_random(node("Dropout", ["x"], ["y", "mask"]))
     assert not is_random(node("Dropout", ["x", "ratio", ""], ["y"]))
@@ -179,7 +179,7 @@ def test_dynamic_shapes_are_those_that_the_members_were_bound_to() -> None:
     found = compose(members)
     assert_as_alone(found.model, found.members, members)
     assert found.model.bindings == {"a/x": (2, 3), "b/x": (5, 3)}
-    with pytest.raises(UsageError, match="2x3 in 'a', and float32 5x3 in 'b'"):
+    with pytest.raises(UsageError, match="2x3 in 'a' but float32 5x3 in 'b'"):
         compose(members, ("x",))
 
 
@@ -193,7 +193,7 @@ def test_the_written_file_is_the_same_model_and_knows_its_members() -> None:
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '[{"name": "a", "inputs": {"x": "gone"}, "outputs": {}}]'])
-def test_metadata_that_tells_of_no_members_is_passed_over(text: str) -> None:
+def test_metadata_without_members_is_ignored(text: str) -> None:
     proto = backbone(2)
     proto.metadata_props.add(key="io.iosched.members", value=text)
     assert members_of(load_model(data(proto)).proto) == ()
@@ -203,11 +203,11 @@ def test_metadata_that_tells_of_no_members_is_passed_over(text: str) -> None:
     ("names", "shared", "says"),
     [
         ((), (), "no model"),
-        (("a/b",), (), "'a/b' cannot be the name"),
-        (("a",), ("a/x",), "shared input 'a/x' is called like an input of model 'a'"),
+        (("a/b",), (), "'a/b' is not a valid model name"),
+        (("a",), ("a/x",), "shared input 'a/x' has the name of an input of model 'a'"),
     ],
 )
-def test_what_cannot_be_told_apart_is_refused(names: tuple[str, ...], shared: tuple[str, ...], says: str) -> None:
+def test_ambiguous_names_are_refused(names: tuple[str, ...], shared: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         compose({name: load_model(data(backbone(2))) for name in names}, shared)
 
@@ -229,5 +229,5 @@ def test_a_version_alone_is_raised_where_all_operators_mean_the_same() -> None:
 
 def test_a_model_that_onnx_cannot_convert_is_named() -> None:
     old = model_of([node("LpPool", ["x"], ["y"], kernel_shape=[2, 2])], {"x": [1, 1, 4, 4]}, ["y"], opset=1)
-    with pytest.raises(InvalidModelError, match=r"model 'old' is of opset 1, and another one of opset 17.*LpPool"):
+    with pytest.raises(InvalidModelError, match=r"model 'old' has opset 1 and another model has opset 17.*LpPool"):
         compose(loaded({"old": old, "new": backbone(2)}))

@@ -1,4 +1,4 @@
-"""Models apart in one graph are what putting a model together with itself makes of it, and what a file of them is."""
+"""A disjoint union of models equals the composition of a model with itself, and what its file contains."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hypothesis import given
 from import_helpers import data
 from random_models import models
 
-from iosched.models.composition.compose import apart, compose
-from iosched.models.light import light_model
+from iosched.models.composition.compose import compose, disjoint_union
 from iosched.models.load import assembled_model, load_model
+from iosched.models.zoo.light import light_model
 
 
 @given(models())
-def test_copies_are_what_is_found_of_their_graph(proto: onnx.ModelProto) -> None:
+def test_copies_equal_the_operators_found_in_their_graph(proto: onnx.ModelProto) -> None:
     model = load_model(data(proto))
-    copies = apart([model] * 3)
+    copies = disjoint_union([model] * 3)
     found = assembled_model(copies.name, onnx.ModelProto.FromString(data(copies.proto)), dict(copies.weights))
     assert (copies.digest, copies.structure, copies.bindings) == (found.digest, found.structure, found.bindings)
     assert (copies.graph.operators, copies.graph.tensor) == (found.graph.operators, found.graph.tensor)
@@ -31,7 +31,7 @@ def test_weights_of_their_own_are_stored_once_each() -> None:
     model = load_model(data(light_model("squeezenet")))
     name, array = next((name, array) for name, array in model.weights.items() if array.ndim == 4)
     other = replace(model, weights={**model.weights, name: np.ones_like(array)})
-    copies = apart([model, other, other])
+    copies = disjoint_union([model, other, other])
     assert {each for each in copies.weights if each.endswith(f"/{name}")} == {f"0/{name}", f"1/{name}"}
     read = [each for node in copies.proto.graph.node for each in node.input if each.endswith(f"/{name}")]
     assert read == [f"0/{name}", f"1/{name}", f"1/{name}"]

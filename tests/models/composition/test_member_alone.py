@@ -1,4 +1,4 @@
-"""A member that is taken out of a composed or batched model computes what it computed before."""
+"""A member extracted from a composed or batched model computes the same as before."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onnx import helper
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import member_alone
-from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.reference import Reference
 
 node = helper.make_node
@@ -24,7 +24,7 @@ def found(seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("is_batched", [False, True])
-def test_a_member_alone_computes_what_it_computes_in_the_whole(is_batched: bool) -> None:
+def test_a_member_alone_computes_the_same_as_in_the_whole(is_batched: bool) -> None:
     made = batch(variants(NODES, {"x": [1, 4, 6, 6]}, ["y"], found), shared=["x"], keep=lambda index: index == 0)
     whole = made.model if is_batched else made.whole.model
     feeds = feeds_for(whole)
@@ -48,7 +48,7 @@ def test_it_has_no_nodes_and_weights_of_other_members() -> None:
         assert alone.weights.keys() <= {f"{member.name}/{name}" for name in models[member.name].weights}
 
 
-def test_of_a_batched_model_it_has_what_all_need() -> None:
+def test_a_member_of_a_batched_model_keeps_shared_batches() -> None:
     protos = variants(NODES, {"x": [1, 4, 6, 6]}, ["y"], found)
     models = {f"m{seed}": load_model(data(proto)) for seed, proto in enumerate(protos)}
     whole = compose(models)

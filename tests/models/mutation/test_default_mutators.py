@@ -1,4 +1,4 @@
-"""Layers by name, and the mutators that put them in, in the place of and behind operators."""
+"""Layers by name, and the mutators that insert them or replace operators by them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_operator_is_replaced_by_a_layer_of_any_kind(layer: str) -> None:
     assert {"a/conv", "a", "b", "y"} >= variant.unmodified >= {"a", "y"}
 
 
-def test_what_is_kept_is_unmodified() -> None:
+def test_kept_targets_are_unmodified() -> None:
     variant = made(OperatorMutator("op", by_name("b"), ["keep", "conv5"]), "keep")
     assert variant.unmodified == set(types(variant))
     assert variant.model.digest == variant.base.digest
@@ -93,7 +93,7 @@ def test_layers_of_ones_own() -> None:
     assert types(variant) == {"stem": "Conv", "a/conv": "Conv", "b": "Conv", "y": "Add"}
 
 
-def test_layers_are_inserted_one_behind_the_other() -> None:
+def test_layers_are_inserted_in_sequence() -> None:
     variant = made(InsertingMutator("in", by_name("stem"), ["conv3", "max_pool3"], most=3), 2, "conv3", "max_pool3")
     graph = variant.model.graph
     assert graph.predecessors["stem/max_pool3"] == ("stem/conv3",)
@@ -108,7 +108,7 @@ def test_other_tensors_are_read() -> None:
     assert "a" not in types(variant)
 
 
-def test_what_is_computed_from_an_operator_is_no_candidate_of_it() -> None:
+def test_descendants_of_an_operator_are_no_candidates() -> None:
     asked: list[Question] = []
 
     def answer(question: Question) -> int:
@@ -123,7 +123,7 @@ def test_what_is_computed_from_an_operator_is_no_candidate_of_it() -> None:
     ]
 
 
-def test_later_mutators_match_what_earlier_ones_made() -> None:
+def test_later_mutators_match_results_of_earlier_ones() -> None:
     inserting = InsertingMutator("in", by_name("b"), ["conv3"])
     variant = variant_of(model(), [inserting, OperatorMutator("op", by_name("b/*"), ["identity"])], lambda q: 1)
     check(variant)
@@ -135,18 +135,18 @@ def variant_of_nothing() -> Variant:
 
 
 def test_unknown_layers_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"no layer is called 'conv0'; there are conv3, .*"):
+    with pytest.raises(UsageError, match=r"there is no layer 'conv0'; choose from conv3, .*"):
         layer_of("conv0")
 
 
 def test_layers_need_batch_channels_and_sizes() -> None:
     flat = load_model(data(model_of([node("Relu", ["x"], ["y"])], {"x": [1, 3]}, ["y"])), name="flat")
-    with pytest.raises(UsageError, match=r"mutator 'op' at 'y'.*: no layer makes \(1, 3\) of 'x', which is \(1, 3\)"):
+    with pytest.raises(UsageError, match=r"mutator 'op' at 'y'.*: no layer turns 'x' of shape \(1, 3\) into \(1, 3\)"):
         variant_of(flat, [OperatorMutator("op", by_name("y"), ["conv3"])], lambda question: 0)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 7))
-def test_a_window_makes_what_is_wanted_wherever_one_can(size: int, wanted: int, kernel: int) -> None:
+def test_a_window_makes_the_wanted_size_if_possible(size: int, wanted: int, kernel: int) -> None:
     def makes(stride: int, padding: int) -> bool:
         return size + padding >= kernel and (size + padding - kernel) // stride + 1 == wanted
 
@@ -177,7 +177,7 @@ def widened(channels: int, nodes: list[object], weights: dict[str, np.ndarray], 
 
 
 @pytest.mark.parametrize("channels", [3, 6])
-def test_weights_behind_changed_channels_are_refitted(channels: int) -> None:
+def test_weights_after_changed_channels_are_refitted(channels: int) -> None:
     nodes = [
         node("BatchNormalization", ["a", "s", "s", "s", "s"], ["norm"]),
         node("Conv", ["norm", "deep", "bias"], ["deep/conv"], group=4, pads=[1] * 4),
@@ -219,13 +219,13 @@ def test_a_reshape_is_refitted_where_one_size_alone_can_change() -> None:
     assert shape_behind(1, 36) == (1, 54)
     assert shape_behind(-1, 9) == (6, 9)
     assert shape_behind(4, 1, 9) == (6, 1, 9)  # 1 to 1.5 cannot be, nor 9 to 13.5
-    with pytest.raises(InvalidModelError, match="Reshape node 'r' cannot make 1x2x2x9 of what it reads: 1x6x3x3"):
+    with pytest.raises(InvalidModelError, match="Reshape node 'r' cannot reshape 1x6x3x3 to 1x2x2x9"):
         shape_behind(1, 2, 2, 9)  # either 2
 
 
 def test_sums_that_become_unlike_are_an_error() -> None:
     nodes = [node("Conv", ["x", "w"], ["b"]), node("Add", ["a", "b"], ["y"])]
-    with pytest.raises(InvalidModelError, match="mutator 'own' at 'a': Add node 'y' does not fit what it reads"):
+    with pytest.raises(InvalidModelError, match="mutator 'own' at 'a': Add node 'y' does not fit its inputs"):
         widened(6, list(nodes), {"w": weight(4, 2, 1, 1)}, (1, 2, 3, 3))
 
 

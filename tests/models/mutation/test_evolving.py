@@ -1,4 +1,4 @@
-"""Mutators that apply again to what they made, from one of several base models."""
+"""Mutators applied to their own results, from one of several base models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answering(*choices: object) -> tuple[list[str], Callable[[Question], int]]:
 @pytest.mark.parametrize("most", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
-def test_what_is_mutated_again_and_again_is_a_model_that_runs_and_is_made_again(most: int, seed: int) -> None:
+def test_repeated_mutations_make_a_model_that_runs_and_replays(most: int, seed: int) -> None:
     bases = [base(8, "narrow"), base(16, "wide")]
     made = variant_of(bases, [DEEPER, OTHER], at_random(seed), most)
     check(made)
@@ -77,7 +77,7 @@ def test_questions_carry_the_number_of_the_application_from_the_second_on() -> N
     assert set(asked) < set(made.choices)  # the only place is not asked for
 
 
-def test_a_mutator_changes_what_it_made_before() -> None:
+def test_a_mutator_changes_its_own_results() -> None:
     _, answer = answering(2, 1, "conv3_relu", "c/conv3_relu", 1, "dconv3_relu")
     made = variant_of(base(), [DEEPER], answer, 2)
     assert "c/conv3_relu/dconv3_relu" in {node.name for node in made.model.proto.graph.node}
@@ -101,5 +101,5 @@ def test_a_record_is_replayed_on_the_base_that_was_chosen_alone() -> None:
     made: Variant = variant_of([narrow, wide], [DEEPER], lambda question: len(question.candidates) - 1, 2)
     assert made.base is wide
     assert replay(wide, made.record).digest == made.model.digest
-    with pytest.raises(UsageError, match="the record is of another base model: of 'wide'"):
+    with pytest.raises(UsageError, match="the record belongs to another base model: 'wide'"):
         replay(narrow, made.record)

@@ -1,4 +1,4 @@
-"""What each primitive does to a graph, what it refuses, and what becomes of weights."""
+"""The effect of each primitive, its errors, and the values of weights."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_node_with_several_outputs() -> None:
     changed(halves)
 
 
-def test_delete_takes_nodes_away_and_what_leads_to_nothing_else() -> None:
+def test_delete_removes_nodes_and_those_without_other_readers() -> None:
     def without_d(edit: Edit) -> None:
         edit.replace("y", inputs=["c"])
         edit.delete("d")
@@ -99,7 +99,7 @@ def test_delete_takes_nodes_away_and_what_leads_to_nothing_else() -> None:
     assert [entry.node for entry in variant.record.primitives if hasattr(entry, "node")] == ["y", "d"]
 
 
-def test_what_was_deleted_may_be_made_anew_under_its_name() -> None:
+def test_a_deleted_node_may_be_created_again() -> None:
     def another_b(edit: Edit) -> None:
         edit.delete("b")
         edit.create("Tanh", ["a"], name="b")
@@ -110,7 +110,7 @@ def test_what_was_deleted_may_be_made_anew_under_its_name() -> None:
     assert values(variant)["b"].max() <= 1
 
 
-def test_what_reads_a_constant_instead_of_a_computed_tensor_is_modified() -> None:
+def test_a_node_that_reads_a_constant_instead_is_modified() -> None:
     def constant(edit: Edit) -> None:
         edit.delete("d")
         edit.create("Abs", [""], name="d", weights={0: np.ones((1, 2, 6, 6), np.float32)})
@@ -134,7 +134,7 @@ def test_a_view_is_the_graph_of_its_time() -> None:
     changed(drop_d)
 
 
-def test_an_output_that_is_replaced_by_another_operator_leaves_no_types_behind() -> None:
+def test_replacing_an_output_leaves_no_stale_types() -> None:
     nodes = [node("Split", ["x"], ["s", "t"], axis=1), node("Add", ["s", "t"], ["c"])]
     base = load_model(data(model_of(nodes, {"x": [1, 4, 3, 3]}, ["c"])), name="halves")
 
@@ -162,7 +162,7 @@ def test_an_output_keeps_its_name() -> None:
         np.testing.assert_array_equal(values(variant)["y"], run(exported(base), feeds_for(base))["y"])
 
 
-def test_what_a_graph_inside_a_node_reads_stays_what_it_is() -> None:
+def test_captures_of_subgraphs_stay() -> None:
     """An If that returns b or nothing else, whose branches have no inputs."""
     value = helper.make_tensor_value_info
     inside = [
@@ -179,10 +179,10 @@ def test_what_a_graph_inside_a_node_reads_stays_what_it_is() -> None:
     assert changed(lambda edit: None, base).unmodified == {"b", "most", "c", "y"}
     variant = changed(lambda edit: edit.create("Tanh", ["x"], name="new") and edit.connect("x", "most", 0), base)
     assert variant.unmodified == {"b", "most", "c", "y"}
-    with pytest.raises(UsageError, match="a graph inside node 'y' reads 'b'; it cannot be given 'x' instead"):
+    with pytest.raises(UsageError, match="a subgraph of node 'y' reads 'b', and cannot read 'x' instead"):
         changed(lambda edit: edit.redirect("b", "x"), base)
     with pytest.raises(
-        InvalidModelError, match="output 'b' cannot be another tensor: a graph inside node 'y' reads 'b'"
+        InvalidModelError, match="output 'b' cannot be another tensor: a subgraph of node 'y' reads 'b'"
     ):
         changed(lambda edit: edit.connect_output("most", "b"), base)
 
@@ -260,7 +260,7 @@ def test_grouped_weights_are_sliced_only_where_groups_mean_the_same() -> None:
     assert (variant.record.seeded, variant.record.sliced) == (("c/W",), {})
 
 
-def test_new_weights_have_the_type_of_what_they_meet() -> None:
+def test_new_weights_have_the_type_of_the_other_operands() -> None:
     half = model_of([node("Relu", ["x"], ["c"])], {"x": [1, 3, 6, 6]}, ["c"], {}, dtype=TensorProto.FLOAT16)
 
     def conv(edit: Edit) -> None:
@@ -270,19 +270,19 @@ def test_new_weights_have_the_type_of_what_they_meet() -> None:
     assert variant.model.weights["new/W"].dtype == np.float16
 
 
-def test_what_is_deleted_must_be_read_by_nobody_in_the_end() -> None:
+def test_a_deleted_tensor_must_have_no_readers() -> None:
     with pytest.raises(
         InvalidModelError, match="mutator 'own' at 'c': Conv node 'c' still reads 'b', which was deleted"
     ):
         changed(lambda edit: edit.delete("b"))
-    with pytest.raises(InvalidModelError, match="graph output 'y' still is 'y', which was deleted"):
+    with pytest.raises(InvalidModelError, match="graph output 'y' still refers to 'y', which was deleted"):
         changed(lambda edit: edit.delete("y"))
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
     "unknown node": (lambda edit: edit.delete("nobody"), "no node 'nobody'"),
     "unknown tensor": (lambda edit: edit.connect("nothing", "c", 0), "cannot read 'nothing'"),
-    "unknown place": (lambda edit: edit.connect("a", "c", 7), "has 3 inputs; there is none at place 7"),
+    "unknown place": (lambda edit: edit.connect("a", "c", 7), "has 3 inputs; there is no input 7"),
     "unknown output": (lambda edit: edit.connect_output("a", "z"), "no output 'z'; it has 'y', 'b'"),
     "a weight returned": (lambda edit: edit.connect_output("wa", "y"), "nothing computes it"),
     "unknown operator": (lambda edit: edit.create("Cnov", ["a"], name="n"), "no operator 'Cnov' .* 'Conv'"),
@@ -296,21 +296,21 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "no number": (
         lambda edit: edit.create("LeakyRelu", ["a"], name="n", attributes={"alpha": float("nan")}),
-        "no finite number",
+        "must be finite",
     ),
     "a graph inside": (
         lambda edit: edit.create("If", ["a"], name="n", attributes={"then_branch": 1}),
-        "cannot be given",
+        "cannot be set",
     ),
-    "a missing attribute": (lambda edit: edit.create("Concat", ["a", "b"], name="n"), "not as its operator is defined"),
-    "a cycle": (lambda edit: edit.connect("y", "a", 0), "cannot read what is computed from itself"),
-    "itself": (lambda edit: edit.connect("b", "b", 0), "cannot read what is computed from itself"),
-    "a weight over a tensor": (lambda edit: edit.replace("c", weights={0: (1, 8, 6, 6)}), "where it wants a weight"),
+    "a missing attribute": (lambda edit: edit.create("Concat", ["a", "b"], name="n"), "violates its operator's schema"),
+    "a cycle": (lambda edit: edit.connect("y", "a", 0), "computed from its own output"),
+    "itself": (lambda edit: edit.connect("b", "b", 0), "computed from its own output"),
+    "a weight over a tensor": (lambda edit: edit.replace("c", weights={0: (1, 8, 6, 6)}), "where it needs a weight"),
     "a large constant": (lambda edit: edit.replace("c", weights={1: np.zeros((6, 8, 99, 99))}), "too large"),
     "no candidates": (lambda edit: edit.choose([], "what"), "candidates must be"),
     "equal candidates": (lambda edit: edit.choose([1, 1.0], "what"), "candidates must be"),
-    "strange candidates": (lambda edit: edit.choose([np.int64(1)], "what"), "must be numbers and texts"),  # type: ignore[type-var]
-    "no number to choose": (lambda edit: edit.choose([float("nan")], "what"), "must be numbers and texts"),
+    "strange candidates": (lambda edit: edit.choose([np.int64(1)], "what"), "must be finite numbers or strings"),  # type: ignore[type-var]
+    "no number to choose": (lambda edit: edit.choose([float("nan")], "what"), "must be finite numbers or strings"),
     "whole numbers": (
         lambda edit: edit.create("Reshape", ["a"], name="n", weights={1: (2,)}),
         "cannot be seeded",
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_done_is_refused(what: str) -> None:
+def test_invalid_edits_are_refused(what: str) -> None:
     change, message = REFUSED[what]
     with pytest.raises((UsageError, InvalidModelError), match=f"mutator 'own' at 'c'.*: .*{message}"):
         changed(change)
@@ -333,25 +333,25 @@ UNFIT: dict[str, tuple[Change, str]] = {
     ),
     "another kernel": (
         lambda edit: edit.replace("c", attributes={"kernel_shape": (1, 1)}),
-        "Conv node 'c' does not fit what it reads",
+        "Conv node 'c' does not fit its inputs",
     ),
     "a bias of another length": (lambda edit: edit.replace("c", weights={2: (5,)}), "1x8x6x6 and 6x8x3x3 and 5"),
     "nothing left": (
         lambda edit: edit.replace("c", attributes={"pads": (0,) * 4, "dilations": (3, 3)}),
-        "Conv node 'c' leaves nothing of what it reads",
+        "Conv node 'c' has an empty result",
     ),
     "unlike sizes": (lambda edit: edit.replace("d", attributes={"strides": (2, 2)}), "Concat node 'y' does not fit"),
 }
 
 
 @pytest.mark.parametrize("what", UNFIT)
-def test_what_does_not_fit_together_is_found_before_it_runs(what: str) -> None:
+def test_inconsistent_shapes_are_found_before_running(what: str) -> None:
     change, message = UNFIT[what]
     with pytest.raises(InvalidModelError, match=f"mutator 'own' at 'c': .*{message}"):
         changed(change)
 
 
-def test_an_error_tells_the_choices_that_led_to_it() -> None:
+def test_an_error_names_the_choices_before_it() -> None:
     def chosen(edit: Edit) -> None:
         edit.choose(["good", "bad"], "quality")
         edit.delete("b")
@@ -386,5 +386,5 @@ def test_flags_and_numpys_numbers_are_recorded_as_plain_ones() -> None:
 
 def test_an_answer_that_is_no_candidate_is_refused() -> None:
     asks = Custom("own", by_name("c"), lambda _, edit: edit.choose([1, 2], "what"))
-    with pytest.raises(UsageError, match="chose number 2 of 2 candidates"):
+    with pytest.raises(UsageError, match="chose index 2 of 2 candidates"):
         variant_of(model(), [asks], lambda _: 2)

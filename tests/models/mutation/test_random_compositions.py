@@ -87,7 +87,7 @@ def loaded(name: str) -> Model:
     return zoo_model(name)
 
 
-def test_what_a_variant_shares_with_its_base_is_computed_once() -> None:
+def test_shared_parts_of_variant_and_base_are_computed_once() -> None:
     base = loaded("light_squeezenet")
     made = variant_of(base, [InsertingMutator("late", by_name("fire9/*"), ["conv3"])], lambda question: 1)
     assert len(made.unmodified) > 0.8 * len(base.proto.graph.node)

@@ -1,4 +1,4 @@
-"""Records are data from anywhere: what is none, or does not fit the base, is refused with what is wrong."""
+"""Records may be untrusted: invalid ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_record_survives_being_written() -> None:
     }  # fmt: skip
 
 
-def test_what_a_record_says_of_weights_is_not_believed() -> None:
+def test_a_records_claims_about_weights_are_not_trusted() -> None:
     variant = recorded()
     text = json.loads(variant.record.to_json())
     text["record"].update(seeded=["everything"], sliced={"a": "b"})
@@ -66,19 +66,17 @@ def test_what_a_record_says_of_weights_is_not_believed() -> None:
 
 
 def test_a_record_of_another_base_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"another base model: of 'base' with digest .*\n.*recorded of, with its weights"
-    ):
+    with pytest.raises(UsageError, match=r"another base model: 'base' with digest .*\n.*recorded, with its weights"):
         replay(base(seed=1), recorded().record)
 
 
 GARBAGE: dict[str, tuple[str | bytes, str]] = {
-    "nothing": ("", "no mutation record"),
-    "no text": (b"\xff\xfe\x00", "no mutation record"),
+    "nothing": ("", "not a mutation record"),
+    "no text": (b"\xff\xfe\x00", "not a mutation record"),
     "something else": ('{"format": "iosched.schedule", "version": 1}', "its format is 'iosched.schedule'"),
     "of the future": ('{"format": "iosched.mutation", "version": 2}', "version 2; this iosched reads version 1"),
-    "deep": ("[" * 100_000, "no mutation record"),
-    "long": (" " * (2**26 + 1), "too long to be one"),
+    "deep": ("[" * 100_000, "not a mutation record"),
+    "long": (" " * (2**26 + 1), "is too long"),
     "a choice of nothing": (
         json.dumps(
             {
@@ -91,7 +89,7 @@ GARBAGE: dict[str, tuple[str | bytes, str]] = {
                 },
             }
         ),
-        "'what' chooses what is no candidate",
+        "'what' chooses none of its candidates",
     ),
     "many entries": (
         json.dumps(
@@ -101,13 +99,13 @@ GARBAGE: dict[str, tuple[str | bytes, str]] = {
                 "record": {"name": "", "base": "", "entries": [{"do": "delete", "node": "a"}] * (MAX_ENTRIES + 1)},
             }
         ),
-        "10,000 entries at most, not 10,001",
+        "can have 10,000 entries, not 10,001",
     ),
 }
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-def test_what_is_no_record_is_refused(what: str) -> None:
+def test_invalid_records_are_refused(what: str) -> None:
     text, message = GARBAGE[what]
     with pytest.raises(InvalidModelError, match=message):
         Record.from_json(text)
@@ -126,14 +124,14 @@ CONV = CREATED | {"type": "Conv", "inputs": ["b"]}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a node that is not there": ({"do": "delete", "node": "nobody"}, "no node 'nobody'"),
     "a tensor that is not there": ({"do": "connect", "source": "q", "node": "y", "place": 0}, "cannot read 'q'"),
-    "a cycle": ({"do": "connect", "source": "y", "node": "a", "place": 0}, "computed from itself"),
-    "nothing left to return": ({"do": "delete", "node": "y"}, "output 'y' still is 'y', which was deleted"),
-    "a name twice": (CREATED | {"outputs": ["b"]}, "cannot be called 'b'"),
-    "two outputs of one name": (CREATED | {"outputs": ["n", "n"]}, "two outputs of one name"),
+    "a cycle": ({"do": "connect", "source": "y", "node": "a", "place": 0}, "computed from its own output"),
+    "nothing left to return": ({"do": "delete", "node": "y"}, "output 'y' still refers to 'y', which was deleted"),
+    "a name twice": (CREATED | {"outputs": ["b"]}, "cannot have the name 'b'"),
+    "two outputs of one name": (CREATED | {"outputs": ["n", "n"]}, "need different names"),
     "an operator that is not there": (CREATED | {"type": "Nothing"}, "no operator 'Nothing'"),
     "huge weights": (CONV | {"weights": {"1": {"shape": [2**15, 2**15, 9]}}}, "new weights take .* bytes"),
-    "a strange type": (CONV | {"weights": {"1": {"shape": [1], "dtype": "object"}}}, "of type 'object'"),
-    "too few bytes": (CONV | {"weights": {"1": {"shape": [4], "data": "AAAA"}}}, "has 3 bytes; its shape takes 16"),
+    "a strange type": (CONV | {"weights": {"1": {"shape": [1], "dtype": "object"}}}, "unsupported type 'object'"),
+    "too few bytes": (CONV | {"weights": {"1": {"shape": [4], "data": "AAAA"}}}, "has 3 bytes; its shape needs 16"),
     "no base64": (CONV | {"weights": {"1": {"shape": [4], "data": "?"}}}, "constant is broken"),
     "no groups": (
         {"do": "replace", "node": "y", "type": "Conv", "inputs": ["b", "v"], "attributes": {"group": 0}, "weights": {}},
@@ -163,7 +161,7 @@ VALUES = st.one_of(
 
 
 @given(st.data())
-def test_whatever_stands_in_a_record_it_is_replayed_or_refused(given_data: st.DataObject) -> None:
+def test_any_record_is_replayed_or_refused(given_data: st.DataObject) -> None:
     entries = given_data.draw(st.permutations(ENTRIES) | st.just(ENTRIES), "entries")
     entries = [dict(entry) for entry in entries[: given_data.draw(st.integers(1, len(entries)), "count")]]
     entry = given_data.draw(st.sampled_from(entries), "entry")

@@ -44,13 +44,13 @@ def test_large_weights_do_not_repeat() -> None:
         (helper.make_node("MatMul", ["x", "w"], ["y"]), (500, 300)),
     ],
 )
-def test_what_is_multiplied_and_summed_has_hes_variance(node: object, shape: tuple[int, ...]) -> None:
+def test_weights_of_products_have_hes_variance(node: object, shape: tuple[int, ...]) -> None:
     weights = seeded("n", "a", node, 1, shape)  # type: ignore[arg-type]
     sums = {(64, 32, 3, 3): 32 * 9, (32, 64, 3, 3): 32 * 9}.get(shape, 500)
     assert float(weights.std()) == pytest.approx((2 / sums) ** 0.5, rel=0.02)
 
 
-def test_normalizations_stay_near_what_does_nothing() -> None:
+def test_normalizations_are_near_the_identity() -> None:
     node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])
     weights = [
         numpy_helper.from_array(seeded(name, "a", node, place, (5,)), name) for place, name in enumerate("sbmv", 1)

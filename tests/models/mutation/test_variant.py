@@ -146,7 +146,7 @@ def test_a_target_that_an_earlier_instance_took_away_is_passed_over() -> None:
     check(variant)
 
 
-def test_what_onnx_cannot_infer_keeps_its_type_until_something_before_it_changes() -> None:
+def test_types_that_onnx_cannot_infer_stay_until_inputs_change() -> None:
     nodes = [
         node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
         node("QuickGelu", ["a"], ["b"], domain="com.microsoft"),
@@ -172,11 +172,11 @@ def test_a_mutator_that_cannot_tell_where_it_matches_is_named() -> None:
     def broken(graph: GraphView) -> Sequence[Targets]:
         raise KeyError("missing")
 
-    with pytest.raises(UsageError, match="mutator 'custom' cannot tell where it matches: KeyError: 'missing'"):
+    with pytest.raises(UsageError, match="mutator 'custom' failed to match: KeyError: 'missing'"):
         variant_of(base(), [Custom("custom", broken, paths)], first)
 
 
-def test_new_weights_do_not_depend_on_what_else_was_chosen() -> None:
+def test_new_weights_do_not_depend_on_other_choices() -> None:
     """Variants that have a layer in common have its weights in common."""
     layer = OperatorMutator("op", by_name("side/conv"), ["conv3"])
     alone = variant_of(base(), [layer], first).model.weights

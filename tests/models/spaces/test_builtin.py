@@ -1,4 +1,4 @@
-"""Each space in the box: its points are models that run, and its size is what counting gives."""
+"""Built-in spaces: their points are runnable models, and their sizes are right."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_base_is_a_point_that_changes_nothing(name: str, chosen: dict[str, A
     assert variant.unmodified == frozenset(node.name for node in variant.model.proto.graph.node)
 
 
-def test_what_a_choice_does_not_reach_is_the_bases() -> None:
+def test_parts_without_choices_equal_the_base() -> None:
     variant = made("pelee", by_name({**PELEE, "stage4/growth": 16}))
     changed = {node.name for node in variant.model.proto.graph.node} - variant.unmodified
     assert changed
@@ -131,7 +131,7 @@ def test_a_sampled_network_is_a_point_of_mnasnet(seed: int) -> None:
     assert variant.model.structure.digest == load_model(data(sampled(seed, SIZE))).structure.digest
 
 
-def test_sizes_are_what_the_tables_give() -> None:
+def test_sizes_follow_the_tables() -> None:
     assert {space.name: space.size for space in SPACES} == {
         "mnasnet": 72**5 * 48,
         "nasnet": (720 * 13**5) ** 4 * 2**10,

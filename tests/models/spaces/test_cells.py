@@ -1,4 +1,4 @@
-"""Operations of cells keep channels and halve images, and cells put out what their papers say."""
+"""Operations of cells keep channels and halve images; outputs are as in the papers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_operation_keeps_channels_and_halves_at_a_stride(
         ("enas", (5, 4)),
     ],  # no block takes NASNet-A's normal blocks; two of its reduction's are taken
 )
-def test_cells_put_out_what_nothing_in_them_takes(name: str, states: tuple[int, int]) -> None:
+def test_the_output_of_cells_is_their_unread_states(name: str, states: tuple[int, int]) -> None:
     tensors = builtin_space(name).base_model().graph.tensor
     normal, reduction = states
     shapes = [tensors[f"cell{number}"].shape for number in range(1, 6)]

@@ -1,4 +1,4 @@
-"""A user's space.py: read by running it, and what is wrong with it is said with its line."""
+"""Spaces in Python files: executed, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def test_a_file_is_run_and_its_space_taken(tmp_path: Path) -> None:
         ("open('no-such-file')\n", "space.py, line 1: FileNotFoundError: "),
         (GOOD.replace("(Nothing(),)", "()"), "space.py, line 20: space 'mine' has no mutators"),
         ("spaces = 1\n", "space.py defines no `space`"),
-        ("space = 'mine'\n", "`space` is of type str, and has to be an iosched.Space"),
+        ("space = 'mine'\n", "`space` must be an iosched.Space, not str"),
         (b"x = 1\0\n", "space.py"),
         (b"x = '\xff'\n", "space.py"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_errors_name_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_space(written(tmp_path, text))
     assert message in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.py cannot be read: No such file"):
         read_space(tmp_path / "none.py")
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):

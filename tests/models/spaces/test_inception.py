@@ -28,7 +28,7 @@ def chain(stride: int, last_groups: int = 1) -> Model:
     return load_model(data(net.finish(net.conv(x, 6, 3, "last", groups=last_groups, relu=False))))
 
 
-def test_how_many_paths_there_are_decides_what_is_asked() -> None:
+def test_the_number_of_paths_determines_the_questions() -> None:
     asked: list[str] = []
 
     def answer(question: Question) -> int:

@@ -73,6 +73,6 @@ def test_a_variant_runs_and_is_made_again(plan: Plan) -> None:
         ((4, "max3", "concat", 1), {"joined", "output"}),
     ],
 )
-def test_what_is_not_of_the_base_is_what_the_plan_changes(plan: Plan, changed: set[str]) -> None:
+def test_only_the_plans_changes_differ_from_the_base(plan: Plan, changed: set[str]) -> None:
     variant = variant_of(BASE, SPACE.mutators, by_name(answers(plan)))
     assert {node.name for node in variant.model.proto.graph.node} - variant.unmodified == changed

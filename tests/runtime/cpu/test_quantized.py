@@ -11,8 +11,8 @@ from lowering import baselines, check_schedules, drawn, loaded, proto_of
 from onnx import helper
 from quantized import quantized, quantized_in_the_run
 
-from iosched.models.light import light_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.split import split
 from iosched.runtime.inputs import random_inputs

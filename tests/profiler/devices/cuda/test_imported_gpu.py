@@ -19,9 +19,9 @@ from separables import separable_operators, separables
 
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.settings import OptimizeSettings
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import light_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import Ratio, scaling
 from iosched.profiler.devices.cuda import device as cuda_device

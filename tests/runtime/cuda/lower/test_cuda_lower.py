@@ -17,9 +17,9 @@ from networks import zoo_model
 from scripted import fire
 
 from iosched.models import zoo
-from iosched.models.light import NAMES
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo.light import NAMES
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower import plan as plan_module

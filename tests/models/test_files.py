@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from iosched.models.whole_file import whole_file
+from iosched.models.files import atomic_write
 
 
 def test_the_file_appears_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old and long")
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_bytes() == b"old and long"
@@ -26,7 +26,7 @@ def test_the_file_appears_at_the_end(tmp_path: Path) -> None:
 
 def test_it_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with whole_file(tmp_path / "a"):
+    with atomic_write(tmp_path / "a"):
         pass
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
@@ -37,7 +37,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, failure:
     path.write_bytes(b"old")
 
     def fail() -> None:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half")
             raise failure
 
@@ -53,7 +53,7 @@ def test_a_named_pipe_stays_one(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with whole_file(pipe) as file:
+    with atomic_write(pipe) as file:
         file.write(b"told")
     assert os.read(reader, 10) == b"told"
     os.close(reader)
@@ -62,14 +62,14 @@ def test_a_named_pipe_stays_one(tmp_path: Path) -> None:
 
 
 def test_a_device_stays_one_and_is_full() -> None:
-    with pytest.raises(OSError, match="No space left") as caught, whole_file(Path("/dev/full")) as file:
+    with pytest.raises(OSError, match="No space left") as caught, atomic_write(Path("/dev/full")) as file:
         file.write(b"told")
     assert caught.value.filename == "/dev/full"
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
 def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
-    with whole_file(tmp_path / ("x" * 255)) as file:
+    with atomic_write(tmp_path / ("x" * 255)) as file:
         file.write(b"told")
     assert (tmp_path / ("x" * 255)).read_bytes() == b"told"
 
@@ -79,7 +79,7 @@ def test_of_two_writers_the_last_wins_as_a_whole(tmp_path: Path) -> None:
     first_is_open, second_is_done = threading.Event(), threading.Event()
 
     def write_slowly() -> None:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(b"first, ")
             first_is_open.set()
             second_is_done.wait(10)
@@ -88,7 +88,7 @@ def test_of_two_writers_the_last_wins_as_a_whole(tmp_path: Path) -> None:
     slow = threading.Thread(target=write_slowly)
     slow.start()
     first_is_open.wait(10)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(b"second")
     assert path.read_bytes() == b"second"
     second_is_done.set()

@@ -1,11 +1,8 @@
-"""Makes the nodes and constants of one operator that does the work of several which read one tensor.
+"""Builds the nodes and constants of a merged operator.
 
-Here the operators are called parts. Each is a chain: an optional ReLU, a convolution or a product, the nodes that scale
-and shift its result, and an optional activation, each of which reads the result of the one before.
-
-Their kernels are padded with zeros to one size around their centres and stacked along the output channels, and so are
-the constants of the nodes that scale and shift channels. The activation follows once, and a Split gives each
-part's channels the name that the part's result had.
+Each merged operator, a part, is a chain: an optional ReLU, a convolution or product, nodes that scale and shift its
+result, and an optional activation. Kernels are zero-padded to one size and stacked along the output channels, as are
+the constants of scales and shifts. One activation follows, and a Split restores the parts' results.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ import onnx
 from msgspec import Meta
 from onnx import helper
 
-from iosched.models.affine import affine_of, epsilon_of
+from iosched.models.fusion.affine import affine_of, epsilon_of
 from iosched.models.fusion.queries import ACTIVATIONS
-from iosched.models.merge_rule import is_row
+from iosched.models.merging.rule import is_row
 from iosched.models.node_attributes import integer, integers, names, serialized, values
 from iosched.models.wiring import is_standard
 
@@ -33,19 +30,18 @@ _KNOWN_ATTRIBUTES = {
 }
 
 Size = Annotated[int, Meta(gt=0, lt=2**31)]
-"""An extent that a model's metadata may claim."""
+"""A plausible extent in a model's metadata."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A convolution or a product with a matrix of weights, and the nodes before and behind it.
+    """A convolution or product with constant weights, and the nodes around it.
 
     Attributes:
-        weights: the constants that the nodes read, by name, among others.
-        relu: the ReLU whose result the anchor reads; None where the anchor reads the chain's source itself.
+        weights: constants by name, including those that the nodes read.
+        relu: the ReLU before the anchor, if any.
         anchor: the Conv, Gemm or MatMul.
-        linear: the nodes behind a convolution that scale and shift every channel; behind a product, at most one Add of
-            a constant bias.
+        linear: nodes after a convolution that scale and shift channels; after a product, at most one Add of a bias.
         activation: no node, one, or the two nodes of x * sigmoid(x).
     """
 
@@ -57,22 +53,22 @@ class Chain:
 
     @property
     def source(self) -> str:
-        """The tensor that the chain reads."""
+        """The chain's input."""
         return str((self.relu or self.anchor).input[0])
 
     @property
     def output(self) -> str:
-        """The tensor that the chain computes."""
+        """The chain's result."""
         return str(self.nodes[-1].output[0])
 
     @property
     def nodes(self) -> tuple[onnx.NodeProto, ...]:
-        """All nodes of the chain, in the order in which they run."""
+        """All nodes, in execution order."""
         return (*([self.relu] if self.relu is not None else []), self.anchor, *self.linear, *self.activation)
 
     @property
     def is_convolution(self) -> bool:
-        """Whether the anchor is a convolution, not a product."""
+        """Whether the anchor is a convolution rather than a product."""
         return bool(self.anchor.op_type == "Conv")
 
     @property
@@ -82,25 +78,22 @@ class Chain:
 
     @property
     def axis(self) -> int:
-        """The axis of `weight` that counts the results: output channels or columns."""
+        """The axis of `weight` for output channels or columns."""
         return 0 if self.is_convolution or integer(self.anchor, "transB") else 1
 
     @property
     def width(self) -> int:
-        """How many channels or columns the chain computes."""
+        """The number of output channels or columns."""
         return int(self.weight.shape[self.axis])
 
     @property
     def bias(self) -> str:
-        """The name of the bias that the anchor itself reads; "" where it reads none."""
+        """The name of the anchor's own bias; "" if it has none."""
         return str(self.anchor.input[2]) if len(self.anchor.input) > 2 else ""
 
 
 def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> Chain | None:
-    """The chain that `nodes` make, in this order; None where they make none.
-
-    Each node must read the result of the node before it, and constants beside it.
-    """
+    """The chain of `nodes`, each of which reads the result of the one before and constants; None for others."""
     if any(not is_standard(node) or [bool(name) for name in node.output] != [True] for node in nodes):
         return None
     relu = nodes[0] if len(nodes) > 1 and nodes[0].op_type == "Relu" else None
@@ -123,7 +116,7 @@ def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray])
 
 
 def is_gate(nodes: Sequence[onnx.NodeProto], source: str) -> bool:
-    """Whether `nodes` are the two of x * sigmoid(x), where x is `source`."""
+    """Whether `nodes` are the two of x * sigmoid(x) for x = `source`."""
     if [node.op_type for node in nodes] != ["Sigmoid", "Mul"] or list(nodes[0].input) != [source]:
         return False
     return sorted(nodes[1].input) == sorted([source, nodes[0].output[0]])
@@ -164,11 +157,11 @@ def _is_activation(nodes: Sequence[onnx.NodeProto], source: str, weights: Mappin
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the values of a part's constant lie in a merged constant.
+    """Where the values of a part's constant are in a merged constant.
 
     Attributes:
         source: the merged constant's name.
-        axis: along which axis of it the part has its own rows; None where the parts share the whole constant.
+        axis: the axis along which the part has rows of its own; None if the parts share the constant.
         shape: of the part's constant.
     """
 
@@ -182,9 +175,9 @@ class Stacked:
     """The merged operator.
 
     Attributes:
-        nodes: the new nodes in topological order; the last of them is the Split.
+        nodes: in topological order; the last is the Split.
         constants: the new constants by name.
-        origins: for each part, where the values of each of its constants lie, by the constant's name.
+        origins: for each part, the origin of each of its constants, by name.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -193,43 +186,42 @@ class Stacked:
 
 
 def stacked(parts: Sequence[Chain], pads: Sequence[int], base: str, opset: int) -> Stacked:
-    """The merged operator for `parts`; the caller has checked that merging them is exact.
+    """The merged operator of `parts`; the caller has checked that merging is exact.
 
     Args:
         pads: the padding of the merged convolution; () for products.
-        base: the name of the tensor that the Split reads; the names of all other new tensors begin with it.
-        opset: the version of ONNX's own operators that the model imports.
+        base: the tensor that the Split reads, and the prefix of all other new names.
+        opset: the version of ONNX's own operators.
     """
-    draft = _Draft(parts, base)
+    draft = _MergedOperator(parts, base)
     if (relu := parts[0].relu) is not None:
-        draft.follow(relu, [draft.last], f"{base}/relu")
-    draft.follow_anchor(pads)
+        draft.append(relu, [draft.last], f"{base}/relu")
+    draft.append_anchor(pads)
     for number, own in enumerate(_steps(parts)):
-        draft.follow_step(f"{base}/step{number}", own)
-    draft.follow_activation()
+        draft.append_affine(f"{base}/step{number}", own)
+    draft.append_activation()
     draft.nodes[-1].output[0] = base
-    draft.split(opset)
+    draft.append_split(opset)
     for node in draft.nodes:
         node.name = node.output[0]
     return Stacked(tuple(draft.nodes), draft.constants, tuple(draft.origins))
 
 
 def margins(own: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """How many zeros pad a kernel of size `own` to the size `kernel` on either side, for every axis."""
+    """The zeros on either side that pad a kernel from size `own` to `kernel`, for every axis."""
     return [(large - small) // 2 for large, small in zip(kernel, own, strict=True)]
 
 
 def padded_kernel(weight: np.ndarray, kernel: Sequence[int]) -> np.ndarray:
-    """A weight `(out, in, *own)` with zeros around its kernel up to the size `kernel`; for () the matrix as it is."""
+    """A weight `(out, in, *own)` with its kernel zero-padded to size `kernel`; unchanged for ()."""
     around = [(margin, margin) for margin in margins(weight.shape[2:], kernel)] if kernel else []
     return np.pad(weight, [(0, 0), (0, 0), *around])
 
 
 def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto | None, ...]]:
-    """The scales and shifts of the merged operator, in order.
+    """The scales and shifts of the merged operator, in order: each part's own node, or None.
 
-    Parts with the same sequence of node types share its steps. Each step has for each part the part's own node, or None
-    where the part has another sequence.
+    Parts with equal sequences of node types share steps.
     """
     found: list[tuple[onnx.NodeProto | None, ...]] = []
     kinds = [tuple(_kind(node) for node in part.linear) for part in parts]
@@ -245,8 +237,8 @@ def _kind(node: onnx.NodeProto) -> object:
 
 
 @dataclass(eq=False)
-class _Draft:
-    """A merged operator while it is being made; each method adds nodes behind those that are there."""
+class _MergedOperator:
+    """A merged operator under construction."""
 
     parts: Sequence[Chain]
     base: str
@@ -260,17 +252,14 @@ class _Draft:
 
     @property
     def last(self) -> str:
-        """The tensor that the next node has to read."""
         return str(self.nodes[-1].output[0]) if self.nodes else self.first.source
 
-    def follow(self, like: onnx.NodeProto, inputs: Sequence[str], output: str) -> None:
-        """Add a node of the type and with the attributes of `like`, which reads `inputs` and writes `output`."""
+    def append(self, like: onnx.NodeProto, inputs: Sequence[str], output: str) -> None:
         node = helper.make_node(like.op_type, list(inputs), [output])
         node.attribute.extend(like.attribute)
         self.nodes.append(node)
 
-    def follow_anchor(self, pads: Sequence[int]) -> None:
-        """Add the merged convolution or product."""
+    def append_anchor(self, pads: Sequence[int]) -> None:
         name, first = f"{self.base}/weight", self.first
         sizes = zip(*(part.weight.shape[2:] for part in self.parts), strict=True)
         kernel = tuple(max(size) for size in sizes)
@@ -289,37 +278,32 @@ class _Draft:
         node = helper.make_node(first.anchor.op_type, inputs, [f"{self.base}/linear"], **attributes)
         self.nodes.append(node)
 
-    def follow_step(self, name: str, own: Sequence[onnx.NodeProto | None]) -> None:
-        """Add one scale or shift of every channel; it changes nothing for the parts that have none.
-
-        Args:
-            name: begins the names of the step's tensors.
-            own: each part's own node of this step, or None.
-        """
+    def append_affine(self, name: str, own: Sequence[onnx.NodeProto | None]) -> None:
+        """Append one scale or shift of every channel, neutral for parts whose node in `own` is None."""
         like = next(node for node in own if node is not None)
-        behind = self.first.weight.ndim - 2 if self.first.is_convolution else 0
+        trailing = self.first.weight.ndim - 2 if self.first.is_convolution else 0
         neutral = {like.op_type: float(like.op_type == "Mul")}
         if like.op_type == "BatchNormalization":
-            behind = 0
+            trailing = 0
             neutral = {"scale": 1.0, "bias": 0.0, "mean": 0.0, "variance": 1.0 - epsilon_of(like)}
         read = [
             [item for item in node.input if item in part.weights] if node else [""] * len(neutral)
             for node, part in zip(own, self.parts, strict=True)
         ]
         constants = [
-            self.stack(f"{name}/{role}", names, neutral[role], behind)
+            self.stack(f"{name}/{role}", names, neutral[role], trailing)
             for role, names in zip(neutral, zip(*read, strict=True), strict=True)
         ]
-        self.follow(like, [self.last, *constants], f"{name}/result")
+        self.append(like, [self.last, *constants], f"{name}/result")
 
-    def stack(self, name: str, own: Sequence[str], neutral: float, behind: int) -> str:
+    def stack(self, name: str, own: Sequence[str], neutral: float, trailing: int) -> str:
         """Add a merged constant with one number for each result of each part, and return its name.
 
         Args:
             name: of the merged constant.
-            own: the name of each part's own constant; "" where the part has none, and `neutral` is taken.
+            own: the name of each part's constant; "" for `neutral`.
             neutral: the number that changes nothing.
-            behind: how many axes of extent 1 follow, for the constant to spread over an image.
+            trailing: axes of extent 1, for broadcasting over an image.
         """
         rows = []
         for part, origins, constant in zip(self.parts, self.origins, own, strict=True):
@@ -327,11 +311,11 @@ class _Draft:
             rows.append(np.broadcast_to(values.reshape(-1), (part.width,)))
             if constant:
                 origins.setdefault(constant, Origin(name, 0, values.shape))
-        self.constants[name] = np.concatenate(rows).reshape(-1, *(1,) * behind)
+        self.constants[name] = np.concatenate(rows).reshape(-1, *(1,) * trailing)
         return name
 
-    def follow_activation(self) -> None:
-        """Add the activation; its constants, which are equal for all parts, are the first part's."""
+    def append_activation(self) -> None:
+        """Append the activation, with the first part's constants; they are equal for all parts."""
         before = self.last
         for number, node in enumerate(self.first.activation):
             for part, origins in zip(self.parts, self.origins, strict=True):
@@ -340,10 +324,10 @@ class _Draft:
                         origins.setdefault(own, Origin(name, None, part.weights[own].shape))
             is_product = self.last != before  # of x * sigmoid(x)
             rest = [self.last] if is_product else node.input[1:]
-            self.follow(node, [before, *rest], f"{self.base}/gate")
+            self.append(node, [before, *rest], f"{self.base}/gate")
 
-    def split(self, opset: int) -> None:
-        """Add the Split, whose outputs have the names of the parts' results."""
+    def append_split(self, opset: int) -> None:
+        """Append the Split, whose outputs have the names of the parts' results."""
         sizes, outputs = [part.width for part in self.parts], [part.output for part in self.parts]
         axis = 1 if self.first.is_convolution else -1
         if opset < _SPLIT_INPUT_OPSET:

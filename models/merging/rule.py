@@ -1,7 +1,7 @@
-"""Which operators may be merged into one: the only definition, for the search, the written model and all executors.
+"""The one definition of which operators may be merged.
 
-Convolutions of one input are stacked along their output channels (thesis, section 3.2.2); smaller kernels are padded
-with zeros to the size of the largest. Products of one input with matrices of weights are stacked along the columns.
+Convolutions of one input are stacked along their output channels (thesis, section 3.2.2), with smaller kernels
+zero-padded to the largest. Products of one input with weight matrices are stacked along the columns.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ class MergeKey:
     """What operators must have in common to be merged.
 
     Attributes:
-        centre: of a convolution, twice the padding of every side less the kernel's reach, and the kernel's parity on
-            every axis. They are equal where, padded with zeros, kernels stay centred: where for every operator and on
-            every side `pad_merged - pad_op == dilation * (kernel_merged - kernel_op) / 2`. Equal output sizes follow.
         type: the operator's type.
         input: the tensor that the operator reads.
         weight_type: the element type of the weights.
-        settings: all attributes except the kernel's size, its padding and the number of results.
-        form: of a product, the number of its constants and of its nodes. onnxruntime makes different nodes of a product
-            that adds a bias itself and of one that an Add follows, and those cannot be merged.
+        settings: all attributes except kernel size, padding and number of results.
+        centre: of a convolution, twice the padding of every side minus the kernel's reach, and the kernel's parity on
+            every axis. Equal if zero-padded kernels stay centred: on every side of every operator, `pad_merged - pad_op
+            == dilation * (kernel_merged - kernel_op) / 2`. Equal output sizes follow.
+        form: of a product, the numbers of its constants and nodes. onnxruntime fuses a product's own bias and a
+            following Add differently, so those cannot be merged.
 
-    Equal input, stride and output size are not enough: 3x3 with padding 1 and stride 2, beside 2x2 with padding 0 and
-    stride 2, agree on a 4x4 input (both give 2x2), but no zero padding puts the 2x2 taps in place, and the numbers
-    come out wrong.
+    Equal input, stride and output size do not suffice: 3x3 with padding 1 and 2x2 with padding 0, both of stride 2,
+    agree on a 4x4 input, but no zero padding aligns their taps, and the results are wrong.
     """
 
     type: str
@@ -44,7 +43,7 @@ class MergeKey:
 
 
 def merge_key(operator: Operator) -> MergeKey | None:
-    """What the operator must have in common with those that it is merged with; None where it never can be merged."""
+    """The key that merged operators must share; None if the operator can never be merged."""
     if not operator.merges or len(operator.inputs) != 1 or len(operator.outputs) != 1 or not operator.weights:
         return None
     is_product = operator.integer("out_features") > 0
@@ -62,9 +61,9 @@ def merge_key(operator: Operator) -> MergeKey | None:
 
 
 def refusal(operators: Sequence[Operator]) -> str | None:
-    """Why these operators may not be merged into one, as a message for people; None where they may."""
+    """Why these operators may not be merged, for messages; None if they may."""
     if len({operator.name for operator in operators}) < max(len(operators), 2):
-        return "merging takes two different operators or more"
+        return "merging needs at least two different operators"
     first = merge_key(operators[0])
     for operator in operators:
         key = merge_key(operator)
@@ -77,12 +76,12 @@ def refusal(operators: Sequence[Operator]) -> str | None:
 
 def _why_never(operator: Operator) -> str:
     if operator.attribute("quantized") is not None or "DequantizeLinear" in operator.node_types:
-        return f"{operator.name!r} is in whole numbers, and only operators in floats are merged"
-    return f"{operator.name!r} cannot be merged with anything"
+        return f"{operator.name!r} is quantized; only floating-point operators can be merged"
+    return f"{operator.name!r} cannot be merged with any operator"
 
 
 def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The kernel's size and the padding of the convolution that stands for `operators`, which may be merged."""
+    """Kernel size and padding of the convolution that `operators` merge into."""
     kernels = [operator.integers("kernel_shape") for operator in operators]
     kernel = tuple(max(sizes) for sizes in zip(*kernels, strict=True))
     first = operators[0]
@@ -92,7 +91,7 @@ def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[i
 
 
 def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """See `MergeKey.centre`; None for anything but a convolution of one group with constant weights and no residual."""
+    """See `MergeKey.centre`; None unless it is an ungrouped convolution with constant weights and no residual."""
     if operator.integer("out_channels") == 0 or operator.integer("group") != 1 or operator.integer("residual"):
         return None
     kernel, pads, strides, dilations = (
@@ -106,21 +105,21 @@ def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
 
 
 def _biases_are_rows(operator: Operator) -> bool:
-    """Whether the operator multiplies by a matrix of weights, and adds nothing but a number for each column."""
+    """Whether the operator is a product with a weight matrix, plus at most one number for each column."""
     columns = operator.integer("out_features")
     biases = [spec.shape or () for spec in operator.weights[1:]]
     return columns > 0 and all(is_row(shape, columns) for shape in biases)
 
 
 def is_row(shape: Sequence[int], columns: int) -> bool:
-    """Whether a constant of `shape` is one number for each of so many columns, or one for all of them."""
+    """Whether a constant of `shape` has one number for each column, or one for all."""
     return set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, columns}
 
 
 def _difference(one: MergeKey, other: MergeKey) -> str:
     name = next(item.name for item in fields(MergeKey) if getattr(one, item.name) != getattr(other, item.name))
     if name == "centre":
-        return "their kernels, padded with zeros to one size, would not stay centred"
+        return "zero-padded to one size, their kernels would not stay centred"
     if name == "settings":
         names = sorted({key for key, _ in set(one.settings) ^ set(other.settings)})
         return f"they differ in {', '.join(names)}"

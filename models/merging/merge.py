@@ -1,8 +1,7 @@
 """Merges operators in an ONNX graph, and undoes such merges (thesis, section 3.2.2).
 
-Operators that read one tensor become one operator and a Split, whose outputs have the names of the original results.
-The model's metadata describes the original operators. Their constants are contained in the merged constants bit by
-bit, and are cut out of those again when the merge is undone.
+Operators of one input become one operator and a Split, whose outputs keep their names. The model's metadata describes
+the original operators; their constants are bit-equal parts of the merged ones, from which they are restored.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from msgspec import Meta
 from iosched.models.checks import is_well_formed
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import Operator
-from iosched.models.merge_rule import merged_size, refusal
+from iosched.models.merging.rule import merged_size, refusal
+from iosched.models.merging.stacking import Chain, Origin, Size, Stacked, chain_of, margins, stacked
 from iosched.models.metadata import decoded, metadata_of
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.prepared import prepare
-from iosched.models.stacking import Chain, Origin, Size, Stacked, chain_of, margins, stacked
 
 MERGED_KEY = "io.iosched.merged"
-"""The key of the model metadata that says how to undo the merges in the model."""
+"""The metadata key for undoing merges."""
 
 
 @dataclass(frozen=True)
 class UnmergedOperator:
-    """One of the operators that were merged, as it was before the merge.
+    """An operator as it was before the merge.
 
     Attributes:
-        nodes: the operator's nodes in topological order, each in protobuf's JSON form.
-        width: how many output channels (of a convolution) or columns (of a product) the operator computes.
-        constants: for each constant that the nodes read, by name, where its values lie in the merged constants.
+        nodes: in topological order, each in protobuf's JSON form.
+        width: the number of output channels (of a convolution) or columns (of a product).
+        constants: where the values of each constant are in the merged constants, by name.
     """
 
     nodes: Annotated[tuple[dict[str, Any], ...], Meta(min_length=1)]
@@ -50,11 +49,11 @@ class UnmergedOperator:
 
     @classmethod
     def of(cls, nodes: Sequence[onnx.NodeProto], width: int, constants: Mapping[str, Origin]) -> UnmergedOperator:
-        """The record of an operator with these nodes; see the attributes."""
+        """The record of an operator with these nodes."""
         return cls(tuple(MessageToDict(node) for node in nodes), width, constants)
 
     def protos(self) -> list[onnx.NodeProto]:
-        """The nodes as messages; none where the metadata describes no valid nodes."""
+        """The nodes as messages; none if the metadata is invalid."""
         try:
             return [ParseDict(node, onnx.NodeProto()) for node in self.nodes]
         except (ParseError, ValueError, TypeError, AttributeError):
@@ -66,8 +65,8 @@ class Merge:
     """A merged operator.
 
     Attributes:
-        base: the tensor that the Split reads; the names of all other new tensors and constants begin with it.
-        parts: the operators that were merged, in the order of their results.
+        base: the tensor that the Split reads, and the prefix of all other new names.
+        parts: the original operators, in the order of their results.
     """
 
     base: Annotated[str, Meta(min_length=1)]
@@ -78,16 +77,9 @@ prepare(Merge)
 
 
 def merge_operators(graph: EditableGraph, operators: Sequence[Operator]) -> tuple[Merge, tuple[onnx.NodeProto, ...]]:
-    """Replace the nodes of operators by those of one merged operator.
+    """Replace the nodes of operators, which the merge rule allows, by those of one. O(nodes + weights).
 
-    Args:
-        graph: is changed.
-        operators: two or more that `merge_rule` allows to be merged.
-
-    Returns:
-        The record that undoes it, and the new nodes.
-
-    Complexity: O(nodes + weights).
+    Returns the record for undoing the merge, and the new nodes.
 
     Raises:
         ValueError: merging would not be exact, or is not possible.
@@ -101,22 +93,21 @@ def merge_operators(graph: EditableGraph, operators: Sequence[Operator]) -> tupl
     pairs = zip(parts, found.origins, strict=True)
     record = tuple(UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in pairs)
     gone = [node.output[0] for part in parts for node in part.nodes]
-    _put(graph, gone, found.nodes, found.constants)
+    _replace(graph, gone, found.nodes, found.constants)
     return Merge(base, record), found.nodes
 
 
 def unmerge(graph: EditableGraph) -> None:
-    """Restore, bit for bit, the operators that `merge_operators` replaced, as the model's metadata describes them.
+    """Restore, bit for bit, the operators that `merge_operators` replaced, from the model's metadata.
 
-    The operators that the metadata describes are merged once more, and the result is compared with the graph. Where the
-    two differ, because another tool edited the graph or wrote the metadata, the merged operator stays: the model
-    computes the same with it.
+    The described operators are merged again for comparison. If the result differs from the graph, because another tool
+    changed graph or metadata, the merged operator stays; the model computes the same with it.
     """
     for merge in from_metadata(graph.frame):
         _undo(graph, merge)
 
 
-def _put(
+def _replace(
     graph: EditableGraph, gone: Sequence[str], nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
 ) -> None:
     """Replace nodes, and the weights that they alone read."""
@@ -132,12 +123,12 @@ def _chain(operator: Operator, graph: EditableGraph) -> Chain:
     nodes = [node for name in operator.nodes if (node := graph.producer(name)) is not None]
     found = chain_of(nodes, graph.weights) if len(nodes) == len(operator.nodes) else None
     if found is None:
-        raise ValueError(f"{operator.name!r} is not in the graph as it was loaded")
+        raise ValueError(f"operator {operator.name!r} changed since the graph was loaded")
     return found
 
 
 def _fresh(name: str, taken: Iterable[str]) -> str:
-    """`name`, with a number behind it where that is needed for no tensor to have this name or one that begins so."""
+    """`name`, numbered so that no tensor has this name or one below it."""
     begun = [f"{other}/" for other in taken]
     candidates = chain([name], (f"{name}{number}" for number in count(2)))
 
@@ -148,44 +139,45 @@ def _fresh(name: str, taken: Iterable[str]) -> str:
 
 
 def _undo(graph: EditableGraph, merge: Merge) -> None:
-    """Restore the operators of one merge."""
     weight = f"{merge.base}/weight"
     readers = graph.consumers(weight)
     anchor = next((node for node in readers if node.input[1:2] == [weight]), None)
     nodes = [part.protos() for part in merge.parts]
     if anchor is None or not all(is_well_formed(node, graph.frame) for node in chain(*nodes)):
         return
-    constants = ChainMap(graph.weights, _cut_back(merge, graph.weights))
+    constants = ChainMap(graph.weights, _restored_constants(merge, graph.weights))
     parts = [part for own in nodes if (part := chain_of(own, constants)) is not None]
-    if len(parts) < len(nodes) or not _fit(parts, anchor):
+    if len(parts) < len(nodes) or not _can_merge(parts, anchor):
         return
     found = stacked(parts, integers(anchor, "pads"), merge.base, graph.opset)
-    if not _stands_in(graph, found) or not _names_are_free(graph, parts, found):
+    if not _is_unchanged(graph, found) or not _names_are_free(graph, parts, found):
         return
     restored = [node for part in parts for node in part.nodes]
     read = dict.fromkeys(name for node in restored for name in node.input if name in constants)
     weights = {name: constants[name] for name in read if name not in graph.weights}
-    _put(graph, [node.output[0] for node in found.nodes], restored, weights)
+    _replace(graph, [node.output[0] for node in found.nodes], restored, weights)
 
 
-def _cut_back(merge: Merge, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The constants of the operators before the merge, as far as they can be cut out of the merged constants."""
+def _restored_constants(merge: Merge, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     begin = 0
     for part in merge.parts:
         for name, origin in part.constants.items():
-            cut = _cut(weights[origin.source], origin, begin, part.width) if origin.source in weights else None
+            cut = (
+                _restored_constant(weights[origin.source], origin, begin, part.width)
+                if origin.source in weights
+                else None
+            )
             if cut is not None:
                 found[name] = cut
         begin += part.width
     return found
 
 
-def _cut(array: np.ndarray, origin: Origin, begin: int, width: int) -> np.ndarray | None:
-    """One operator's rows `begin` to `begin + width` of a merged constant, in their original shape.
+def _restored_constant(array: np.ndarray, origin: Origin, begin: int, width: int) -> np.ndarray | None:
+    """An operator's part of a merged constant, in its original shape; None if there are too few elements.
 
-    Of a kernel that was padded with zeros, the middle is taken; of a number that was repeated for every row, the first.
-    None where the merged constant has not enough elements.
+    A zero-padded kernel gives its middle, a repeated number its first element.
     """
     shape = origin.shape
     if origin.axis is not None and array.ndim > origin.axis:
@@ -202,13 +194,9 @@ def _cut(array: np.ndarray, origin: Origin, begin: int, width: int) -> np.ndarra
     return own
 
 
-def _fit(parts: Sequence[Chain], anchor: onnx.NodeProto) -> bool:
-    """Whether one operator can stand for the parts: their settings are equal, and their kernels centred in `anchor`'s.
-
-    `anchor` is the merged convolution or product as it stands in the graph.
-    """
+def _can_merge(parts: Sequence[Chain], anchor: onnx.NodeProto) -> bool:
     first = parts[0]
-    alike = all(_settings(part) == _settings(first) for part in parts)
+    alike = all(_merge_settings(part) == _merge_settings(first) for part in parts)
     if not alike or not first.is_convolution:
         return alike
     kernel, pads = integers(anchor, "kernel_shape"), integers(anchor, "pads")
@@ -216,8 +204,7 @@ def _fit(parts: Sequence[Chain], anchor: onnx.NodeProto) -> bool:
     return len(kernel) == rank and len(pads) == 2 * rank and all(_is_centred(part, kernel, pads) for part in parts)
 
 
-def _settings(part: Chain) -> object:
-    """All that operators must have in common to be merged, as a value that can be compared."""
+def _merge_settings(part: Chain) -> object:
     anchor, ones = part.anchor, (1,) * (part.weight.ndim - 2)
     own: object = values(anchor)
     if part.is_convolution:
@@ -236,7 +223,7 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
     if any(large < small or (large - small) % 2 for large, small in zip(kernel, own, strict=True)):
         return False
     if text(part.anchor, "auto_pad").startswith("SAME"):
-        return True  # the padding depends on the size of the input, which is not known before shape inference
+        return True  # the padding depends on the input's size, unknown before shape inference
     dilations = integers(part.anchor, "dilations", (1,) * len(own))
     before = integers(part.anchor, "pads", (0,) * (2 * len(own)))
     if len(dilations) != len(own) or len(before) != 2 * len(own):
@@ -245,7 +232,7 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
     return list(pads) == [pad + more for pad, more in zip(before, shift * 2, strict=True)]
 
 
-def _stands_in(graph: EditableGraph, found: Stacked) -> bool:
+def _is_unchanged(graph: EditableGraph, found: Stacked) -> bool:
     """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
     present = [graph.producer(node.output[0]) for node in found.nodes]
     written = [None if node is None else _written(node) for node in present]
@@ -271,7 +258,6 @@ def _identity(array: np.ndarray) -> object:
 
 
 def _names_are_free(graph: EditableGraph, parts: Sequence[Chain], found: Stacked) -> bool:
-    """Whether restoring the parts gives no two tensors of the graph the same name."""
     merged = {name for node in found.nodes for name in node.output}
     written = [str(node.output[0]) for part in parts for node in part.nodes]
     read = {name for part in parts for node in part.nodes for name in node.input if name in part.weights}
@@ -282,11 +268,11 @@ def _names_are_free(graph: EditableGraph, parts: Sequence[Chain], found: Stacked
 
 
 def to_json(merges: Sequence[Merge]) -> str:
-    """The text that the metadata has under `MERGED_KEY`."""
+    """The metadata under `MERGED_KEY`."""
     return json.dumps([asdict(merge) for merge in merges], sort_keys=True)
 
 
 def from_metadata(proto: onnx.ModelProto) -> list[Merge]:
-    """The merges that a model's metadata describes; entries that are not in the form of `to_json` are left out."""
+    """The merges in a model's metadata; invalid entries are ignored."""
     entries = decoded(metadata_of(proto, MERGED_KEY) or "[]", list[msgspec.Raw]) or []
     return [merge for entry in entries if (merge := decoded(entry, Merge)) is not None]

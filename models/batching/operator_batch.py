@@ -1,4 +1,4 @@
-"""Operators of several members, node by node, and what operators have in common that can become one."""
+"""Operators of several members, node by node, and the criteria for batching them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iosched.models.batching import (
     selecting,
 )
 from iosched.models.batching.ensemble import Ensemble, Likeness
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single, Writer
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Single, Writer
 from iosched.models.canonical import counts_in_form, walked
 from iosched.models.composition.compose import Composition
 from iosched.models.composition.members import owners
@@ -41,13 +41,13 @@ Way = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Rule:
-    """What is known of a kind of nodes.
+    """How to batch nodes of one kind.
 
     Attributes:
-        axes: along which axes a layer of such nodes may be joined.
-        write: adds one node, or several, that do the work of a layer whose operands are joined along the given axis,
-            which is one of `axes`; returns the results. None where the first member's node does it as it is.
-        spreads: whether such a node takes one tensor for all members as its first input, as it is.
+        axes: the axes along which such a layer may be joined.
+        write: appends nodes for a layer joined along one of `axes`, and returns the results; None if the first member's
+            node works unchanged.
+        spreads: whether a node takes one tensor for all members as first input.
     """
 
     axes: Callable[[Layer], Axes]
@@ -72,14 +72,14 @@ RULES: Mapping[str, Rule] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class OperatorBatch:
     """Alike operators, one of each member.
 
     Attributes:
         graph: the model.
-        rows: for each node of an operator the members' nodes, in the order of the operator's form.
-        differ: weights are taken to differ from member to member, whether they do or not.
-        apart: what the members read is taken to be a tensor of each, whether it is or not.
+        rows: for each node of an operator, the members' nodes, in the order of the operator's form.
+        differ: assume that weights differ between members.
+        apart: assume that inputs differ between members.
     """
 
     graph: EditableGraph
@@ -90,38 +90,38 @@ class Unit:
     @classmethod
     def of(
         cls, graph: EditableGraph, operators: Sequence[Operator], *, differ: bool = False, apart: bool = False
-    ) -> Unit:
-        """The unit of these operators, any of which may take several places in it.
+    ) -> OperatorBatch:
+        """The batch of these operators; one may occur several times.
 
         Raises:
             ValueError: they are not alike.
         """
         each = {operator.name: operator for operator in operators}
         own = {name: walked([graph.node(node) for node in operator.nodes]) for name, operator in each.items()}
-        first = [_looks(graph, node) for node in own[operators[0].name]]
+        first = [_batch_criteria(graph, node) for node in own[operators[0].name]]
         for name, nodes in own.items():
-            if [_looks(graph, node) for node in nodes] != first:
-                raise ValueError(f"operators {operators[0].name!r} and {name!r} are not alike")
+            if [_batch_criteria(graph, node) for node in nodes] != first:
+                raise ValueError(f"operators {operators[0].name!r} and {name!r} differ in type, attributes or shapes")
         return cls(graph, tuple(zip(*(own[operator.name] for operator in operators), strict=True)), differ, apart)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The rule of each node; none at all where one has no rule, or a tensor's shape is not known."""
+        """The rule of each node; () if one has none, or a shape is unknown."""
         found = (RULES.get(row[0].op_type) for row in self.rows if is_standard(row[0]))
         rules = tuple(rule for rule in found if rule is not None)
         names = {name for row in self.rows for node in row for name in (*node.input, *node.output)}
         computed = names - self.graph.weights.keys() - {""}
-        is_static = all(_shape(self.graph, name) is not None for name in computed)
+        is_static = all(self.graph.known_shape(name) is not None for name in computed)
         return rules if len(rules) == len(self.rows) and is_static else ()
 
     @cached_property
     def inner(self) -> Mapping[str, int]:
-        """For every tensor that a node of the first member computes the row of that node."""
+        """The row that computes each tensor of the first member."""
         return {name: row for row, nodes in enumerate(self.rows) for name in nodes[0].output if name}
 
     @cached_property
     def spreads(self) -> bool:
-        """Whether all members read one tensor that is taken as it is: by the first node, and by no other."""
+        """Whether all members read one tensor that is taken as it is, by the first node alone."""
         name = self.rows[0][0].input[0]
         if self.apart or not self.rules or not self.rules[0].spreads or name in self.graph.weights:
             return False
@@ -131,26 +131,25 @@ class Unit:
         return is_read_once and bool(self.rules[0].axes(self._layer(0, {}, spreads=True)))
 
     def is_own(self, names: Names) -> bool:
-        """Whether these, which the members' nodes read at one place, are computed tensors from outside, one of each."""
+        """Whether these inputs of a row are computed outside the batch, one for each member."""
         if not names[0] or names[0] in self.graph.weights or names[0] in self.inner:
             return False
         return not (self.spreads and names[0] == self.rows[0][0].input[0])
 
     def ports(self) -> list[Names]:
-        """The tensors of which `is_own` tells, each once."""
+        """The inputs for which `is_own` is true, each once."""
         found = dict.fromkeys(names for row in range(len(self.rows)) for names in self.slots(row))
         return [names for names in found if self.is_own(names)]
 
     def outputs(self, row: int = -1) -> list[Names]:
-        """For every output of a node, the last one by default, the members' tensors."""
+        """The members' tensors for every output of a row."""
         return list(zip(*(node.output for node in self.rows[row]), strict=True))
 
     def slots(self, row: int) -> list[Names]:
-        """What the members' nodes of one row read, input by input."""
+        """The members' tensors for every input of a row."""
         return list(zip(*(node.input for node in self.rows[row]), strict=True))
 
     def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
-        """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
         nodes = self.rows[row]
         operands = [self._operand(row, slot, names, joined) for slot, names in enumerate(self.slots(row))]
         if spreads and row == 0:
@@ -160,9 +159,9 @@ class Unit:
 
     @cached_property
     def ways(self) -> Mapping[int, Way]:
-        """By the axes along which what is read from outside may be joined: for each node the axes it takes and gives.
+        """For each possible axis of the inputs, the axes that each node takes and gives.
 
-        All nodes have to take what the nodes before them compute as it is. Empty where there is no such way.
+        Every node must take its predecessors' results unchanged.
         """
         if not self.rules:
             return {}
@@ -171,16 +170,16 @@ class Unit:
         return {axis: way for axis, way in found.items() if way}
 
     def axes(self) -> Axes:
-        """The axes along which what is read from outside may be joined, and those along which the results then are."""
+        """The axes along which inputs may be joined, with those of the results."""
         return {axis: way[-1][1] for axis, way in self.ways.items()}
 
     def axis_at(self, names: Names, axis: int) -> int:
-        """The axis along which these, which `ports` has, are joined where they are read; `axis` is one of `axes`."""
+        """The axis along which one of `ports` is joined where it is read; `axis` is one of `axes`."""
         rows = (row for row in range(len(self.rows)) if names in self.slots(row))
         return self.ways[axis][next(rows)][0]
 
     def write(self, axis: int, writer: Writer) -> None:
-        """Add the nodes for all members, which are joined along `axis`; all that feeds them was written."""
+        """Append the nodes for all members, joined along `axis`; their inputs have been written."""
         computed: dict[Names, Joined] = {}
         for row, (own, after) in enumerate(self.ways[axis]):
             laid: dict[Names, Joined] = {}
@@ -218,17 +217,10 @@ class Unit:
         return Constants(tuple(map(str, range(len(names)))) if differ else names, arrays)
 
 
-def _looks(graph: EditableGraph, node: onnx.NodeProto) -> object:
-    """What a node has in common with those that it becomes one with."""
-    names, weights = (*node.input, *node.output), graph.weights
-    shapes = [weights[name].shape if name in weights else _shape(graph, name) for name in names]
-    return node.domain, node.op_type, plain_values(node), shapes, [(bool(name), name in weights) for name in names]
-
-
-def _shape(graph: EditableGraph, name: str) -> Shape | None:
-    """The shape of a computed tensor or an input; None where it is not known before the run."""
-    spec = graph.tensors.get(name)
-    return None if spec is None else spec.shape
+def _batch_criteria(graph: EditableGraph, node: onnx.NodeProto) -> object:
+    names = (*node.input, *node.output)
+    kinds = [(bool(name), name in graph.weights) for name in names]
+    return node.domain, node.op_type, plain_values(node), [*map(graph.known_shape, names)], kinds
 
 
 def ensemble_of(composition: Composition) -> Ensemble:
@@ -244,12 +236,10 @@ def ensemble_of(composition: Composition) -> Ensemble:
 
 
 def likeness_of(model: Model) -> dict[str, Likeness]:
-    """For every operator, in the structure's order, its likeness: that of its form, types and shapes of what it reads.
+    """The likeness of every operator, in the structure's order, by form and input types; O(nodes) for each form.
 
-    Operators whose kind cannot join different weights are alike only if they have the same weights. Keys of different
-    models can be compared; whether the models are in one graph does not matter.
-
-    Complexity: that of the model's structure, and O(nodes) for each form.
+    Operators that cannot join different weights are alike only if these are equal. Keys of different models are
+    comparable.
     """
     structure, graph = model.structure, EditableGraph.of(model.proto, model.weights, model.graph.tensor)
     digests = [sha256(json.dumps(form_value(form)).encode()).hexdigest()[:16] for form in structure.forms]
@@ -272,9 +262,9 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
 
 
 def _batching_of(graph: EditableGraph, operator: Operator) -> tuple[bool, bool, bool]:
-    """Whether an operator and one like it can become one, with one tensor as it is, and only if weights are equal."""
+    """Whether two such operators can be batched, share one input, and need equal weights."""
     pair = operator, operator
-    if Unit.of(graph, pair, differ=True, apart=True).axes():
-        return True, Unit.of(graph, pair, differ=True).spreads, False
-    batches = bool(Unit.of(graph, pair, apart=True).axes())
+    if OperatorBatch.of(graph, pair, differ=True, apart=True).axes():
+        return True, OperatorBatch.of(graph, pair, differ=True).spreads, False
+    batches = bool(OperatorBatch.of(graph, pair, apart=True).axes())
     return batches, False, batches

@@ -1,4 +1,4 @@
-"""Gives dynamic dimensions numbers, and a fixed batch another one."""
+"""Binds dynamic dimensions to numbers, and replaces fixed batch sizes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from iosched.models.errors import InvalidModelError, UsageError
 
 Dims = list[int | str]
 MAX_RANK = 32
-"""Dimensions of an array in every numpy that may be installed; from numpy 2 on there may be 64."""
+"""The most dimensions of an array before numpy 2, which has 64."""
 
 _NAMELESS = "?"
-"""What the text of a dimension that has no name begins with. Some exporters call every unknown dimension "?", which
-does not say that they are equal."""
+"""Prefix of unnamed dimensions. Some exporters name all unknown dimensions "?", which does not make them equal."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What `bind_inputs` decided.
+    """The result of `bind_inputs`.
 
     Attributes:
         shapes: the static shape of every tensor input, by name.
-        symbols: the number that each symbolic dimension got.
-        replaced_batch: the fixed batch size that was replaced by another; None where none was.
+        symbols: the number of each symbolic dimension.
+        replaced_batch: the fixed batch size that was replaced; None if none was.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -41,19 +40,17 @@ def bind_inputs(
 ) -> Binding:
     """Give every tensor input a static shape, in place.
 
-    A symbol has one value wherever it stands. `input_shapes` has shapes by the names of inputs, and single sizes by
-    those of symbols. `batch_size` binds the first dimension of every input in which that is dynamic, whatever the shape
-    given for it has there. Where it is dynamic in none, and one and the same number in all inputs of rank 2 and more,
-    that number is replaced.
+    A symbol has one value everywhere. `input_shapes` has shapes by input name, and single sizes by symbol name.
+    `batch_size` binds the first dimension of every input where that is dynamic, overriding `input_shapes`. If it is
+    dynamic in none, and one fixed number in all inputs of rank 2 and more, that number is replaced.
 
     Raises:
-        UsageError: a binding names no input and no symbol, is negative, or contradicts another one or a fixed
-            dimension.
+        UsageError: a binding has an unknown name, is negative, or contradicts another one or a fixed dimension.
         InvalidModelError: a dimension stays unbound.
     """
     shapes = input_dims(inputs)
     given = dict(input_shapes or {})
-    check_given(given, batch_size, [value.name for value in inputs], symbols_of(shapes))
+    check_bindings(given, batch_size, [value.name for value in inputs], symbols_of(shapes))
     firsts = {dims[0] for dims in shapes.values() if dims and isinstance(dims[0], str)}
     if batch_size is not None:
         given = _at_batch(shapes, given, firsts, batch_size)
@@ -67,13 +64,13 @@ def bind_inputs(
     return Binding(bound, symbols, replaced)
 
 
-def check_given(
+def check_bindings(
     given: Mapping[str, tuple[int, ...]], batch_size: int | None, inputs: Sequence[str], symbols: Sequence[str]
 ) -> None:
-    """Refuses shapes of inputs and sizes of symbols that are not there, and sizes that no dimension can have.
+    """Reject unknown names, and invalid sizes.
 
     Raises:
-        UsageError: says which.
+        UsageError: naming the binding.
     """
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive.")
@@ -81,24 +78,24 @@ def check_given(
         if name not in inputs and name not in symbols:
             known = [*inputs, *symbols]
             close = get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
-            nor = " and no dynamic dimension of that name" if symbols else ""
-            raise UsageError(f"the model has no input {name!r}{nor}; did you mean {', '.join(map(repr, close))}?")
+            kinds = "input or dynamic dimension" if symbols else "input"
+            raise UsageError(f"the model has no {kinds} {name!r}; did you mean {', '.join(map(repr, close))}?")
         if any(dim < 0 for dim in shape):
             raise UsageError(f"shape {_text(shape)} of input {name!r} has a negative dimension.")
         if name not in inputs and len(shape) != 1:
-            raise UsageError(f"dimension {name!r} has one size, not {_text(shape)}.")
+            raise UsageError(f"dimension {name!r} takes one size, not {_text(shape)}.")
 
 
 def symbols_of(shapes: Mapping[str, Dims | None]) -> list[str]:
-    """The names of dynamic dimensions, each once; not those that have none in the model."""
+    """The names of dynamic dimensions, each once; unnamed ones are left out."""
     symbols = (dim for dims in shapes.values() for dim in dims or () if isinstance(dim, str))
     return list(dict.fromkeys(symbol for symbol in symbols if not symbol.startswith(_NAMELESS)))
 
 
 def input_dims(inputs: Iterable[onnx.ValueInfoProto]) -> dict[str, Dims | None]:
-    """The dimensions of every tensor input: a number, the name of a symbol, or a name that begins with '?' for none.
+    """The dimensions of every tensor input: numbers, symbols, or names starting with '?' for unnamed ones.
 
-    None stands for an input of which not even the rank is known.
+    None for inputs of unknown rank.
 
     Raises:
         InvalidModelError: an input has more dimensions than an array can have.
@@ -106,14 +103,12 @@ def input_dims(inputs: Iterable[onnx.ValueInfoProto]) -> dict[str, Dims | None]:
     shapes = {value.name: _dims(value) for value in inputs if value.type.WhichOneof("value") == "tensor_type"}
     for name, dims in shapes.items():
         if dims is not None and len(dims) > MAX_RANK:
-            raise InvalidModelError(f"input {name!r} has {len(dims):,} dimensions; an array has at most {MAX_RANK}.")
+            raise InvalidModelError(f"input {name!r} has {len(dims):,} dimensions; at most {MAX_RANK} are supported.")
     return shapes
 
 
 def bind_shapes(shapes: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Puts the sizes given in place of the dimensions of these inputs; returns the number that each symbol got.
-
-    A name that is no input's is a symbol's, and its shape is one size.
+    """Substitute the sizes in `given`, in place; returns the number of each symbol.
 
     Raises:
         UsageError: a shape contradicts another one or a fixed dimension.
@@ -148,7 +143,7 @@ def _bind_shape(name: str, dims: Dims | None, shape: tuple[int, ...], symbols: d
             what = f"dimension {dim!r} is bound to {fixed}" if isinstance(dim, str) else f"dimension {fixed} is fixed"
             raise UsageError(
                 f"input {name!r} cannot have shape {_text(shape)}: its {what} (model: {_text(dims)}).\n"
-                "A fixed batch is changed with --batch-size."
+                "To change a fixed batch, use --batch-size."
             )
     return list(shape)
 
@@ -156,7 +151,7 @@ def _bind_shape(name: str, dims: Dims | None, shape: tuple[int, ...], symbols: d
 def _at_batch(
     shapes: Mapping[str, Dims | None], given: Mapping[str, tuple[int, ...]], firsts: Collection[str], batch: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes given, at this batch size; `firsts` are the symbols that stand first in a shape."""
+    """The shapes in `given` at this batch size; `firsts` are the symbols of first dimensions."""
     found: dict[str, tuple[int, ...]] = {}
     replaced: set[int] = set()
     for name, shape in given.items():
@@ -166,21 +161,21 @@ def _at_batch(
         found[name] = tuple(batch if is_batch else size for size, is_batch in zip(shape, batched, strict=True))
     if len(replaced) > 1:
         raise UsageError(
-            f"--batch-size {batch} does not fit: --input-shape gives first dimensions of {_listed(replaced)}.\n"
-            "Leave --batch-size out."
+            f"--batch-size {batch} conflicts with --input-shape, whose first dimensions are {_listed(replaced)}.\n"
+            "Omit --batch-size."
         )
     return found
 
 
 def _replace_batch(shapes: dict[str, Dims | None], batch: int) -> int | None:
-    """Gives inputs whose first dimension is fixed another batch; returns what that was, None where it was this one."""
+    """Replace fixed first dimensions; returns the old one, or None if it is the same."""
     leading = {dims[0] for dims in shapes.values() if dims and len(dims) >= 2 and isinstance(dims[0], int)}
     if leading <= {batch}:
         return None
     if len(leading) > 1:
         raise UsageError(
-            f"--batch-size {batch} does not fit: the inputs' first dimensions are fixed at {_listed(leading)}.\n"
-            "Give the shapes of the dynamic inputs with --input-shape NAME=1x3x224x224 instead."
+            f"--batch-size {batch} does not apply: the inputs have different fixed batches ({_listed(leading)}).\n"
+            "Use --input-shape NAME=1x3x224x224 for the dynamic inputs instead."
         )
     for dims in shapes.values():
         if dims and len(dims) >= 2 and isinstance(dims[0], int):
@@ -196,7 +191,7 @@ def _substitute(shapes: dict[str, Dims | None], symbols: Mapping[str, int]) -> N
 
 
 def require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, ...]]:
-    """The shapes, all of whose dimensions have to be numbers.
+    """The shapes, all of whose dimensions must be numbers.
 
     Raises:
         InvalidModelError: one is not; says how to bind it.
@@ -205,13 +200,12 @@ def require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, ..
     if unbound:
         listed = ", ".join(f"{name}={_text(dims)}" for name, dims in list(unbound.items())[:4])
         raise InvalidModelError(
-            f"the model has dynamic dimensions: {listed}{', ...' if len(unbound) > 4 else ''}.\n{_way_out(unbound)}"
+            f"the model has dynamic dimensions: {listed}{', ...' if len(unbound) > 4 else ''}.\n{_hint(unbound)}"
         )
     return {name: tuple(int(dim) for dim in dims or ()) for name, dims in shapes.items()}
 
 
-def _way_out(unbound: Mapping[str, Dims | None]) -> str:
-    """The options that bind all dimensions, each symbol once, and others that bind some."""
+def _hint(unbound: Mapping[str, Dims | None]) -> str:
     options: list[str] = []
     bound: set[str] = set()
     for name, dims in unbound.items():
@@ -223,14 +217,14 @@ def _way_out(unbound: Mapping[str, Dims | None]) -> str:
     ways = [f"Bind them with {' '.join(options[:4])}{' ...' if len(options) > 4 else ''} (your sizes)"]
     firsts = {dims[0] for dims in unbound.values() if dims and isinstance(dims[0], str)}
     if others := [symbol for symbol in symbols_of(unbound) if symbol not in firsts]:
-        ways.append(f"one wherever it stands with --input-shape {others[0]}=1")
+        ways.append(f"one symbol everywhere with --input-shape {others[0]}=1")
     if firsts or None in unbound.values():
-        ways.append("the first one with --batch-size N")
+        ways.append("the batch with --batch-size N")
     return ", or ".join(ways) + "."
 
 
 def write_dims(inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int | str]]) -> None:
-    """Give every tensor input these dimensions, in place: numbers, or the names of symbols."""
+    """Set the dimensions of every tensor input, in place: numbers, or names of symbols."""
     for value in inputs:
         if value.name not in shapes:
             continue

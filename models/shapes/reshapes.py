@@ -1,4 +1,4 @@
-"""Reshape nodes that fix the batch size: gives them another one, or lets them take it from what they read."""
+"""Reshape nodes that fix the batch size: changes that size, or derives it from the input."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import onnx
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError
 from iosched.models.node_attributes import integer
-from iosched.models.shapes import check_shapes, infer
+from iosched.models.shapes.inference import check_shapes, infer
 from iosched.models.wiring import is_standard, reads, writes
 
 
 def rebatch(graph: EditableGraph, old: int, new: int) -> None:
-    """Change the batch size from `old` to `new` in each Reshape of computed values that fixes it.
-
-    A Reshape fixes the batch size where its target is a constant that begins with `old`.
+    """Change the batch size from `old` to `new` in each Reshape of computed values whose target begins with `old`.
 
     Raises:
-        InvalidModelError: shapes contradict each other at the new batch size; the message names the node.
+        InvalidModelError: shapes contradict each other at the new batch size; names the node.
     """
     _change_targets(graph, old, lambda _, target: np.concatenate([np.array([new], target.dtype), target[1:]]))
     try:
@@ -33,13 +31,9 @@ def rebatch(graph: EditableGraph, old: int, new: int) -> None:
 
 
 def free_batch(graph: EditableGraph, old: int) -> None:
-    """Let each Reshape of computed values that fixes the batch at `old` take it from what it reads instead.
+    """Let each Reshape of computed values that fixes the batch at `old` infer it instead (-1). Raises as `infer`.
 
-    All other sizes of its target become numbers, as they are at `old`: no more than one can be left open. The graph is
-    bound to that batch size.
-
-    Raises:
-        InvalidModelError: shapes contradict each other.
+    The other sizes become numbers, as only one can be inferred. The graph is bound to batch size `old`.
     """
     infer(graph)
 
@@ -52,23 +46,23 @@ def free_batch(graph: EditableGraph, old: int) -> None:
 
 
 def check_reshapes(graph: EditableGraph) -> None:
-    """Check that every Reshape keeps the number of elements. `graph` has inferred shapes.
+    """Check that every Reshape keeps the number of elements; `graph` has inferred shapes.
 
     Raises:
-        InvalidModelError: one does not, for instance because it fixes the batch size; the message names the node.
+        InvalidModelError: one does not, for example because it fixes the batch; names the node.
     """
     for node in _computed_reshapes(graph):
         target, data = graph.weights.get(node.input[1]), graph.tensors.get(node.input[0])
         if target is None or data is None or data.shape is None or keeps_size(data.shape, target.tolist(), node):
             continue
         raise InvalidModelError(
-            f"Reshape node {node.output[0]!r} turns {list(data.shape)} into {target.tolist()}: the sizes differ.\n"
-            "It was exported for other input shapes; bind those, or export with dynamic dimensions."
+            f"Reshape {node.output[0]!r} cannot turn {list(data.shape)} into {target.tolist()}: the sizes differ.\n"
+            "The model was exported for other input shapes; bind those, or export it with dynamic dimensions."
         )
 
 
 def keeps_size(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) -> bool:
-    """Whether a Reshape of a tensor of `shape` to `target` keeps the number of elements."""
+    """Whether a Reshape from `shape` to `target` keeps the number of elements."""
     if not integer(node, "allowzero"):
         if any(entry == 0 and axis >= len(shape) for axis, entry in enumerate(target)):
             return False
@@ -81,11 +75,7 @@ def keeps_size(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) 
 def _change_targets(
     graph: EditableGraph, old: int, change: Callable[[onnx.NodeProto, np.ndarray], np.ndarray | None]
 ) -> None:
-    """Change the constant target of each Reshape of computed values that begins with `old`.
-
-    Args:
-        change: makes the new target of a node of the old one; None leaves it.
-    """
+    """Apply `change` to each constant Reshape target that begins with `old`; None leaves it."""
     for node in _computed_reshapes(graph):
         data, name = node.input
         target = graph.weights.get(name)
@@ -102,7 +92,7 @@ def _change_targets(
 
 
 def _computed_reshapes(graph: EditableGraph) -> list[onnx.NodeProto]:
-    """The Reshape nodes whose data depends on a graph input. The graph's nodes must stand in topological order."""
+    """The Reshape nodes whose data depends on a graph input. Needs topological order."""
     computed = set(graph.inputs)
     found = []
     for node in graph.nodes:

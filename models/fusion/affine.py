@@ -1,4 +1,4 @@
-"""Nodes that scale and shift every channel by constants: batch normalizations, products and sums with a constant."""
+"""Nodes that scale and shift every channel by constants: batch normalizations, and products and sums."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Affine:
 def affine_of(
     node: onnx.NodeProto, source: str, constants: Mapping[str, np.ndarray], channels: int, rank: int
 ) -> Affine | None:
-    """The scale and shift that `node` applies to `source`; None where the node does anything else.
+    """Scale and shift that `node` applies to `source`; None if it does anything else.
 
-    `source` has `rank` axes, and `channels` channels along axis 1.
+    `source` has `rank` axes, with `channels` channels along axis 1.
     """
     if node.op_type == "BatchNormalization":
         return _normalization(node, source, constants, channels)
@@ -39,13 +39,13 @@ def affine_of(
 
 
 def is_per_channel(shape: Sequence[int], rank: int) -> bool:
-    """Whether a constant of `shape`, beside a tensor of `rank` axes, is the same for all of a channel (axis 1)."""
+    """Whether a constant of `shape`, broadcast to `rank` axes, varies only along axis 1 (channels)."""
     spread = (1,) * (rank - len(shape)) + tuple(shape)
     return len(spread) == rank and all(extent == 1 for axis, extent in enumerate(spread) if axis != 1)
 
 
 def epsilon_of(node: onnx.NodeProto) -> float:
-    """The number that a batch normalization adds to the variance before it divides by the root."""
+    """The epsilon of a batch normalization."""
     return number(node, "epsilon", 1e-5)
 
 

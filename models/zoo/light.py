@@ -1,6 +1,6 @@
-"""The `light_*` models that come with the onnx package, networks of a few KB, with seeded random weights.
+"""The `light_*` models of the onnx package, a few KB each, with seeded random weights.
 
-As shipped, their weights are constants, so every class gets the same probability and a wrong schedule passes unseen.
+Their own weights are constants, so every class gets the same probability, and wrong schedules would go unnoticed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
 
 
 def light_model(name: str) -> onnx.ModelProto:
-    """Model `name` (with or without "light_") with He-initialised weights and its logits as output, the same each time.
+    """Model `name` (with or without "light_") with He-initialized weights, always the same.
 
-    A final Softmax, which saturates, is left out: its input becomes the output, in which errors show.
+    A final Softmax, which saturates, is removed, so that its input shows errors.
 
     Raises:
-        DeviceError: the onnx that is installed came without its models.
+        DeviceError: the installed onnx has no such model.
     """
     model = onnx.ModelProto()
     model.ParseFromString(_built(name.removeprefix("light_")))
@@ -41,7 +41,9 @@ def _built(name: str) -> bytes:
     try:
         model = onnx.load(_FOLDER / f"light_{name}.onnx")
     except FileNotFoundError as error:
-        raise DeviceError(f"this onnx came without light_{name}.onnx: pip install --force-reinstall onnx") from error
+        raise DeviceError(
+            f"the installed onnx lacks light_{name}.onnx; run pip install --force-reinstall onnx"
+        ) from error
     graph = model.graph
     known = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     shapes = _constant_shapes(graph, known)
@@ -59,7 +61,6 @@ def _built(name: str) -> bytes:
 
 
 def _constant_shapes(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-    """Weights that a ConstantOfShape node makes, with their shapes."""
     return {
         node.output[0]: tuple(int(size) for size in known[node.input[0]])
         for node in graph.node
@@ -68,7 +69,6 @@ def _constant_shapes(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> di
 
 
 def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
-    """For every tensor the operator that reads it, and at which place."""
     return {name: (node.op_type, place) for node in graph.node for place, name in enumerate(node.input)}
 
 

@@ -1,4 +1,4 @@
-"""Writes files that are there whole or not at all, whatever happens meanwhile."""
+"""Atomic writing of files, and the size limit of protobuf files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-_MAX_NCHARS = 100  # of the destination in the name of the file beside it, which may have 255 bytes
+MAX_PROTO_NBYTES = 2**31 - 1
+"""Bytes of one protobuf message."""
+
+_MAX_NCHARS = 100  # of the destination in the temporary file's name, which may have 255 bytes
 
 
 @contextmanager
-def whole_file(destination: Path) -> Iterator[BinaryIO]:
-    """A file beside `destination` that is given its name at the end, and deleted after any failure, Ctrl-C included.
+def atomic_write(destination: Path) -> Iterator[BinaryIO]:
+    """A temporary file that is renamed to `destination` at the end, and deleted on any failure.
 
-    Each writer has a file of its own, so of several the last one wins as a whole. What is no regular file, such as
-    /dev/null or a named pipe, stays what it is: it is written to.
+    Concurrent writers use different temporary files. Special files (/dev/null, a named pipe) are written directly.
 
     Raises:
-        OSError: with the path of `destination`, where it cannot be written.
+        OSError: with the path of `destination`.
     """
     try:
         if destination.exists() and not destination.is_file():

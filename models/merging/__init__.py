@@ -1,0 +1,1 @@
+"""Merges convolutions, or products, of one input into one operator: the rule, the rewrite, and its inverse."""
