@@ -22,8 +22,7 @@ from testbed import compared
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.baselines.gpu_openers import open_on_gpu
-from iosched.profiler.baselines.gpu_place import GpuPlace
+from iosched.profiler.baselines.gpu_openers import GpuPlace, open_on_gpu
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.device import GPU_EFFORT
 from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost

@@ -21,9 +21,9 @@ from testbed import SEEDS, YARDSTICK, option_parser, print_table, write_results
 from iosched.jobs.costing import schedule_latency_us
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
 from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile

@@ -20,14 +20,12 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, Way
 from iosched.profiler.devices.facts import package_version
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
-from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, close_all

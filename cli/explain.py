@@ -26,7 +26,7 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
-    from iosched.scheduler.places import Elsewhere, Places, Verdict
+    from iosched.scheduler.alternatives import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
 _OBJECT = """

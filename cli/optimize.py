@@ -39,7 +39,7 @@ from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emi
 from iosched.cli.source import input_file, read_model, read_schedules, read_units, stem
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
-from iosched.scheduler.strategy_names import BASELINE_NAMES
+from iosched.scheduler.strategies import BASELINE_NAMES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.pruning import Pruning
-    from iosched.scheduler.strategy_names import StrategyName
+    from iosched.scheduler.strategies import StrategyName
 
 
 _SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "units", "dry_run")

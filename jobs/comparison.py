@@ -14,8 +14,7 @@ from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
 from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.candidates import Way
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, Way
 from iosched.profiler.measuring.deciding import Session, Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile
@@ -25,9 +24,9 @@ from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.lane_schedules import divided
+from iosched.scheduler.cost import divided
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.strategies import ONE_SESSION
 
 _log = logger(__name__)
 

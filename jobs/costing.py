@@ -6,9 +6,7 @@ import math
 from dataclasses import replace
 
 from iosched.profiler.devices.device import OpenModel
-from iosched.scheduler.cost import Remeasurable
-from iosched.scheduler.prefetch import ask_ahead
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question, Remeasurable, ask_ahead
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import STAGES
 

@@ -12,21 +12,19 @@ from iosched.jobs.open_model import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Prices
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, Prices
 from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
-from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.counts import width
+from iosched.scheduler.equivalence import BlockKey, block_key, stage_classes
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
-from iosched.scheduler.strategies import SEARCHES, masks_of
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import SEARCHES, is_searched, masks_of
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,16 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import ComparesStretches, MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.device import OpenModel, Uncertainty
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval
-from iosched.scheduler.alternatives import only_place, places_of
+from iosched.scheduler.alternatives import Elsewhere, Places, only_place, places_of
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import is_searched
 from iosched.scheduler.teams import Teams
 from iosched.scheduler.transfer import fitted
 from iosched.scheduler.unit_graph import UnitGraph

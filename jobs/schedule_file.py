@@ -9,12 +9,11 @@ from iosched.profiler.devices.device import OpenModelHere
 from iosched.runtime.device import Device
 from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.scheduler import document_format as file
-from iosched.scheduler.checks import model_dtype
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, model_dtype
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import RecordedStrategy
 
 
 def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:

@@ -26,9 +26,8 @@ from iosched.models.images import with_images
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
-from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere, TeamWays
+from iosched.profiler.devices.device import OpenModelHere, TeamWays, Way
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
@@ -42,7 +41,7 @@ from iosched.scheduler.document import Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import is_searched
 from iosched.scheduler.teams import Teams, possible
 
 _TRIED = Budget(rounds=2, max_seconds=40.0, least_rounds=1)

@@ -13,8 +13,7 @@ from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines.onnxruntime import QUICK, PlainOnnxruntime
 from iosched.profiler.baselines.openvino import PlainOpenvino
 from iosched.profiler.devices.device import OpenModel, attached
-from iosched.profiler.measuring.choose import turns_to_choose
-from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, turn_seconds
+from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, turn_seconds, turns_to_choose
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0

@@ -12,9 +12,7 @@ from iosched.jobs.time_budget import Pace
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.candidates import Running
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
-from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
+from iosched.profiler.devices.device import LEVEL, OpenModel, OpenModelHere, Running, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
@@ -24,8 +22,7 @@ from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategies import runs_as_one
-from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.strategies import ONE_SESSION, runs_as_one
 from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"

@@ -17,10 +17,11 @@ from iosched.models.batch_shape import BatchShape, at_batch
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.prepared import prepare
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.document_format import Count, FileEntry
-from iosched.scheduler.document_text import (
+from iosched.scheduler.document_format import (
     BATCHES_VERSION,
     FORMAT,
+    Count,
+    FileEntry,
     broken,
     converted,
     file_text,

@@ -10,9 +10,8 @@ from typing import Protocol
 
 from iosched.models.errors import ExecutionError
 from iosched.scheduler.blocks import BlockOperators
-from iosched.scheduler.cost import Prefetchable
+from iosched.scheduler.cost import Prefetchable, Question
 from iosched.scheduler.exploration import BestKnown, Exploration, Round
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block
 
 Deadline = Callable[[], bool]

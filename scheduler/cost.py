@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
 from iosched.scheduler.lattice import Latencies, Lattice
-from iosched.scheduler.questions import Question
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 
 class CostModel(Protocol):
@@ -195,3 +196,74 @@ class Prefetchable(Protocol):
         Whoever answers nothing changes nothing. What this raises ends the search.
         """
         ...
+
+
+Kind = Literal["latency", "again", "operator", "work"]
+"""What is asked of the cost model.
+
+    latency     `stage_latency_us`; or `latency_unless_worse_us`, where `worse_than_us` is finite
+    again       `remeasure`
+    operator    `operator_latency_us`
+    work        `operator_work_us`
+"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question to a cost model; `asking.ask` asks it.
+
+    Attributes:
+        stage: what is asked about; for "operator" and "work" a stage of one operator.
+        kind: what is asked.
+        worse_than_us: a latency above which it does not matter what the stage takes; for "latency" alone.
+    """
+
+    stage: Stage
+    kind: Kind = "latency"
+    worse_than_us: float = math.inf
+
+
+def of_operator(name: str, kind: Literal["operator", "work"]) -> Question:
+    """The question for what is known of one operator (`OperatorBounds`)."""
+    return Question(Stage(Strategy.CONCURRENT, ((name,),)), kind)
+
+
+def ask(cost: CostModel, question: Question) -> float:
+    """The answer in microseconds, asked for just as the search does.
+
+    A cost model that is not `Curtailable` is asked for the whole latency.
+
+    Raises:
+        TypeError: the cost model has no part that answers questions of this kind.
+    """
+    stage = question.stage
+    if question.kind == "latency":
+        if question.worse_than_us < math.inf and isinstance(cost, Curtailable):
+            return cost.latency_unless_worse_us(stage, question.worse_than_us)
+        return cost.stage_latency_us(stage)
+    if question.kind == "again" and isinstance(cost, Remeasurable):
+        return cost.remeasure(stage)
+    if question.kind == "operator" and isinstance(cost, OperatorBounds):
+        return cost.operator_latency_us(stage.operators[0])
+    if question.kind == "work" and isinstance(cost, OperatorBounds):
+        return cost.operator_work_us(stage.operators[0])
+    raise TypeError(f"{type(cost).__name__} does not answer questions of the kind {question.kind!r}")
+
+
+def who_answers(cost: object, ahead: Prefetchable | None) -> Prefetchable | None:
+    """Whom to hand questions over to: whoever is named, else the cost model if it is `Prefetchable`."""
+    return cost if ahead is None and isinstance(cost, Prefetchable) else ahead
+
+
+def ask_ahead(cost: object, questions: Sequence[Question]) -> None:
+    """Hands over questions that will be asked next, where the cost model is `Prefetchable`; else does nothing."""
+    if questions and isinstance(cost, Prefetchable):
+        cost.prefetch(questions)
+
+
+def divided(schedule: Schedule, cost: CostModel) -> Schedule:
+    """The schedule with the division of each stage that its latency is of, if the cost model chooses among several."""
+    if not isinstance(cost, Dividing):
+        return schedule
+    blocks = (replace(block, stages=tuple(map(cost.divided, block.stages))) for block in schedule.blocks)
+    return Schedule(tuple(blocks))

@@ -11,7 +11,7 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.classes import BlockKey, block_key, stage_classes
+from iosched.scheduler.equivalence import BlockKey, block_key, stage_classes
 from iosched.scheduler.lattice import Lattice, Relation, bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.signature import default_label

@@ -5,23 +5,22 @@ Text is deterministic: equal documents give equal bytes. Reading is strict, sinc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType, convert
 
-from iosched.models.errors import InvalidScheduleError
+from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, form_value
 from iosched.scheduler import document_format as file
-from iosched.scheduler.checks import check_dtype, check_operators, check_shapes, check_units
-from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
-from iosched.scheduler.document_text import broken, file_text
+from iosched.scheduler.document_format import Cost, SearchRecord, Shipped, broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, total_us
+from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, Strategy, total_us
+from iosched.scheduler.strategies import STAGES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
-from iosched.scheduler.unit_graph import Unit
+from iosched.scheduler.unit_graph import Unit, join_units
 
 __all__ = ["OPENVINO", "PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
 
@@ -313,3 +312,131 @@ def _structure(entry: file.StructureEntry | UnsetType) -> Structure | None:
 
 def _node_form(node: file.NodeEntry) -> NodeForm:
     return NodeForm(node.type, node.since, tuple(sorted(node.attributes.items())), node.reads)
+
+
+def one_by_one(document: ScheduleDocument) -> Schedule:
+    """The operators of `document.schedule`, one a stage, each in the block that it has there; O(operators).
+
+    They stand in the order of the sequential schedule in the file, or else of the model's structure, or else of the
+    schedule itself. A latency is that of a stage with this operator alone in any schedule of the file.
+    """
+    place = {name: number for number, name in enumerate(_order(document))}
+    alone_us = {stage.operators[0]: stage.latency_us for stage in _stages(document) if len(stage.operators) == 1}
+    return Schedule(tuple(_in_order(block, place, alone_us) for block in document.schedule.blocks))
+
+
+def _in_order(block: Block, place: Mapping[str, int], alone_us: Mapping[str, float | None]) -> Block:
+    names = sorted((name for stage in block.stages for name in stage.operators), key=lambda name: place[name])
+    stages = (Stage(Strategy.CONCURRENT, ((name,),), alone_us.get(name)) for name in names)
+    return replace(block, stages=tuple(stages), optimal=False)
+
+
+def _order(document: ScheduleDocument) -> dict[str, None]:
+    """The names of all operators; those of the schedule that others do not have come last."""
+    given = next((each.schedule for each in document.alternatives if each.name == "sequential"), None)
+    first: list[str] = []
+    if given is not None:
+        first = [name for stage in given.stages for name in stage.operators]
+    elif document.structure is not None:
+        first = [operator.name for operator in document.structure.operators]
+    return dict.fromkeys([*first, *(name for stage in document.schedule.stages for name in stage.operators)])
+
+
+def _stages(document: ScheduleDocument) -> Iterator[Stage]:
+    """All stages of the file whose latencies are known; those of the schedule itself last, since they count most."""
+    schedules = [*(each.schedule for each in document.alternatives), document.schedule]
+    return (stage for schedule in schedules for stage in schedule.stages if stage.latency_us is not None)
+
+
+def model_dtype(graph: ComputationGraph) -> str:
+    """The element type that a graph computes in: that of its first floating-point input, or of its first input."""
+    types = [spec.dtype for spec in graph.inputs]
+    floating = [dtype for dtype in types if "float" in dtype]
+    return next(iter([*floating, *types]), "float32")
+
+
+def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
+    """Checks that the schedule runs every operator once, after what it reads from, and merges what may be merged.
+
+    Raises:
+        InvalidScheduleError: names the operator.
+    """
+    place: dict[str, tuple[int, int]] = {}
+    for position, stage in enumerate(schedule.stages):
+        _check_strategy(stage, graph)
+        for group_index, group in enumerate(stage.groups):
+            for name in group:
+                if name not in graph.by_name:
+                    raise InvalidScheduleError(f"the schedule names operator {name!r}, which the model does not have")
+                _check_place(name, (position, group_index), place, graph)
+                place[name] = position, group_index
+    missing = [name for name in graph.by_name if name not in place]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
+
+
+def check_units(units: Sequence[Unit], graph: ComputationGraph) -> None:
+    """Checks that the units of a schedule are units of its graph.
+
+    Raises:
+        InvalidScheduleError: says which is not, and why.
+    """
+    try:
+        join_units(graph, units)
+    except UsageError as error:
+        raise InvalidScheduleError(f"of the schedule's units, {error}") from None
+
+
+def _check_strategy(stage: Stage, graph: ComputationGraph) -> None:
+    known = [name for name in stage.operators if name in graph.by_name]
+    reason = STAGES[stage.strategy].refusal(graph, known) if len(known) > 1 else None
+    if reason is not None:
+        raise InvalidScheduleError(f"the schedule has a {stage.strategy} stage that cannot be: {reason}")
+
+
+def _check_place(
+    name: str, here: tuple[int, int], place: Mapping[str, tuple[int, int]], graph: ComputationGraph
+) -> None:
+    if name in place:
+        raise InvalidScheduleError(f"the schedule runs operator {name!r} twice")
+    for before in graph.predecessors[name]:
+        if before not in place:
+            raise InvalidScheduleError(f"the schedule runs operator {name!r} before {before!r}, whose output it reads")
+        if place[before][0] == here[0] and place[before] != here:
+            raise InvalidScheduleError(
+                f"the schedule runs operator {name!r} beside {before!r}, whose output it reads, in stage {here[0]}"
+            )
+
+
+def check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str, tuple[int, ...]]) -> None:
+    """Checks that a model's inputs have the names and shapes that a schedule was made for.
+
+    Raises:
+        InvalidScheduleError: names the first input that differs.
+    """
+    for name in sorted({*made_for, *bindings}):
+        ours, theirs = bindings.get(name), made_for.get(name)
+        if ours is None:
+            raise InvalidScheduleError(f"the schedule was made for a model with input {name!r}, which is not here")
+        if theirs is None:
+            raise InvalidScheduleError(f"the schedule knows no input {name!r} of the model")
+        if tuple(ours) != tuple(theirs):
+            raise InvalidScheduleError(
+                f"the schedule was made for input {name!r} of shape {_shape(theirs)}, not {_shape(ours)}; "
+                f"bind --input-shape {name}={_shape(theirs)} or optimize for this shape"
+            )
+
+
+def check_dtype(made_for: str, graph: ComputationGraph) -> None:
+    """Checks that a model computes in the type that a schedule was made for.
+
+    Raises:
+        InvalidScheduleError: it does not.
+    """
+    if graph.inputs and made_for != model_dtype(graph):
+        raise InvalidScheduleError(f"the schedule was made for {made_for}, and the model is {model_dtype(graph)}")
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "scalar"

@@ -10,12 +10,11 @@ from itertools import count
 import numpy as np
 
 from iosched.scheduler.baselines import ready_sets
-from iosched.scheduler.cost import Curtailable, Remeasurable
+from iosched.scheduler.cost import Curtailable, Question, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Latencies, Lattice, bits, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16

@@ -111,3 +111,13 @@ def sum_us(latencies_us: Iterable[float | None]) -> float | None:
             return None
         total += latency_us
     return total
+
+
+def structure_text(schedule: Schedule) -> str:
+    """A text of strategies, groups and divisions, without latencies; equal for schedules that run alike."""
+    return repr([_stage_text(stage) for stage in schedule.stages])
+
+
+def _stage_text(stage: Stage) -> tuple[object, ...]:
+    own = stage.division
+    return (stage.strategy.value, stage.groups, *(() if own is None else (own.lanes, own.groups)))

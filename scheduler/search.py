@@ -16,19 +16,16 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.block_searches import SILENT, BlockSearch, Deadline, Found, Guide, SearchObserver, explore
 from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
-from iosched.scheduler.classes import block_key, stage_classes
-from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable, Suggesting
+from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable, Suggesting, divided, who_answers
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.equivalence import block_key, stage_classes
 from iosched.scheduler.exploration import Exploration
-from iosched.scheduler.lane_schedules import divided
 from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
-from iosched.scheduler.prefetch import who_answers
 from iosched.scheduler.proof import scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule, Scope, Strategy, sum_us
-from iosched.scheduler.strategies import SEARCHES, masks_of
-from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
+from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of, pruning_of
 from iosched.scheduler.wide_graphs import across_cuts
 
 

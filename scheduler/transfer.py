@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.structure import Structure, first_difference
-from iosched.scheduler.checks import check_dtype, check_operators, check_shapes, check_units
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, check_dtype, check_operators, check_shapes, check_units
 from iosched.scheduler.schedule import Schedule, Stage
 
 if TYPE_CHECKING:

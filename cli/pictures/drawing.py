@@ -80,6 +80,6 @@ class Drawn:
     def before(self, known: KnownStages) -> Schedule:
         """The operators one after another, with what each takes alone as far as that is known."""
         from iosched.jobs.known_stages import in_a_row
-        from iosched.scheduler.lone_latencies import one_by_one
+        from iosched.scheduler.document import one_by_one
 
         return in_a_row(known, one_by_one(self.document))

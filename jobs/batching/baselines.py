@@ -17,8 +17,7 @@ from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES, PlainOnnxruntime
 from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.candidates import Running, Way
-from iosched.profiler.devices.device import OpenModel, attached
+from iosched.profiler.devices.device import OpenModel, Running, Way, attached
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -27,9 +26,8 @@ from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide, at_a
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
-from iosched.scheduler.components import Find
+from iosched.scheduler.components import Find, packed_regions, search_regions, search_turns
 from iosched.scheduler.document import OPENVINO, PLAIN
-from iosched.scheduler.regions import packed_regions, search_regions, search_turns
 from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult, search
 

@@ -16,8 +16,7 @@ from iosched.jobs.time_budget import OPENED, Pace
 from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Running
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import OpenModelHere, Running
 from iosched.profiler.measuring.interleaved_models import closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.device import Device
@@ -26,7 +25,7 @@ from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, UNBATCHED, RowName
 from iosched.scheduler.document import OPENVINO, Alternative, ScheduleDocument
 from iosched.scheduler.pruning import DEFAULT_PRUNING
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import RecordedStrategy
 
 _STRATEGIES: Mapping[RowName, RecordedStrategy] = {
     "serial": "both", "packed": "packed", "batched": "sequential", "mixed": "mixed",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.jobs.doctor.diagnosis import Asked, Section, SettingsFile
-from iosched.profiler.devices.finding import Finding
-from iosched.profiler.devices.system import not_linux
+from iosched.profiler.devices.facts import Finding
+from iosched.profiler.devices.resolve import not_linux
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.quota import cpu_quota
 

@@ -22,8 +22,8 @@ from iosched.models.errors import ExecutionError, IoschedError
 from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.store.tables import Row, values_of
+from iosched.scheduler.cost import Question
 from iosched.scheduler.document_format import Digest
-from iosched.scheduler.questions import Question
 
 Rows = tuple[Row, ...]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]

@@ -16,8 +16,7 @@ from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.faults import Faults
-from iosched.scheduler.prefetch import ask
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question, ask
 from iosched.scheduler.signature import Signatures
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import ModelFile
 from iosched.jobs.pool.worker_slots import GO_ON, ActiveWorker
 from iosched.models.errors import ExecutionError, IoschedError
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question
 
 R = TypeVar("R")
 

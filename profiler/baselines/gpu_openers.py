@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,14 @@ import onnx
 
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
-from iosched.profiler.baselines.gpu_place import GpuPlace
+from iosched.models.model import Model
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.failures import how_to_install
 from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.executor import Candidate
+from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
@@ -97,3 +101,14 @@ GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
     **{way: partial(open_torch, way) for way in ("torch", "torch-cudagraph", "torch-compile")},
 }
 """By name, functions that open a peer at a place on a GPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class GpuPlace:
+    """A GPU, and the model, inputs and precision that a peer runs there."""
+
+    model: Model
+    inputs: Arrays
+    precision: Precision
+    driver: Driver
+    provider: Provider

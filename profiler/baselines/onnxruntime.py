@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.choose import fastest_setting
-from iosched.profiler.measuring.interleaved_models import Budget, closing_all
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, fastest_setting
 from iosched.runtime.cores import has_whole_machine, physical_cores
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs

@@ -6,31 +6,29 @@ not attached is a device too: nothing can be run there, and latencies are comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere
+from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.device import Device
+from iosched.scheduler.schedule import Schedule, Stage, structure_text
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
     from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
     from iosched.profiler.baselines.openvino import PlainOpenvino
-    from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
-    from iosched.profiler.devices.uncertainty import Uncertainty
     from iosched.profiler.measuring.interleaved_models import Budget, TakeRound
-    from iosched.profiler.measuring.statistics import Measurement
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.executor import Candidate
     from iosched.runtime.inputs import Arrays
     from iosched.scheduler.effort import Effort
-    from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.teams import Teams
     from iosched.scheduler.unit_graph import UnitGraph
 
@@ -286,3 +284,90 @@ class ProfiledDevice(Device, Protocol):
         """Plain onnxruntime, which ships if our own plan fails; None if it does not run the model on this
         device, or not in this precision."""
         ...
+
+
+LEVEL = 0.9
+"""The probability with which an interval is meant to hold what would be measured."""
+
+
+class Uncertainty(Protocol):
+    """Intervals of computed latencies of one model on one device."""
+
+    def latency_us(self, stages: Sequence[Stage]) -> Interval:
+        """The latency of stages that run one after another."""
+        ...
+
+    def ratio(self, stages: Sequence[Stage], others: Sequence[Stage]) -> Interval:
+        """The latency of `stages` over that of `others`, both on this device.
+
+        What both have in common cancels, so that the ratio is known better than either latency, and exactly of equal
+        schedules.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a whole model.
+
+    Attributes:
+        schedule: the schedule to run, in the device's units.
+        how: a text of the device's own that says how this way differs from its usual way; empty for the usual way.
+    """
+
+    schedule: Schedule
+    how: str = ""
+
+    @property
+    def text(self) -> str:
+        """A text that says all of how the model is run; ways with equal texts do the same."""
+        return structure_text(self.schedule) + self.how
+
+
+@dataclass(frozen=True)
+class Running:
+    """Facts about one way to run the model.
+
+    Attributes:
+        n_kernels: how many kernels one run launches; None where the library that runs them does not tell.
+        runtime: the settings with which the runtime runs the model this way again; "runtime" in a schedule file.
+        notes: sentences that a user should read about this way.
+        plan_nbytes: memory of the plan: weights, inputs and outputs, and the arena in which all other tensors lie; None
+            where no plan of ours runs the model.
+    """
+
+    n_kernels: int | None
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    plan_nbytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Prices:
+    """About how long it takes to measure something on a device.
+
+    Attributes:
+        measurement_s: seconds to compile, warm up and sample one stage.
+        comparison_s: seconds to compare whole models at the end, if one run of a model takes a few milliseconds.
+        samples_alone: how often each operator is measured alone: once on all lanes and, where the device has several,
+            once more on a single lane.
+    """
+
+    measurement_s: float
+    comparison_s: float
+    samples_alone: int
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Words for messages that depend on the device.
+
+    Attributes:
+        sequential: names the schedule that runs one operator after another.
+        rival: names what the schedule is compared with at the end.
+        elsewhere: says on which device a runtime can be measured that does not run on this one.
+    """
+
+    sequential: str
+    rival: str
+    elsewhere: str

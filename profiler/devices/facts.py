@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from iosched.profiler.devices.finding import Finding
-
 
 @dataclass(frozen=True)
 class DeviceFacts:
@@ -38,3 +36,20 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those of the packages that are installed, by their names."""
     found = ((package, package_version(package)) for package in packages)
     return {package: number for package, number in found if number is not None}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found on a machine.
+
+    Attributes:
+        what: what was found, in a clause.
+        where: what it was found at: a library, a file, a variable.
+        way: what to do about it.
+        is_broken: whether something does not work until that is done; otherwise it is only a remark.
+    """
+
+    what: str
+    where: str
+    way: str
+    is_broken: bool = True

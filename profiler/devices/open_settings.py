@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
-from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.precision import ALL_PRECISIONS, DEFAULT_PRECISION, PRECISIONS, PrecisionName, precision_named
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
 from iosched.scheduler.unit_graph import Unit
+
+LaunchName = Literal["graph", "streams"]
+"""All kernels of a network by one CUDA graph, as our runtime does; one by one into streams, as IOS's runtime did."""
+
+LAUNCHES: tuple[LaunchName, ...] = get_args(LaunchName)
+DEFAULT_LAUNCH: LaunchName = "graph"
+
+
+def launch_named(text: str) -> LaunchName:
+    """The launch of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for known in LAUNCHES:
+        if known == text:
+            return known
+    raise UsageError(f"unknown launch {text!r}: give {' or '.join(LAUNCHES)}")
+
 
 Barriers = Literal["auto", "stage", "none"]
 LayoutName = Literal["auto", "nhwc", "nchw"]
@@ -96,3 +114,23 @@ def refuse_throughput(settings: OpenSettings) -> None:
             f"--objective {settings.objective} is for CPUs: a GPU runs the whole batch by one schedule\n"
             "Give --device cpu, or a larger --batch-size"
         )
+
+
+def precision_on(gpu_name: str, precision: str, *, has_tf32: bool) -> PrecisionName:
+    """The precision of that name, for a GPU that has it.
+
+    Args:
+        gpu_name: what people call the GPU.
+        has_tf32: whether its tensor cores multiply floats.
+
+    Raises:
+        UsageError: there is no such precision, or none on this GPU; the text says which there are.
+    """
+    if precision not in PRECISIONS and precision in ALL_PRECISIONS:
+        raise UsageError(f"{gpu_name} does not run in {precision}: optimize with --precision {', '.join(PRECISIONS)}")
+    found = precision_named(precision)
+    if found == "tf32" and not has_tf32:
+        raise UsageError(
+            f"{gpu_name} has no tf32, which begins with compute capability 8.0: optimize with --precision fp32 or fp16"
+        )
+    return found

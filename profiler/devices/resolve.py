@@ -5,6 +5,7 @@ A kind is loaded when it is asked for: on a CPU nothing of CUDA and of the analy
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.devices.system import check_system, not_linux
 from iosched.runtime.cpu.remarks import remarks_before as core_remarks_before
 
 if TYPE_CHECKING:
@@ -246,3 +246,25 @@ def _unknown(device: str) -> str:
     close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
     return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_keys())}"
+
+
+_NAMES = {"Darwin": "macOS"}
+
+
+def not_linux() -> str | None:
+    """What this operating system is called; None where it is Linux."""
+    system = platform.system()
+    return None if system == "Linux" else _NAMES.get(system, system or "an unknown system")
+
+
+def check_system() -> None:
+    """Accepts Linux alone: threads are pinned, processes watched and processors read by its means.
+
+    Raises:
+        DeviceError: this is another system; the text says what can be done there.
+    """
+    if (system := not_linux()) is not None:
+        raise DeviceError(
+            f"models run and are measured on Linux, and this is {system}: plan for a GPU instead (--device v100), or"
+            " use a container, a virtual machine or WSL with Linux"
+        )

@@ -12,7 +12,6 @@ from iosched.profiler.measuring.deciding import Session
 from iosched.profiler.measuring.disturbance import Taken
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow
-from iosched.scheduler.schedule import Schedule, Stage
 
 METHOD = 1
 """Counts the methods by which whole models were measured in turn; rounds of another one are not looked at."""
@@ -100,13 +99,3 @@ def _nothing(row: ComparisonRow) -> tuple[float, ...]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def structure(schedule: Schedule) -> str:
-    """A text of which operators run together and how, without any latency: equal schedules have equal texts."""
-    return repr([_stage_text(stage) for stage in schedule.stages])
-
-
-def _stage_text(stage: Stage) -> tuple[object, ...]:
-    own = stage.division
-    return (stage.strategy.value, stage.groups, *(() if own is None else (own.lanes, own.groups)))

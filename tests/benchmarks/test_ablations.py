@@ -27,7 +27,7 @@ from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge
 

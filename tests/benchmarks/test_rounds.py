@@ -12,7 +12,7 @@ import pytest
 from by_definition import graph_of
 from lane_costs import alone
 
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Question, of_operator
 
 PAGE = Path(__file__).parents[2] / "benchmarks" / "reports" / "search.md"
 

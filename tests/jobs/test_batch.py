@@ -31,7 +31,7 @@ from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 
 PAPER = BatchSettings(device="v100")
 

@@ -17,7 +17,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.scheduler.strategy_names import COMPARED
+from iosched.scheduler.strategies import COMPARED
 
 
 def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 

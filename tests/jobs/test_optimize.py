@@ -32,13 +32,12 @@ from iosched.profiler.measuring.disturbance import Load
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Interval
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.latencies import structure
 from iosched.profiler.store.tables import ComparisonRow, StageRow, WholeRow, YardstickRow
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.checks import check_operators
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, check_operators
+from iosched.scheduler.schedule import structure_text
 
 measured_taken = disturbance.taken  # other tests do without, see conftest.py
 
@@ -149,7 +148,7 @@ def test_the_file_has_the_other_schedules_that_were_compared(
     ]
     for each in document.alternatives:
         check_operators(each.schedule, fire().graph)
-        assert structure(each.schedule) != structure(document.schedule)
+        assert structure_text(each.schedule) != structure_text(document.schedule)
 
 
 def test_a_smaller_median_alone_is_no_reason_to_ship(

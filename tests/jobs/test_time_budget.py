@@ -26,10 +26,9 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.time_budget import Pace, share_s
 from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.choose import turns_to_choose
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.interleave import interleave
-from iosched.profiler.measuring.interleaved_models import Budget, Round, TakeRound, turn_seconds
+from iosched.profiler.measuring.interleaved_models import Budget, Round, TakeRound, turn_seconds, turns_to_choose
 
 
 @pytest.fixture

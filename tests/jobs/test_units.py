@@ -40,8 +40,7 @@ from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.checks import check_operators
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, check_operators
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.unit_graph import Unit
 

@@ -18,9 +18,9 @@ from random_models import models
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.scheduler.cost import Question
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.alternatives import places_of
+from iosched.scheduler.alternatives import Elsewhere, Places, places_of
 from iosched.scheduler.baselines import greedy, one_session, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search

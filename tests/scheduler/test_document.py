@@ -22,7 +22,7 @@ from iosched.scheduler.document import Alternative, ScheduleDocument, SearchReco
 from iosched.scheduler.document_format import Counts, Limits, Shipped
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import RecordedStrategy
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
 GRAPH = graph_of(4, [(0, 1), (0, 2), (1, 3), (2, 3)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.isomorphism import group_numbers
+from iosched.scheduler.equivalence import group_numbers
 from iosched.scheduler.pruning import NO_PRUNING
 from iosched.scheduler.signature import group_form
 

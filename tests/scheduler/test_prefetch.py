@@ -8,9 +8,7 @@ import pytest
 from by_definition import TableCost, graph_of
 from lane_costs import NoisyLanes, alone, cells
 
-from iosched.scheduler.cost import Prefetchable
-from iosched.scheduler.prefetch import ask, ask_ahead
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Prefetchable, Question, ask, ask_ahead, of_operator
 from iosched.scheduler.schedule import Stage, Strategy
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lane_costs import KeyedLanes
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.components import packed_regions, regions, search_regions, search_turns, turns
 from iosched.scheduler.cost import CostModel
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.regions import packed_regions, regions, search_regions, search_turns, turns
 from iosched.scheduler.search import SearchResult, search
 
 

@@ -9,7 +9,7 @@ import pytest
 from by_definition import TableCost, graph_of
 from lane_costs import KeyedLanes, NoisyLanes, cells
 
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import build, popcount, relation

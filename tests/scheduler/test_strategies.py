@@ -17,12 +17,21 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.alternatives import places_of
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategies import BASELINES, SEARCHES, STAGES, StageRule
-from iosched.scheduler.strategy_names import COMPARED, NAMES, SearchStrategy, StrategyName, pruning_of
+from iosched.scheduler.strategies import (
+    BASELINES,
+    COMPARED,
+    NAMES,
+    SEARCHES,
+    STAGES,
+    SearchStrategy,
+    StageRule,
+    StrategyName,
+    pruning_of,
+)
 
 FOLDERS = ("models", "scheduler", "runtime", "profiler", "jobs", "cli", "api")
 LOWERED_IN = (

@@ -25,8 +25,7 @@ from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.checks import check_operators
-from iosched.scheduler.document import Alternative, ScheduleDocument
+from iosched.scheduler.document import Alternative, ScheduleDocument, check_operators
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.strategies import can_merge

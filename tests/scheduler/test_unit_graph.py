@@ -18,7 +18,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search

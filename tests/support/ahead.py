@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lane_costs import makespans_of
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Question, of_operator
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import default_label, stage_signature
 

@@ -12,7 +12,7 @@ from host_exchange import HostExchange
 from scripted import fire
 
 from iosched.models.model import Model
-from iosched.profiler.baselines.gpu_place import GpuPlace
+from iosched.profiler.baselines.gpu_openers import GpuPlace
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend

@@ -26,7 +26,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import Row, StageRow
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Question, of_operator
 
 KEY = device_key("cpu", "toy", precision="float32", threads=2, versions={"onnxruntime": "1"})
 PATIENCE_S = 20.0

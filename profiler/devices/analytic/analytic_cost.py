@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, Calibration
+from iosched.profiler.devices.analytic.constants import CALIBRATIONS, Calibration
 from iosched.profiler.devices.analytic.kernels import Kernel, Kind, kernels_of, kind_of, merged_kernels
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.scheduler.bounds import sums
+from iosched.scheduler.latencies import sums
 from iosched.scheduler.lattice import Latencies, Lattice, Masks
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy

@@ -12,17 +12,23 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.models.whole_numbers import in_whole_numbers
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
+from iosched.profiler.devices.analytic.constants import CALIBRATIONS
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
-from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.imported_stages import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
-from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
-from iosched.profiler.devices.precision import precision_on
+from iosched.profiler.devices.open_settings import (
+    DEFAULT_LAUNCH,
+    LaunchName,
+    OpenSettings,
+    launch_named,
+    precision_on,
+    refuse_for_attached_gpus,
+    refuse_throughput,
+)
+from iosched.profiler.devices.throughput import idle_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.constants import KERNELS, KernelConstants, Measured
+from iosched.profiler.devices.analytic.constants import CALIBRATION, KERNELS, Calibration, KernelConstants, Measured
 from iosched.profiler.devices.analytic.kernels import Kernel, Product
 from iosched.profiler.devices.analytic.timing import Machine, Timing
 from iosched.profiler.devices.gpus import GpuSpec

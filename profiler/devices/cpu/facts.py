@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iosched.profiler.devices.facts import DeviceFacts, package_version
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS

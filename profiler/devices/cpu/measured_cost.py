@@ -22,10 +22,9 @@ from iosched.profiler.devices.cpu.calibration_kernel import (
     measure_reference,
     slowness_now,
 )
-from iosched.profiler.devices.cpu.divisions import GroupTime
-from iosched.profiler.devices.cpu.lane_choice import DivisionChoice
+from iosched.profiler.devices.cpu.divisions import DivisionChoice, GroupTime
 from iosched.profiler.devices.cpu.segment_latencies import stretches_in_turn
-from iosched.profiler.devices.idle_share import idle_share
+from iosched.profiler.devices.throughput import idle_share
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
     FAILED,

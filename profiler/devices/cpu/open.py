@@ -12,7 +12,6 @@ from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime, open_best, open_parallel
 from iosched.profiler.baselines.openvino import PlainOpenvino, open_openvino
 from iosched.profiler.baselines.requests import open_sessions, open_streams, timed
-from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.device import (
     Baselines,
@@ -20,7 +19,11 @@ from iosched.profiler.devices.device import (
     MeasuringFacts,
     OpenModel,
     OpenModelHere,
+    Prices,
     ProfiledDevice,
+    Running,
+    Way,
+    Wording,
 )
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
@@ -43,7 +46,7 @@ from iosched.scheduler.baselines import one_session, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.strategies import ONE_SESSION
 from iosched.scheduler.teams import Teams
 from iosched.scheduler.unit_graph import Unit, UnitGraph, shown, units_text
 

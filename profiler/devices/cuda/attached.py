@@ -11,7 +11,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock, nvml_memory_nbytes
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
-from iosched.profiler.devices.precision import precision_on
+from iosched.profiler.devices.open_settings import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans

@@ -15,30 +15,30 @@ from typing import ClassVar
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.baselines.gpu_openers import GPU_OPENERS
-from iosched.profiler.baselines.gpu_place import GpuPlace
-from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
+from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuPlace
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
-from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
+from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages, usable_names
 from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost
-from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.device import (
     Baselines,
     CostDetails,
     MeasuringFacts,
     OpenModel,
     OpenModelHere,
+    Prices,
     ProfiledDevice,
+    Running,
+    Way,
+    Wording,
 )
 from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.gpus import gpu_named, spec_of
-from iosched.profiler.devices.idle_share import idle_streams
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
-from iosched.profiler.devices.throughput import gpu_throughputs
+from iosched.profiler.devices.throughput import gpu_throughputs, idle_streams
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_in_turn, rounds_of
 from iosched.profiler.measuring.statistics import Measurement

@@ -18,7 +18,7 @@ from iosched.jobs.pool.task import Pending
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start
 from iosched.jobs.pool.worker_slots import LONGEST_WAIT_S
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.scheduler.questions import of_operator
+from iosched.scheduler.cost import of_operator
 
 WITHOUT_S = 10.0
 NOISE = "others had 60% of the cores"

@@ -41,7 +41,7 @@ from iosched.jobs.pool.messages import (
 from iosched.models import errors
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.store.tables import ChoiceRow, ComparisonRow, StageRow, WholeRow, YardstickRow
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question
 from iosched.scheduler.schedule import Division, Stage, Strategy
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)

@@ -52,8 +52,8 @@ from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row, StageRow, YardstickRow
+from iosched.scheduler.cost import Question
 from iosched.scheduler.pruning import DEFAULT_PRUNING
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 THREADS = 2

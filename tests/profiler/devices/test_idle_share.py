@@ -11,8 +11,8 @@ from scripted import fire
 
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.devices.idle_share import idle_share, idle_streams
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.throughput import idle_share, idle_streams
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Stage, Strategy
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from iosched.profiler.measuring import choose
-from iosched.profiler.measuring.choose import fastest_setting, turns_to_choose
+from iosched.profiler.measuring.interleaved_models import fastest_setting, turns_to_choose
 from iosched.runtime.executor import Candidate
 
 

@@ -18,7 +18,7 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATION
+from iosched.profiler.devices.analytic.constants import CALIBRATION
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.resolve import recorded
 from iosched.runtime.compare import compare

@@ -19,16 +19,21 @@ from random_models import models
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, LEAST_NODE_US, MOST_NODE_US, NODE_US
-from iosched.profiler.devices.analytic.constants import Known
-from iosched.profiler.devices.analytic.interval import Sum, around, deviation
+from iosched.profiler.devices.analytic.constants import CALIBRATIONS, LEAST_NODE_US, MOST_NODE_US, NODE_US, Known
 from iosched.profiler.devices.analytic.kernels import Kernel
 from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.analytic.uncertainty import SPREADS, AnalyticUncertainty, SideBySide
+from iosched.profiler.devices.analytic.uncertainty import (
+    SPREADS,
+    AnalyticUncertainty,
+    SideBySide,
+    Sum,
+    around,
+    deviation,
+)
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.imported_stages import MeasuredElsewhere
-from iosched.profiler.devices.launch import LAUNCHES, LaunchName
+from iosched.profiler.devices.open_settings import LAUNCHES, LaunchName
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName

@@ -17,11 +17,10 @@ from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.latencies import structure
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import Dividing
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.schedule import Division, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Division, Schedule, Stage, Strategy, structure_text
 
 TOGETHER = Stage(Strategy.CONCURRENT, (("a",), ("b",), ("c",)))
 GUESSED = Division(4, ((0, 1), (2,), (3,)))
@@ -171,7 +170,7 @@ def test_a_search_names_the_lanes_and_a_file_keeps_them(tmp_path: Path, monkeypa
     assert texts[0] == texts[1]
     schedule = ScheduleDocument.from_json(texts[0]).schedule
     assert [stage.division for stage in schedule.stages if len(stage.groups) == 3] == [BEST]
-    assert structure(schedule) != structure(_with(schedule, None))  # they are other ways to run the model
+    assert structure_text(schedule) != structure_text(_with(schedule, None))  # they are other ways to run the model
     with CpuBackend(three(), lanes=4) as backend:
         found = backend.lower(schedule).plan
         assert found == backend.lower(_with(schedule, BEST)).plan

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.classes import block_key, stage_classes
+from iosched.scheduler.equivalence import block_key, stage_classes
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
