@@ -1,9 +1,9 @@
-"""Why an operator is in its stage: the best schedules of its block that have it elsewhere.
+"""Explains an operator's placement: the best schedules of its block with the operator in another stage.
 
-Every schedule runs an operator in exactly one stage, so the stages that hold it are a cut through the lattice of
+Every schedule runs an operator in exactly one stage, so the stages that contain it are a cut through the lattice of
 states. The best schedule with the operator in one of some stages is a shortest path over the lattice without the other
-stages that hold it; latencies are asked for lazily, as in `search`. What runs as one session is weighed as a whole,
-against the best stages of its blocks.
+stages that contain it; latencies are requested lazily, as in `search`. A session is compared as a whole with the best
+stages of its blocks.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def _present_us(known_us: KnownLatency, stage: Stage) -> float | None:
 def _window(
     graph: ComputationGraph, block: Block, number: int, operator: str, max_states: int
 ) -> tuple[int, int] | None:
-    """First and last of the stages that are weighed together; None where the operator's own has too many states.
+    """First and last of the stages that are searched together; None if the operator's own stage has too many states.
 
-    They are those of the block that a search would make, where the schedule keeps to it; else as many around stage
-    `number` as have no more than `max_states` states.
+    They form the block of a search if the schedule keeps to it, else as many stages around `number` as fit
+    `max_states`.
     """
     part = next(set(part.operators) for part in partition(graph, max_states) if operator in part.operators)
     inside = [index for index, stage in enumerate(block.stages) if not part.isdisjoint(stage.operators)]
@@ -141,20 +141,17 @@ def _window(
 
 
 def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> bool:
-    """Whether the lattice of these stages' operators has at most `max_states` states."""
     names = in_order(graph, (name for stage in stages for name in stage.operators))
     return fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
 
 
 def _blocks_of(graph: ComputationGraph, session: Stage, max_states: int) -> Sequence[tuple[str, ...]]:
-    """The operators of a session as a search would have them in blocks."""
     inside = frozenset(session.operators)
     parts = (tuple(name for name in part.operators if name in inside) for part in partition(graph, max_states))
     return [part for part in parts if part]
 
 
 def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tuple[str, ...]]) -> Elsewhere:
-    """The best stages of each of the blocks, one block after another."""
     found = []
     for names in blocks:
         weighed = weigh(names)
@@ -186,10 +183,7 @@ def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: i
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
-    """The stages of the operators that are weighed, with what is known of them so far.
-
-    Latencies are NaN while not asked for; `closed` are stages that nothing more can be learnt of.
-    """
+    """The candidate stages and what is known of them. Latencies not requested yet are NaN; `closed` stages are done."""
 
     latencies: KnownLatencies
     known_us: KnownLatency
@@ -219,11 +213,10 @@ class _Weighed:
         return self.latencies.lattice
 
     def mask(self, names: Sequence[str]) -> int:
-        """The operators as bits."""
         return sum(1 << self.latencies.names.index(name) for name in names)
 
     def best(self, operator: int, allowed: Flags, kind: ElsewhereKind, stage: int | None) -> Elsewhere:
-        """The best schedule that has the operator in one of the allowed stages."""
+        """The best schedule with the operator in one of the allowed stages."""
         holds = (self.lattice.stages & np.uint64(operator)) != 0
         barred = holds & ~allowed
         if not (holds & allowed).any():
@@ -238,10 +231,11 @@ class _Weighed:
         return Elsewhere(kind, stage, True, min(at_least, at_most), at_most, stages)
 
     def _learn_along_shortest_paths(self, barred: Flags, unknown_us: float) -> None:
-        """Until nothing more can be learnt of the stages on the shortest path.
+        """Requests latencies until the shortest path holds only closed stages.
 
-        Stages that are not known and will not be take their bounds at best, which finds what no schedule undercuts, or
-        `unknown_us` if that is infinite, which finds the best schedule that is all known.
+        Stages that stay unknown count by their bounds (a bound on all schedules), or as `unknown_us` if that is
+        infinite (the
+        best schedule of known latencies).
         """
         while True:
             known = np.where(self.closed, self._weights(barred, unknown_us), self._weights(barred, math.nan))
@@ -256,9 +250,8 @@ class _Weighed:
                 self._learn(position)
 
     def _weights(self, barred: Flags, unknown_us: float) -> Latencies:
-        """For each stage its latency by the best strategy known.
-
-        A latency that is not known is taken to be `unknown_us`, or where that is NaN the bound.
+        """For each stage the latency of its best known strategy; unknown ones count as `unknown_us`, or as their bound
+        if NaN.
         """
         latencies = []
         for strategy, value in self.latencies.value.items():
@@ -278,22 +271,21 @@ class _Weighed:
 
 ElsewhereKind = Literal["alone", "fewer", "with_stage", "by_stages"]
 Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
-"""What the operator's place is, beside all others that it could have; see `Places.verdict`."""
+"""How the present placement compares with all others; see `Placement.verdict`."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A place that an operator could have in another stage, and the best schedule that puts it there.
+    """Another stage for an operator, and the best schedule that uses it.
 
     Attributes:
-        kind: what shares the stage with the operator: nothing ("alone"), only some of the operators that share its
-            present stage ("fewer"), or operators that are in another stage now ("with_stage"); or, where it runs in a
-            session, any stage instead ("by_stages").
-        stage: for "with_stage", the number of that other stage in its block.
-        possible: whether the pruning allows any such stage.
-        at_least_us: no schedule that has the operator in this place takes less.
-        at_most_us: latency of `stages`; infinite where too many latencies are unknown to name any schedule.
-        stages: the best schedule known that has the operator in this place.
+        kind: who shares the stage: nobody ("alone"), some of the present stage ("fewer"), operators of another stage
+            ("with_stage"); for an operator in a session: any stages instead ("by_stages").
+        stage: for "with_stage", the number of that stage in its block.
+        possible: whether the pruning allows such a stage.
+        at_least_us: lower bound of all schedules with this placement.
+        at_most_us: latency of `stages`; infinite if too many latencies are unknown.
+        stages: the best known schedule with this placement.
     """
 
     kind: ElsewhereKind
@@ -305,28 +297,27 @@ class Elsewhere:
 
     @property
     def is_exact(self) -> bool:
-        """Whether `stages` is proven to be the best schedule that has the operator in this place."""
+        """Whether `stages` is proven to be the best schedule with this placement."""
         return self.at_least_us >= self.at_most_us * (1 - 1e-9)
 
 
 @dataclass(frozen=True)
 class Places:
-    """The place of an operator in a schedule, the other places it could have, and what the schedule takes with each.
+    """The stage of an operator in a schedule, and the alternatives to it.
 
-    Compared are stages `first_stage` to `last_stage` of the operator's block. These are the whole block, unless it is
-    more than one block of `blocks.partition`, or has too many states to be searched. Of a session, it is that session
-    alone, against the best stages of all its operators.
+    Stages `first_stage` to `last_stage` of the operator's block are compared: the whole block, unless it spans several
+    blocks of `blocks.partition` or has too many states; for a session, that session.
 
     Attributes:
         operator: its name.
         block: the block's number.
-        stage: the number of the operator's stage in the block.
-        group: the number of the operator's group in the stage.
+        stage: number of the operator's stage in the block.
+        group: number of its group in the stage.
         first_stage: number of the first of `stages` in the block.
-        stages: the stages that are compared, as they are now.
-        present_us: what these stages take now; None where not known.
-        elsewhere: the other places.
-        is_weighed: whether other places were looked for; else the operator's stage alone has too many states for that.
+        stages: the compared stages of the schedule.
+        present_us: their latency; None if unknown.
+        elsewhere: the other placements.
+        is_weighed: False if the operator's own stage has too many states to compare.
     """
 
     operator: str
@@ -341,31 +332,33 @@ class Places:
 
     @property
     def last_stage(self) -> int:
-        """Number of the last of the stages that are weighed."""
+        """Number of the last compared stage."""
         return self.first_stage + len(self.stages) - 1
 
     @property
     def present(self) -> Stage:
-        """The stage that the operator is in."""
+        """The operator's stage."""
         return self.stages[self.stage - self.first_stage]
 
     @property
     def possible(self) -> tuple[Elsewhere, ...]:
-        """The other places that the pruning allows."""
+        """The other placements that the pruning allows."""
         return tuple(other for other in self.elsewhere if other.possible)
 
     @property
     def rival(self) -> Elsewhere | None:
-        """The other place that may take least; None where the operator has no other."""
+        """The other placement of the lowest bound; None if there is none."""
         return min(self.possible, key=lambda other: other.at_least_us, default=None)
 
     def verdict(self, tolerance: float) -> Verdict:
-        """What the present place is beside the `rival`; differences below `tolerance` of a latency mean nothing.
+        """Compares the present placement with the best other one; differences below `tolerance` of a latency are
+        ignored.
 
-        "too_wide" where none was looked for; "only_place" where there is no rival; "unknown" where the present latency
-        is; "best" where the rival takes longer, and "as_good" where it does not by more than the tolerance. The rival
-        may take less in all other cases: "worse" where it does, "within_tolerance" where it does by too little to
-        matter, and "undecided" where too little is known.
+        "too_wide" if nothing was compared, "only_place" without alternative, "unknown" without a present latency,
+        "best" if
+        the alternative is slower, "as_good" if it is slower by no more than the tolerance. If the alternative may be
+        faster:
+        "worse" if it is, "within_tolerance" if the gain is too small, "undecided" if too little is known.
         """
         if not self.is_weighed:
             return "too_wide"

@@ -1,11 +1,10 @@
-"""Schedules of graphs that do not hang together, as several models in one may not: the search of each part, put
-together.
+"""Schedules graphs of several models: connected components, and regions of shared and own operators.
 
-A part is a weakly connected component of the graph. Parts are searched on their own, equal ones once. How they run
-beside each other is chosen among three ways: one after another; equal parts in step, where some stage of each runs
-beside the same stage of the others; all parts side by side in a single stage, each as one group. Limits on groups
-(`Pruning`) hold inside of parts alone, since in the last two ways there are as many groups as parts, and groups as
-large as these.
+Weakly connected components are searched separately, equal ones once, and then run in one of three ways: one after
+another; equal components in step, each stage concurrently with its copies; or all components in a single stage, one
+group each. `Pruning` applies within components only, since the last two ways have as many groups as components.
+
+Operators that models share alternate with operators of single models. No stage crosses between two such regions.
 """
 
 from __future__ import annotations
@@ -50,21 +49,22 @@ def components(graph: ComputationGraph) -> tuple[Part, ...]:
 def search_components(
     graph: ComputationGraph, cost: CostModel, find: Find, *, beside: bool = True, is_over: Deadline = lambda: False
 ) -> SearchResult:
-    """What `find` finds for a graph that hangs together; else the best of the ways that this module tells of.
+    """The result of `find` for a connected graph; else the best of the three ways to run its components.
 
     Args:
-        graph: what to schedule.
+        graph: the graph to schedule.
         cost: the device.
         find: searches a schedule of a graph under a cost.
-        beside: whether parts may run beside each other.
-        is_over: once true, nothing more is asked of the device.
+        beside: whether components may run concurrently.
+        is_over: once true, the device is not used any more.
 
     Returns:
-        A schedule with one block for each block of a part, of which some may be of equal parts in step; or with a
-        single block. `lower_bound_us` is of parts one after another; where they run otherwise, nothing is known.
+        A schedule with the blocks of the components, or with a single block. `lower_bound_us` assumes components one
+        after
+        another; it is 0 if they run otherwise.
 
     Raises:
-        What `find` raises.
+        Everything that `find` raises.
     """
     parts = components(graph)
     if len(parts) < 2:
@@ -79,7 +79,7 @@ def search_components(
 
 
 def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
-    """What searches found for parts of a graph, of which none reads from a later one."""
+    """Joins the results for parts of a graph, none of which reads from a later one."""
     blocks = (block for result in results for block in result.schedule.blocks)
     return SearchResult(
         Schedule(tuple(replace(block, index=index) for index, block in enumerate(blocks))),
@@ -97,7 +97,7 @@ def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
 def _all_beside(
     cost: CostModel, parts: Sequence[Part], results: Sequence[SearchResult], is_over: Deadline
 ) -> SearchResult:
-    """All parts side by side where that is faster than what was found so far."""
+    """All components in one stage if that is faster than the best known schedule."""
     found = one_after_another(results)
     if is_over():
         return found
@@ -109,7 +109,7 @@ def _all_beside(
 
 
 def side_by_side(cost: CostModel, parts: Sequence[Part]) -> Stage:
-    """A stage of all parts, each as one group, with its latency."""
+    """A stage of all components, one group each, with its latency."""
     stage = Stage(Strategy.CONCURRENT, tuple(parts))
     return replace(stage, predicted_us=cost.stage_latency_us(stage))
 
@@ -119,7 +119,7 @@ def _is_less(one_us: float | None, other_us: float | None) -> bool:
 
 
 def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts that are equal but for names; their operators correspond to each other in order."""
+    """Groups components that are equal except for names; their operators correspond in order."""
     if not isinstance(cost, OperatorKeys):
         return [[part] for part in parts]
     found: dict[Hashable, list[Part]] = {}
@@ -130,7 +130,7 @@ def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) ->
 
 
 def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
-    """The graph of some operators, in topological order; what they read of others is an input of it."""
+    """The subgraph of some operators, in topological order; results of others become its inputs."""
     operators = tuple(graph.by_name[name] for name in names)
     inside = frozenset(names)
     computed = {tensor: None for operator in operators for tensor in operator.outputs}
@@ -154,33 +154,30 @@ def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
 
 @dataclass(frozen=True, eq=False)
 class _Equal:
-    """Parts of `whole` that are equal but for names; their operators correspond to each other in order."""
+    """Components of `whole` that are equal except for names; their operators correspond in order."""
 
     whole: ComputationGraph
     parts: Sequence[Part]
 
     @property
     def graph(self) -> ComputationGraph:
-        """The graph of the first part."""
         return part_of(self.whole, self.parts[0])
 
     @cached_property
     def _names(self) -> tuple[Mapping[str, str], ...]:
-        """For each part what the operators of the first one are called in it."""
         return tuple(dict(zip(self.parts[0], part, strict=True)) for part in self.parts)
 
     def copies(self, stage: Stage) -> tuple[Stage, ...]:
-        """A stage of the first part in all parts."""
         return tuple(stage.renamed(names) for names in self._names)
 
     def beside(self, stage: Stage) -> Stage | None:
-        """A stage of all parts side by side; None where that cannot be: operators that run as one are of one part."""
+        """The copies of a stage as one stage; None for merged operators, which belong to one component."""
         if stage.strategy is not Strategy.CONCURRENT:
             return None
         return Stage(Strategy.CONCURRENT, tuple(group for copy in self.copies(stage) for group in copy.groups))
 
     def in_a_row(self, alone: SearchResult) -> SearchResult:
-        """All parts one after another, of which the first one's schedule is known."""
+        """All components one after another, by the schedule of the first one."""
         count = len(self.parts)
         rows = [[self.copies(stage) for stage in block.stages] for block in alone.schedule.blocks]
         blocks = [
@@ -199,7 +196,7 @@ class _Equal:
         )
 
     def in_step(self, cost: CostModel, find: Find, row: SearchResult, is_over: Deadline) -> SearchResult:
-        """The parts in step, as a search of the first one finds it under the latencies of all; else `row`."""
+        """The components in step, searched on the first one with the latencies of all; else `row`."""
         if len(self.parts) < 2 or is_over():
             return row
         steps = _InStep(self, cost)
@@ -216,17 +213,16 @@ class _Equal:
 
 @dataclass(frozen=True, eq=False)
 class _InStep:
-    """The cost of a stage of one part where all equal parts run it: side by side or one after another."""
+    """The cost of a stage that all equal components run: concurrently or one after another."""
 
     parts: _Equal
     cost: CostModel
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """See `CostModel`."""
         return sum(step.predicted_us or 0.0 for step in self.best(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """See `CostModel`; all parts do all of their work, and each takes as long as its longest group."""
+        """See `CostModel`: the work of all components, or the longest group."""
         if not isinstance(self.cost, OperatorBounds):
             return 0.0
         work_us = sum(map(self.cost.operator_work_us, stage.operators)) * len(self.parts.parts)
@@ -234,13 +230,12 @@ class _InStep:
         return max(work_us / self.cost.lanes, longest_us if stage.strategy is Strategy.CONCURRENT else 0.0)
 
     def prefetch(self, questions: Sequence[Question]) -> None:
-        """See `Prefetchable`: hands on what the answers are made of, to a device that answers ahead."""
+        """See `Prefetchable`: forwards the stages that the answers are made of."""
         stages = [question.stage for question in questions]
         found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
         ask_ahead(self.cost, [Question(stage) for stage in found])
 
     def best(self, stage: Stage) -> tuple[Stage, ...]:
-        """The stage of all parts, with latencies."""
         alone_us = self.cost.stage_latency_us(stage)
         row = tuple(replace(copy, predicted_us=alone_us) for copy in self.parts.copies(stage))
         beside = self.parts.beside(stage)
@@ -252,18 +247,17 @@ class _InStep:
 
 @dataclass(frozen=True, eq=False)
 class _KeyedSteps(_InStep):
-    """The same, of a device that says which operators are alike."""
+    """The same with `OperatorKeys`."""
 
     def operator_key(self, name: str) -> str:
-        """See `OperatorKeys`."""
         assert isinstance(self.cost, OperatorKeys)
         return self.cost.operator_key(name)
 
 
 def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]:
-    """All operators in regions of common ones and of others, by turns; no region reads from a later one.
+    """All operators in alternating regions of common and other operators; no region reads from a later one.
 
-    Each operator is in the earliest region that it can be in. Complexity: O(operators + edges).
+    Each operator is in its earliest possible region. Complexity: O(operators + edges).
     """
     place: dict[str, int] = {}
     found: dict[int, list[str]] = {}
@@ -276,14 +270,14 @@ def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]
 
 
 def turns(graph: ComputationGraph, owners: Mapping[str, int]) -> tuple[Part, ...]:
-    """All operators in parts of equal owners, as few as a simple rule finds; no part reads from a later one.
+    """All operators in parts of equal owners, by a simple heuristic for few parts; no part reads from a later one.
 
-    A part goes on while there is an operator of its owners that reads from no later part. Then those come that have
-    most owners, and of these the first in the graph: what models share, then one model after another.
+    A part continues while an operator of its owners is ready. The next part has the most owners, and of these the first
+    operator in the graph: shared operators, then one model after another.
 
     Args:
-        graph: whose operators are put in order.
-        owners: for each operator the models that it works for, a bit for each.
+        graph: the graph to partition.
+        owners: for each operator the models that need it, one bit each.
 
     Complexity: O(operators log operators + edges).
     """
@@ -317,13 +311,13 @@ def search_turns(
     *,
     is_over: Deadline = lambda: False,
 ) -> SearchResult:
-    """The best schedule of each of `turns`, one after another: models in turn, each by a schedule of its own."""
+    """The best schedule of each of `owner_parts`, one after another: models in turn, each with its own schedule."""
     parts = [part_of(graph, part) for part in turns(graph, owners)]
     return one_after_another([search_components(part, cost, find, is_over=is_over) for part in parts])
 
 
 def packed_regions(graph: ComputationGraph, cost: CostModel, common: Container[str], find: Find) -> SearchResult:
-    """Regions one after another, in each of which everything that does not hang together runs side by side."""
+    """Regions one after another; within each, all components run concurrently."""
     return one_after_another([_packed(graph, region, cost, find) for region in regions(graph, common)])
 
 
@@ -347,11 +341,11 @@ def search_regions(
     """The best schedule of each region, one after another.
 
     Args:
-        graph: what to schedule.
+        graph: the graph to schedule.
         cost: the device.
-        common: the operators that several models have together.
-        find: searches a schedule of a graph that hangs together.
-        is_over: once true, nothing more is asked of the device.
+        common: the operators that several models share.
+        find: searches a schedule of a connected graph.
+        is_over: once true, the device is not used any more.
     """
     parts = [part_of(graph, region) for region in regions(graph, common)]
     return one_after_another([search_components(part, cost, find, is_over=is_over) for part in parts])

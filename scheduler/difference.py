@@ -1,8 +1,7 @@
-"""How two schedules of the same operators differ, operator by operator.
+"""Compares two schedules of the same operators, operator by operator.
 
-Stages have no names, and one more at the front would give all behind it another number. So the stages of the two are
-first put side by side: pairs in the order of both schedules that have the most operators in common. Operators are
-"in another stage" where their stages are no such pair; the groups of a pair of stages are put side by side likewise.
+Stages have no identity, so stages of both schedules are first aligned in order, such that the pairs have the most
+operators in common. Groups of paired stages are matched likewise.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a schedule has an operator.
+    """The position of an operator in a schedule.
 
     Attributes:
-        block: the number of its block.
-        stage: the number of its stage among those of the whole schedule.
-        group: the number of its group in the stage.
+        block: number of its block.
+        stage: number of its stage in the whole schedule.
+        group: number of its group in the stage.
         strategy: how the stage runs.
-        together: the operators of its group, in order; where the stage is merged, all that it is merged of.
-        lanes: those that the group has, by number; None where the schedule leaves that to the device.
+        together: the operators of its group, in order; of a merged stage, all operators.
+        lanes: the group's lanes; None if the device chooses them.
     """
 
     block: int
@@ -52,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class OperatorChange:
-    """An operator that two schedules do not run alike; `before` or `after` is None where only the other one has it."""
+    """An operator that two schedules run differently; `before` or `after` is None if a schedule does not have it."""
 
     operator: str
     changes: tuple[Change, ...]
@@ -62,10 +61,7 @@ class OperatorChange:
 
 @dataclass(frozen=True)
 class StagePair:
-    """Two stages side by side, by their numbers; None where the other schedule has no such stage.
-
-    `alike` says that all their operators run alike in both schedules.
-    """
+    """Two aligned stages by number, None without a counterpart; `alike` if all their operators run alike."""
 
     before: int | None
     after: int | None
@@ -74,12 +70,12 @@ class StagePair:
 
 @dataclass(frozen=True)
 class ScheduleDifference:
-    """How two schedules differ: what runs where, and not how long it takes.
+    """The differences between two schedules, latencies aside.
 
     Attributes:
-        operators: those that do not run alike, in the order of the first schedule, then those that only the second has.
-        stages: the stages of both, side by side, in the order in which they run.
-        count: how many operators the two have together.
+        operators: those that run differently, in the order of the first schedule, then of the second.
+        stages: the aligned stages of both.
+        count: number of operators in either.
     """
 
     operators: tuple[OperatorChange, ...]
@@ -151,13 +147,13 @@ def _changes(
 
 
 def _common(one: Place, other: Place) -> list[str]:
-    """The operators of a group that the other one has, too, in order."""
+    """The operators of a group that the other one also has, in order."""
     known = set(other.together)
     return [name for name in one.together if name in known]
 
 
 def _grouped(before: Stage, after: Stage) -> dict[int, int]:
-    """The groups of two stages side by side: first those that have the most operators in common."""
+    """Matches the groups of two stages, those with the most common operators first."""
     where = {name: number for number, group in enumerate(after.groups) for name in group}
     shared = Counter(
         (number, where[name]) for number, group in enumerate(before.groups) for name in group if name in where
@@ -173,7 +169,7 @@ def _grouped(before: Stage, after: Stage) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Pairs of stages in the order of both schedules, the last one first; `weight` counts the operators in common."""
+    """Pairs of stages in the order of both schedules, the last one first; `weight` counts common operators."""
 
     weight: int
     last: tuple[int, int]
@@ -181,7 +177,7 @@ class _Chain:
 
 
 def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tuple[int, int]]:
-    """The pairs of stages, ascending in both, that have the most operators in common together."""
+    """The pairs of stages, ascending in both, with the most operators in common."""
     shared = Counter((place.stage, after[name].stage) for name, place in before.items() if name in after)
     best: list[_Chain] = []  # ends of chains: a later end stands there only for a larger weight
     rows: dict[int, list[tuple[int, int]]] = {}
@@ -200,14 +196,14 @@ def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tu
 
 
 def _longer(best: Sequence[_Chain], pair: tuple[int, int], weight: int) -> _Chain:
-    """The heaviest chain that ends before `pair`, with it."""
+    """The heaviest chain that ends before `pair`, extended by it."""
     place = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
     rest = best[place - 1] if place else None
     return _Chain(weight + (rest.weight if rest else 0), pair, rest)
 
 
 def _put_in(best: list[_Chain], chain: _Chain) -> None:
-    """Puts a chain among the best ones, unless one that ends no later is as heavy; takes out those it makes useless."""
+    """Inserts a chain unless one that ends no later is as heavy; removes the chains that it dominates."""
     place = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
     if place and best[place - 1].weight >= chain.weight:
         return
@@ -220,7 +216,6 @@ def _put_in(best: list[_Chain], chain: _Chain) -> None:
 def _rows(
     before: Sequence[Stage], after: Sequence[Stage], pairs: Mapping[int, int], changed: set[str]
 ) -> Iterator[StagePair]:
-    """All stages of both, a pair in one row, in the order of both schedules."""
     done = 0
     for number, stage in enumerate(before):
         other = pairs.get(number)

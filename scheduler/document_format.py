@@ -1,7 +1,7 @@
-"""The JSON of a schedule file, object by object, as docs/schedule.schema.json describes it.
+"""The JSON of a schedule file, object by object, as in docs/schedule.schema.json.
 
-msgspec checks a file against the annotations here: missing keys, wrong types and values out of range are refused with
-the path inside the file, such as `$.blocks[3].stages[0].groups`. Keys that are not known here are passed over.
+msgspec checks a file against these annotations: missing keys, wrong types and values out of range are refused with the
+path, such as `$.blocks[3].stages[0].groups`. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iosched.scheduler.teams import LaneCount, Objective, Teams
 FORMAT = "iosched.schedule"
 VERSION = 1
 BATCHES_VERSION = 2
-"""Of files with schedules for several batch sizes (`batch_schedules.py`), each of which is one of version 1."""
+"""Version of files with schedules for several batch sizes (`batch_schedules.py`), each of version 1."""
 
 _MAX_NCHARS = 64 << 20
 _MAX_NUMBER = 1e18  # more is no count, size or latency, and slow to convert
@@ -49,27 +49,27 @@ def _plain(entry: Any) -> dict[str, object]:
 
 
 def version_of(content: object) -> int:
-    """The version of a schedule file, of those that are known: 1, or 2 for several batch sizes.
+    """The version of a schedule file: 1, or 2 for several batch sizes.
 
     Raises:
-        InvalidScheduleError: it is no schedule file, or of a newer version.
+        InvalidScheduleError: no schedule file, or a newer version.
     """
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at its top')
+        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at the top level')
     version = content.get("version")
     if version not in (VERSION, BATCHES_VERSION) or isinstance(version, bool):
         raise InvalidScheduleError(
-            f"schedule version {ascii(version)[:20]} is not known here ({VERSION} and {BATCHES_VERSION} are); "
+            f"schedule version {ascii(version)[:20]} is not supported ({VERSION} and {BATCHES_VERSION} are); "
             "upgrade iosched"
         )
     return int(version)
 
 
 def converted(content: object, kind: type[S]) -> S:
-    """A part of a schedule file as what it is said to be.
+    """A part of a schedule file as the given struct.
 
     Raises:
-        InvalidScheduleError: it is broken; says where.
+        InvalidScheduleError: it is broken; names the position.
     """
     try:
         return msgspec.convert(content, kind)
@@ -79,15 +79,15 @@ def converted(content: object, kind: type[S]) -> S:
 
 
 def broken(what: str) -> InvalidScheduleError:
-    """The error of a file that has the right form but not the right content: what is wrong where, and the way out."""
-    return InvalidScheduleError(f"broken schedule: {what}; make it anew with 'iosched optimize'")
+    """The error for a file of the right form with wrong content."""
+    return InvalidScheduleError(f"broken schedule: {what}; create it again with 'iosched optimize'")
 
 
 def parsed(text: str | bytes) -> object:
-    """The JSON of a schedule file, in which no key stands twice and all numbers are finite.
+    """The JSON of a schedule file, with unique keys and finite numbers.
 
     Raises:
-        InvalidScheduleError: it is no JSON, or too large.
+        InvalidScheduleError: not JSON, or too large.
     """
     if len(text) > _MAX_NCHARS:
         raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
@@ -99,7 +99,7 @@ def parsed(text: str | bytes) -> object:
     except RecursionError:
         raise InvalidScheduleError("not a schedule: nested too deeply") from None
     except ValueError as error:
-        raise InvalidScheduleError(f"not a schedule: no JSON ({error})") from None
+        raise InvalidScheduleError(f"not a schedule: not JSON ({error})") from None
     return content
 
 
@@ -107,15 +107,15 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"key {key[:60]!r} stands twice in one object")
+            raise ValueError(f"key {key[:60]!r} appears twice in one object")
         found[key] = value
     return found
 
 
 def _number(digits: str) -> int | float:
-    """Refuses NaN and infinity too, which are greater than no number."""
+    """Rejects NaN and infinity too, which compare false."""
     if not abs(float(digits)) < _MAX_NUMBER:
-        raise ValueError(f"{digits[:20]} is too large, or no number")
+        raise ValueError(f"{digits[:20]} is too large or not a number")
     return float(digits) if digits.strip("-0123456789") else int(digits)
 
 
@@ -130,7 +130,7 @@ Lanes = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
 class ModelEntry(Struct, frozen=True):
-    """The model that was scheduled."""
+    """The scheduled model."""
 
     name: str
     sha256: Digest
@@ -139,14 +139,14 @@ class ModelEntry(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """The pruning of a search: most operators in a group, most groups in a stage; None is no limit."""
+    """The pruning of a search: most operators in a group, most groups in a stage; None for no limit."""
 
     r: Limit
     s: Limit
 
 
 class Counts(Struct, frozen=True):
-    """How large a search was."""
+    """The size of a search."""
 
     states: Count
     transitions: Count
@@ -155,10 +155,9 @@ class Counts(Struct, frozen=True):
 
 
 class SearchRecord(Struct, frozen=True):
-    """How a schedule was searched: settings, and counts that the same search always gives.
+    """The settings and the reproducible counts of a search.
 
-    What differs from run to run (seconds, measurements, cache hits) is no part of the file, so that the same profile
-    database gives the same bytes.
+    Seconds, measurements and cache hits are omitted, so that the same profile database gives the same bytes.
     """
 
     strategy: RecordedStrategy = "both"
@@ -167,7 +166,7 @@ class SearchRecord(Struct, frozen=True):
 
 
 class StageLatency(Struct, frozen=True):
-    """Latencies of one stage; None where unknown."""
+    """Latencies of one stage; None if unknown."""
 
     predicted: Microseconds
     measured: Microseconds
@@ -180,14 +179,14 @@ class DivisionEntry(Struct, frozen=True):
     groups: Annotated[tuple[Lanes, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """The lanes of a group are in ascending order, and the device has them."""
+        """Checks that the lanes of a group ascend and exist."""
         for number, group in enumerate(self.groups):
             if any(one >= next_one for one, next_one in pairwise((*group, self.lanes))):
                 raise ValueError(f"lanes of groups[{number}] must ascend and be below {self.lanes}")
 
 
 class StageEntry(Struct, frozen=True):
-    """See `Stage`. Files of versions that divided lanes among groups by a fixed rule have no `division`."""
+    """See `Stage`. Old files, with a fixed division of lanes, have no `division`."""
 
     strategy: Strategy
     groups: Annotated[tuple[Group, ...], Meta(min_length=1)]
@@ -202,11 +201,11 @@ class StageEntry(Struct, frozen=True):
         if self.division is UNSET:
             return
         if is_one:
-            raise ValueError(f"a {self.strategy} stage is one operator, which no lanes can be divided among")
+            raise ValueError(f"a {self.strategy} stage runs as one operator: its lanes cannot be divided")
         if STAGES[self.strategy].is_in_order:
-            raise ValueError(f"a {self.strategy} stage has all lanes, which cannot be divided")
+            raise ValueError(f"a {self.strategy} stage uses all lanes: they cannot be divided")
         if len(self.division.groups) != len(self.groups):
-            raise ValueError(f"division has {len(self.division.groups)} groups, the stage {len(self.groups)}")
+            raise ValueError(f"division has {len(self.division.groups)} groups, but the stage has {len(self.groups)}")
 
 
 class BlockEntry(Struct, frozen=True):
@@ -218,7 +217,7 @@ class BlockEntry(Struct, frozen=True):
 
 
 class AlternativeEntry(Struct, frozen=True):
-    """Another schedule that was considered, and the latency of the whole of it."""
+    """Another schedule that was compared, and its latency."""
 
     name: str
     measured_us: Microseconds
@@ -261,7 +260,7 @@ class OperatorEntry(Struct, frozen=True):
 
 
 class StructureEntry(Struct, frozen=True):
-    """See `Structure`; each form stands in the file once."""
+    """See `Structure`; each form is stored once."""
 
     sha256: Digest
     inputs: tuple[InputEntry, ...]
@@ -270,20 +269,22 @@ class StructureEntry(Struct, frozen=True):
     outputs: tuple[Count, ...]
 
     def __post_init__(self) -> None:
-        """Every tensor that is read is an input or computed before."""
+        """Checks that every tensor that is read is an input or computed before."""
         known = len(self.inputs)
         for index, operator in enumerate(self.operators):
             if operator.form >= len(self.forms):
-                raise broken(f"$.structure.operators[{index}].form is {operator.form}, of {len(self.forms)} forms")
+                raise broken(
+                    f"$.structure.operators[{index}].form is {operator.form}, but there are {len(self.forms)} forms"
+                )
             if max(operator.reads, default=-1) >= known:
-                raise broken(f"$.structure.operators[{index}].reads names a later tensor")
+                raise broken(f"$.structure.operators[{index}].reads names a tensor that is computed later")
             known += len(self.forms[operator.form].outputs)
         if max(self.outputs, default=-1) >= known:
-            raise broken("$.structure.outputs names a tensor that is not there")
+            raise broken("$.structure.outputs names a missing tensor")
 
 
 class FileEntry(Struct, frozen=True, kw_only=True):
-    """The whole file. Files of earlier versions have neither `proven` nor `structure`."""
+    """The whole file. Old files have neither `proven` nor `structure`."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -316,14 +317,14 @@ prepare(FileEntry)
 
 
 def _check_blocks(blocks: Sequence[BlockEntry]) -> None:
-    """Blocks are numbered by their positions, and no operator stands in two stages."""
+    """Checks that blocks are numbered by position and no operator is in two stages."""
     seen: set[str] = set()
     for position, block in enumerate(blocks):
         if block.index != position:
             raise ValueError(f"blocks[{position}].index is {block.index}")
         for name in (name for stage in block.stages for group in stage.groups for name in group):
             if name in seen:
-                raise ValueError(f"operator {name[:60]!r} stands twice")
+                raise ValueError(f"operator {name[:60]!r} appears twice")
             seen.add(name)
 
 
@@ -331,11 +332,11 @@ def read_file(text: str | bytes) -> FileEntry:
     """The content of a schedule file.
 
     Raises:
-        InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
+        InvalidScheduleError: not JSON, no schedule, a newer version, or broken; names the position.
     """
     content = parsed(text)
     if version_of(content) == BATCHES_VERSION:
         raise InvalidScheduleError(
-            "the file has schedules for several batch sizes: read it with BatchSchedules, and take one of them"
+            "the file holds schedules for several batch sizes: read it with BatchSchedules and choose one"
         )
     return converted(content, FileEntry)

@@ -1,4 +1,12 @@
-"""Which stages of a block, and which blocks of a graph, are alike but for names: they take equally long."""
+"""Finds stages and blocks that are equal except for names, and so equally fast.
+
+Groups of a block are compared up to isomorphism, hundreds of thousands at once: operators are coloured by their labels,
+then repeatedly by what they read and what reads them (one-dimensional Weisfeiler-Leman), all groups in parallel, with
+64-bit hashes as colours. If all colours of a group differ, they are a canonical form. If some stay equal, one of these
+operators gets a new colour and refinement continues: operators that refinement cannot distinguish are nearly always
+automorphic, so the choice does not matter. Otherwise equal groups get two numbers; unequal ones never share one, hash
+collisions aside.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +25,11 @@ BlockKey = tuple[object, ...]
 
 
 def block_key(graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> BlockKey:
-    """Equal for blocks whose operators, taken in order, agree in all that a signature of any stage can see.
+    """Equal for blocks whose operators, in order, agree in everything that a signature of any stage sees.
 
-    That is, for each operator: its label, where in the block or outside it each input comes from, and which of its
-    outputs are read outside the block. Values from outside are numbered by first use.
+    That is the label, the source of each input inside or outside the block, and the outputs that are read outside.
+    Outside
+    values are numbered by first use.
     """
     position = {name: index for index, name in enumerate(operators)}
     outside: dict[str, int] = {}
@@ -38,9 +47,9 @@ def block_key(graph: ComputationGraph, operators: Sequence[str], labels: Mapping
 def stage_classes(
     graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
 ) -> Indices:
-    """For each stage, the number of its class: the stages that `stage_signature` does not tell apart; (M,).
+    """For each stage, the number of its class of equal `stage_signature`; (M,).
 
-    Each group is brought to its canonical form only once. Time O(M log M) beside that.
+    Each group is canonicalized once. Time O(M log M) otherwise.
     """
     groups = np.stack(_group_columns(graph, operators, lattice, labels), axis=1)
     groups.sort(axis=1)
@@ -58,7 +67,7 @@ def stage_classes(
 def _group_columns(
     graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
 ) -> list[NDArray[np.int32]]:
-    """For the k-th group of each stage, the number of its canonical form; 0 where a stage has no k-th group."""
+    """For the k-th group of each stage, the number of its canonical form; 0 without a k-th group."""
     masks = np.unique(np.concatenate([groups for _, groups in lattice.groups]))
     number = group_numbers(graph, operators, labels, masks)
     columns = []
@@ -81,9 +90,9 @@ def _shared_inputs(graph: ComputationGraph, operators: Sequence[str]) -> dict[st
 def _sharing_columns(
     graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
 ) -> list[NDArray[np.int32]]:
-    """A column for each tensor of `_shared_inputs`: for each stage, the number of the set of labels that read it.
+    """A column for each of `_shared_inputs`: for each stage, the number of the set of labels that read it.
 
-    The number is 0 where fewer than two operators of the stage read it, or where the stage computes the tensor itself.
+    It is 0 if fewer than two operators of the stage read the tensor, or if the stage computes it.
     """
     position = {name: index for index, name in enumerate(operators)}
     numbers: dict[tuple[str, ...], int] = {}
@@ -109,9 +118,9 @@ _READ, _WRITTEN, _APART, _ABSENT, _SECOND = (np.uint64(salt << 40) for salt in (
 def group_numbers(
     graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str], groups: Masks
 ) -> NDArray[np.int32]:
-    """For each group, from 1 on, the number of its form: labels, edges, and which values are handed on; (G,).
+    """For each group, from 1, the number of its form: labels, edges, and which values leave the group; (G,).
 
-    Complexity: O(G * (operators + edges) * rounds), with few rounds; memory does not grow with G but for the result.
+    Complexity: O(G * (operators + edges) * rounds), with few rounds; memory is independent of G but for the result.
     """
     structure = _Structure.of(graph, operators, labels)
     keys = np.zeros((len(groups), 2), dtype=np.uint64)
@@ -124,7 +133,7 @@ def group_numbers(
 
 @dataclass(frozen=True)
 class _Structure:
-    """The block's operators and edges, once for each input that another operator of the block writes."""
+    """The block's operators and its edges, one for each input that another operator of the block writes."""
 
     label: Colours  # (n,)
     sources: NDArray[np.int64]  # (E,)
@@ -181,10 +190,9 @@ class _Structure:
         return _mixed(colours)
 
     def _refined(self, colours: Colours, inside: NDArray[np.bool_]) -> Colours:
-        """The colours after one more round: of each operator, its own and those of what it reads and what reads it.
+        """The colours after one more round, from an operator's own colour and those of its neighbours.
 
-        The colour at the other end of an edge is mixed with the places of the edge; all are added up, so that the order
-        of edges does not matter.
+        Neighbours' colours are mixed with the edge's positions and summed, so that the order of edges does not matter.
         """
         sums = colours * np.uint64(3)
         for here, there, salt in ((self.targets, self.sources, _READ), (self.sources, self.targets, _WRITTEN)):
@@ -197,7 +205,7 @@ class _Structure:
 
 
 def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int]) -> list[int | None]:
-    """For each output of the operator the operators of the block that read it; None where it leaves the block."""
+    """For each output of the operator its readers in the block; None if it leaves the block."""
     found: list[int | None] = []
     for tensor in graph.by_name[name].outputs:
         readers = [other for other in graph.successors[name] if tensor in graph.by_name[other].inputs]
@@ -207,7 +215,7 @@ def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int
 
 
 def _set_one_apart(colours: Colours, ordered: Colours, rows: NDArray[np.int64]) -> None:
-    """Of the least colour that several operators have, one operator gets another colour; in place."""
+    """Gives one operator of the least repeated colour a new colour; in place."""
     if not len(rows):
         return
     twice = ordered[rows, 1:] == ordered[rows, :-1]

@@ -1,8 +1,8 @@
-"""Every strategy: how a stage may run, how stages may run in each search, and the schedules that need none.
+"""All strategies: how a stage may run, how stages may run in each search, and baselines.
 
-A strategy of stages is a member of `Strategy` and a rule in `STAGES`: the search, the proof, the schedule file and the
-pictures go by the rules alone. Beside them it needs a lowering for each kind of device (`runtime/`), and a latency on a
-GPU that is not there (`profiler/devices/analytic/`).
+A stage strategy is a member of `Strategy` with a rule in `STAGES`, which the search, the proof, the schedule file and
+the pictures follow. It also needs a lowering for each kind of device (`runtime/`), and a latency on simulated GPUs
+(`profiler/devices/analytic/`). Commands take their choices from here, so nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def can_merge(graph: ComputationGraph, operators: Iterable[str]) -> bool:
 
 
 def merge_refusal(graph: ComputationGraph, operators: Iterable[str]) -> str | None:
-    """Why these operators of `graph` may not run as one merged operator; None where they may."""
+    """Why these operators of `graph` cannot be merged; None if they can."""
     return refusal([graph.by_name[name] for name in operators])
 
 
 def merge_classes(graph: ComputationGraph, operators: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """The largest sets of `operators` that may be merged; every subset of two or more may be merged too."""
+    """The largest sets of `operators` that can be merged, as can every subset of two or more."""
     classes: dict[MergeKey, list[str]] = {}
     for name in operators:
         key = merge_key(graph.by_name[name])
@@ -44,18 +44,16 @@ Names = Sequence[str]
 
 @dataclass(frozen=True)
 class StageRule:
-    """What a strategy asks of the operators of a stage, and how such a stage looks.
+    """The requirements and the looks of a strategy.
 
     Attributes:
-        largest_sets: of some operators, those sets that may run so as a whole; every part of two or more of such a set
-            may run so too.
-        refusal: why these operators may not run so; None where they may.
-        is_one_operator: whether two or more operators run as one. They do not depend on each other, and each is listed
-            as a group of its own.
-        mark: a word beside the stage in pictures; none for the usual strategy.
+        largest_sets: the largest sets of some operators that may run so, as may every part of two or more.
+        refusal: why these operators may not run so; None if they may.
+        is_one_operator: whether two or more operators run as one. They are independent, each listed as a group.
+        mark: a word next to the stage in pictures; empty for the usual strategy.
         colour: of the dashed line around it.
-        legend: what such a line says.
-        is_in_order: whether operators run one after another, also those of different groups.
+        legend: of that line.
+        is_in_order: whether all operators run one after another, across groups.
     """
 
     largest_sets: Callable[[ComputationGraph, Names], Sequence[Names]]
@@ -83,15 +81,17 @@ STAGES: dict[Strategy, StageRule] = {
         is_one_operator=False,
         mark="session",
         colour="#3a6ea5",
-        legend="one session of onnxruntime over all cores",
+        legend="one onnxruntime session on all cores",
         is_in_order=True,
     ),
 }
-"""In order of preference: of two strategies that take equally long, a stage runs by the first (thesis, algorithm 1)."""
+"""In order of preference for equal latencies (thesis, algorithm 1)."""
 
 _BY_STATES = (Strategy.MERGE, Strategy.CONCURRENT)
-"""How the stages of a block's states may run. Files may have sessions, but none is searched for: operators that need no
-session of their own made them no faster than stages (ADR 0039)."""
+"""How the stages of a block's states may run. Files may contain sessions, but none is searched: they were no faster
+than
+stages (ADR 0039).
+"""
 
 
 SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
@@ -100,7 +100,7 @@ SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
     "merge": (Strategy.MERGE,),
     "dos": _BY_STATES,
 }
-"""How stages of two and more operators may run in a search; a single operator runs by `Strategy.CONCURRENT` always."""
+"""How stages of two and more operators may run in a search; a single operator always runs by `Strategy.CONCURRENT`."""
 
 BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy, "sequential": sequential}
 
@@ -111,16 +111,16 @@ def runs_as_one(stage: Stage) -> bool:
 
 
 def groups_side_by_side(stage: Stage) -> tuple[tuple[str, ...], ...]:
-    """The groups of the stage that run at the same time; all operators in one where they run one after another."""
+    """The groups that run concurrently; a single one of all operators if these run one after another."""
     return (stage.operators,) if STAGES[stage.strategy].is_in_order else stage.groups
 
 
 def masks_of(
     graph: ComputationGraph, names: Names, strategies: Sequence[Strategy]
 ) -> Mapping[Strategy, tuple[int, ...]]:
-    """For each strategy the largest sets of the operators `names` that may run so; none if it is not in `strategies`.
+    """For each strategy the largest sets of `names` that may run so, as masks; none if it is not in `strategies`.
 
-    A set is a mask: bit i stands for `names[i]`.
+    Bit i of a mask is `names[i]`.
     """
     bit = {name: 1 << index for index, name in enumerate(names)}
     return {
@@ -132,46 +132,45 @@ def masks_of(
 
 
 SearchStrategy = Literal["both", "concurrent", "merge", "dos"]
-"""What a search can be asked for."""
+"""Strategies of searches."""
 
 BaselineStrategy = Literal["greedy", "sequential"]
 """Schedules that need no search."""
 
 StrategyName = Literal[SearchStrategy, BaselineStrategy]
-"""What `optimize` can be asked for."""
+"""Strategies of `optimize`."""
 
 RecordedStrategy = Literal[StrategyName, "packed", "mixed"]
-"""How a schedule file says that its schedule was found; the last two are of several models: side by side throughout, or
-also one in some operators."""
+"""Strategies in schedule files; the last two are of several models: all concurrent, or partly merged."""
 
 SEARCH_NAMES: tuple[SearchStrategy, ...] = get_args(SearchStrategy)
 BASELINE_NAMES: tuple[BaselineStrategy, ...] = get_args(BaselineStrategy)
 NAMES: tuple[StrategyName, ...] = (*SEARCH_NAMES, *BASELINE_NAMES)
 
 DOS = Pruning(r=1, s=None)
-"""The limits of DOS, which came before IOS: the operators of a stage do not depend on each other."""
+"""The limits of DOS, the predecessor of IOS: the operators of a stage are independent."""
 
 LIMITED: dict[str, Pruning] = {"dos": DOS}
-"""Searches under limits of their own, in place of those that are given; `bench` makes them on request only."""
+"""Searches with limits of their own; `bench` runs them on request only."""
 
 COMPARED: tuple[StrategyName, ...] = tuple(
     name for is_limited in (False, True) for name in reversed(NAMES) if (name in LIMITED) is is_limited
 )
-"""All strategies in the order in which `bench` compares them: from the plainest on."""
+"""All strategies in the order of `bench`, simplest first."""
 
 
 MEANINGS: dict[StrategyName, str] = {
     "sequential": "one operator after another",
-    "greedy": "all operators that are ready form the next stage",
-    "concurrent": "IOS-Parallel: groups side by side",
-    "merge": "IOS-Merge: operators of one input merged",
-    "both": "IOS: each stage concurrent or merged, whichever is better",
-    "dos": "DOS: one operator in each group",
+    "greedy": "each stage runs all ready operators",
+    "concurrent": "IOS-Parallel: concurrent groups",
+    "merge": "IOS-Merge: operators with the same input merged",
+    "both": "IOS: each stage concurrent or merged, whichever is faster",
+    "dos": "DOS: one operator per group",
 }
-"""What each strategy makes of a model, in short."""
+"""A short description of each strategy."""
 
 ONE_SESSION = "session"
-"""The name of another way to run one operator after another, on devices that have it: all as one session."""
+"""Another way to run operators one after another, on devices that have it: all in one session."""
 
 
 def is_searched(name: str) -> TypeGuard[SearchStrategy]:
@@ -180,18 +179,18 @@ def is_searched(name: str) -> TypeGuard[SearchStrategy]:
 
 
 def refuse_limits(name: str, given: Pruning) -> None:
-    """Refuses limits beside a strategy that has its own, unless they are the default ones or the same.
+    """Rejects limits for a strategy that has its own, unless they are default or equal.
 
     Raises:
-        UsageError: they would be passed over.
+        UsageError: they would be ignored.
     """
     own = LIMITED.get(name)
     if own is not None and given not in (own, DEFAULT_PRUNING):
         raise UsageError(
-            f"strategy {name!r} is r={own.r}, s={own.s}, and was given r={given.r}, s={given.s}: leave them out"
+            f"strategy {name!r} always uses r={own.r}, s={own.s}, but got r={given.r}, s={given.s}: omit them"
         )
 
 
 def pruning_of(name: str, given: Pruning) -> Pruning:
-    """The limits that the strategy searches under: its own, or else those given."""
+    """The limits of the strategy: its own, else the given ones."""
     return LIMITED.get(name, given)

@@ -1,4 +1,9 @@
-"""Graphs too wide for one block: the blocks they are cut into are compared with stages that cross the cuts."""
+"""Graphs too wide for one block: compares their blocks with stages that cross the cuts.
+
+The exact search keeps to the cuts. A beam search over the lattice of down-sets does not: from the empty state on, it
+keeps the few most promising states of each size, and extends each by a few stages of ready operators, preferring those
+at the start of the longest paths. It proves nothing: its schedule is measured before it is used.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ _BEAMS = 3  # each goes by the latencies that were measured for the beams before
 
 @dataclass(frozen=True)
 class Improved:
-    """Blocks, renumbered, and how many latencies were asked for, once and a second time."""
+    """Renumbered blocks, and how many latencies were requested, once and a second time."""
 
     blocks: tuple[Block, ...]
     measured: int
@@ -40,13 +45,15 @@ def across_cuts(
     hand_over: Callable[[Sequence[Question]], None],
     doubted: Remeasurable | None = None,
 ) -> Improved:
-    """Replaces neighbouring blocks that were cut out of a wider one by one block of stages that cross the cuts.
+    """Replaces neighbouring blocks that were cut out of a wider one by one block of stages that cross the cuts, if
+    faster.
 
-    The best schedules of these blocks keep the cuts. The greedy schedule of all their operators, or one that a beam
-    finds, may be faster: the one that is measured to be the fastest is taken. At most one measurement is made for each
-    stage of the greedy schedule and of three beams, and none of a schedule that bounds rule out. With `doubted`, the
-    stages of a schedule that wins are measured a second time, and it has to win again. `hand_over` is given what is not
-    known of a schedule before it is asked; the answers to some of that may rule out the rest (`Prefetchable`).
+    The greedy schedule of all their operators, or one of three beam searches, may be faster: the fastest by measurement
+    is
+    taken. Each of their stages is measured at most once, and none of a schedule that bounds rule out. With `doubted`,
+    the
+    stages of a winner are measured a second time, and it has to win again. `hand_over` receives the questions about a
+    schedule before they are asked (`Prefetchable`).
     """
     found: list[Block] = []
     measured = remeasured = 0
@@ -89,12 +96,12 @@ class _Trial:
 
     Attributes:
         cost: the device.
-        limit_us: what the best schedule so far takes.
-        is_over: whether the deadline has come.
-        hand_over: is given the questions that come next.
-        doubted: the same device, where latencies are to be measured a second time.
-        n_measured: how many latencies were asked for.
-        n_remeasured: how many were asked for a second time.
+        limit_us: latency of the best schedule so far.
+        is_over: whether the deadline has passed.
+        hand_over: receives the next questions.
+        doubted: the same device, if latencies are to be measured a second time.
+        n_measured: number of requested latencies.
+        n_remeasured: number of second measurements.
         known_us: latencies of concurrent stages by their groups.
         settled: the groups of stages that were measured a second time.
     """
@@ -110,16 +117,12 @@ class _Trial:
     settled: set[Groups] = field(default_factory=set)
 
     def learn(self, stages: Iterable[Stage]) -> None:
-        """Takes latencies that are known already."""
         for stage in stages:
             if stage.strategy is Strategy.CONCURRENT and stage.predicted_us is not None:
                 self.known_us[stage.groups] = stage.predicted_us
 
     def estimate(self) -> Callable[[Stage], float]:
-        """Guesses what a stage takes: its latency where known, else its bound.
-
-        Bounds are scaled by what the stages with known latencies take, over their own bounds.
-        """
+        """Estimates a stage: its known latency, else its bound, scaled by known latencies over their bounds."""
         bounds = sum(self._bound_us(Stage(Strategy.CONCURRENT, groups)) for groups in self.known_us)
         scale = sum(self.known_us.values()) / bounds if bounds > 0 else 1.0
         known: dict[Groups, float] = dict(self.known_us)
@@ -132,7 +135,7 @@ class _Trial:
         return estimate_us
 
     def beaten_by(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
-        """The stages with their latencies, if these add up to less than the limit; their sum then is the limit."""
+        """The stages with their latencies if they are faster than the limit, which their sum then replaces."""
         unknown = [Question(stage) for stage in stages if stage.groups not in self.known_us]
         total = self._total_us(stages, self._measured_us, unknown)
         if total < self.limit_us and self.doubted is not None:
@@ -146,9 +149,9 @@ class _Trial:
     def _total_us(
         self, stages: Sequence[Stage], latency_us: Callable[[Stage], float], questions: Sequence[Question]
     ) -> float:
-        """What the stages take together; infinite as soon as that cannot be below the limit, or the deadline came.
+        """The total latency; infinite once it cannot be below the limit, or after the deadline.
 
-        `questions` are those that `latency_us` asks of the cost model.
+        `questions` are those that `latency_us` asks.
         """
         bounds = [self.known_us.get(stage.groups, self._bound_us(stage)) for stage in stages]
         if sum(bounds) < self.limit_us:
@@ -185,7 +188,7 @@ class _Trial:
 
 
 MAX_OPERATORS = 400
-"""The most operators that are searched: the time grows with their square."""
+"""The most operators of a beam search: the time grows with their square."""
 
 _KEPT = 6  # states of each size
 _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # groups of the stages that are tried, beside all that is ready
@@ -221,9 +224,9 @@ class _Partial:
 def beam(
     graph: ComputationGraph, names: Sequence[str], pruning: Pruning, estimate_us: Estimate
 ) -> tuple[Stage, ...] | None:
-    """Stages of all operators `names` that take little by `estimate_us`; None where there are too many operators.
+    """Stages of all operators `names` of low latency by `estimate_us`; None if there are too many operators.
 
-    The same estimates give the same stages. O(operators^2) stages are estimated at most, with small factors.
+    Deterministic. O(operators^2) stages are estimated at most, with small factors.
     """
     if len(names) > MAX_OPERATORS:
         return None
@@ -253,12 +256,10 @@ class _Subgraph:
 
     @cached_property
     def order(self) -> Relation:
-        """The edges between the operators, which may be more than a lattice takes."""
         return relation(self.graph, self.names)
 
     @cached_property
     def alone_us(self) -> tuple[float, ...]:
-        """Estimated latency of each operator in a stage of its own."""
         return tuple(self.estimate_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in self.names)
 
     @cached_property
@@ -272,7 +273,7 @@ class _Subgraph:
         return tuple(found)
 
     def next_stages(self, state: int) -> dict[int, Stage]:
-        """Stages to try after this state, by their masks: ready operators, each with others that wait for it alone."""
+        """Stages to try after this state, by mask: ready operators, each with successors that need only it."""
         waiting = self.order.full & ~state
         ready = [index for index in bits(waiting) if not self.order.predecessors[index] & ~state]
         ready.sort(key=lambda index: (-self.ahead_us[index], index))
@@ -288,10 +289,7 @@ class _Subgraph:
         return found
 
     def _chain(self, index: int, state: int, length: int) -> list[int]:
-        """A group: the operator, and others one after another that wait for these alone.
-
-        Two such groups of one state have no operator and no edge in common.
-        """
+        """A group: the operator and successors that need only these. Two such groups share no operator and no edge."""
         predecessors, successors = self.order.predecessors, self.order.successors
         chain, inside = [index], 1 << index
         while len(chain) < length:

@@ -46,7 +46,7 @@ def open_torch(way: str, place: GpuPlace) -> Candidate:
         raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
     arrays = [place.inputs[spec.name] for spec in place.model.graph.inputs]
     run = open_way(way, network, arrays, place.precision)
-    notes = (f"PyTorch ran with images {run.layout}, which was faster.",)
+    notes = (f"PyTorch used the faster image layout, {run.layout}.",)
     return Candidate(run.time, notes=lambda: notes)
 
 
@@ -58,10 +58,10 @@ def open_on_gpu(place: GpuPlace) -> Candidate:
         InvalidModelError: onnxruntime refuses the model.
     """
     if place.precision.name == "fp16":
-        raise DeviceError("runs the model in its own types, not in fp16")
+        raise DeviceError("computes in the model's own types, not in fp16")
     provider, stream = place.provider, place.driver.new_stream()
     if not provider.is_there():
-        raise DeviceError(f"has no CUDA provider here; {how_to_install(provider.index)}")
+        raise DeviceError(f"has no CUDA provider; {how_to_install(provider.index)}")
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -70,7 +70,7 @@ def open_on_gpu(place: GpuPlace) -> Candidate:
     providers = [(provider.name, provider.with_stream(handle))]
     session = open_session(source, options, providers=providers)
     if provider.name not in session.get_providers():
-        raise DeviceError(f"its CUDA provider does not load; {how_to_install(provider.index)}")
+        raise DeviceError(f"cannot load its CUDA provider; {how_to_install(provider.index)}")
     binding = session.io_binding()
     make = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: make(array, provider.device, provider.index) for name, array in place.inputs.items()}

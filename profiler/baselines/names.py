@@ -6,17 +6,17 @@ FOR_THROUGHPUT = ("onnxruntime-sessions", "openvino-streams")
 """Peers that run as many requests at the same time as there are cores, and are measured only if asked for by name."""
 
 ON_CPU = {
-    "onnxruntime": "plain onnxruntime in its fastest setting",
-    "onnxruntime-parallel": "plain onnxruntime in its parallel mode",
-    "openvino": "OpenVINO, set for low latency",
-    "onnxruntime-sessions": "plain onnxruntime, one request for each core",
-    "openvino-streams": "OpenVINO, set for throughput",
+    "onnxruntime": "onnxruntime in its fastest setting",
+    "onnxruntime-parallel": "onnxruntime in its parallel mode",
+    "openvino": "OpenVINO, configured for latency",
+    "onnxruntime-sessions": "onnxruntime, one request per core",
+    "openvino-streams": "OpenVINO, configured for throughput",
 }
 ON_GPU = {
-    "onnxruntime-cuda": "plain onnxruntime on its CUDA provider",
-    "torch": "PyTorch, operator by operator",
+    "onnxruntime-cuda": "onnxruntime with its CUDA provider",
+    "torch": "PyTorch, eager",
     "torch-cudagraph": "PyTorch in one CUDA graph",
-    "torch-compile": "PyTorch, compiled",
+    "torch-compile": "PyTorch, compiled by torch.compile",
 }
 """What each peer is, by its name."""
 

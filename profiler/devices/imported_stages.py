@@ -64,8 +64,8 @@ class FoundElsewhere:
         if self.measured is None:
             return self.passed_over
         return (
-            f"Measured stages are those of {self.measured.device}; all else is computed, and multiplied by"
-            f" {self.factor:.2f} where nothing like it was measured.",
+            f"Stages measured on {self.measured.device} are used; other latencies are computed, and multiplied by"
+            f" {self.factor:.2f} where no similar stage was measured.",
         )
 
     def of_units(self, units: UnitGraph) -> FoundElsewhere:
@@ -86,8 +86,8 @@ class FoundElsewhere:
             return NOTHING
         return FoundElsewhere(
             passed_over=(
-                f"Stages that were measured on {self.measured.device} are left out, because they ran in a CUDA graph:"
-                " launch='graph' takes them.",
+                f"Stages measured on {self.measured.device} are ignored because they ran in a CUDA graph:"
+                " use launch='graph' to include them.",
             )
         )
 

@@ -26,7 +26,7 @@ def launch_named(text: str) -> LaunchName:
     for known in LAUNCHES:
         if known == text:
             return known
-    raise UsageError(f"unknown launch {text!r}: give {' or '.join(LAUNCHES)}")
+    raise UsageError(f"unknown launch {text!r}: choose {' or '.join(LAUNCHES)}")
 
 
 Barriers = Literal["auto", "stage", "none"]
@@ -74,9 +74,9 @@ class OpenSettings:
 
     def __post_init__(self) -> None:
         if self.gap_percent is not None and not 0 <= self.gap_percent < 100:
-            raise UsageError(f"a gap is at least 0 and below 100 percent, not {self.gap_percent}")
+            raise UsageError(f"the gap must be at least 0 and below 100 percent, not {self.gap_percent}")
         if self.units and self.objective != DEFAULT_OBJECTIVE:
-            raise UsageError(f"units are for the objective {DEFAULT_OBJECTIVE}: leave --units or --objective out")
+            raise UsageError(f"units require the objective {DEFAULT_OBJECTIVE}: omit --units or --objective")
 
 
 def refuse_for_attached_gpus(settings: OpenSettings) -> None:
@@ -87,7 +87,7 @@ def refuse_for_attached_gpus(settings: OpenSettings) -> None:
     """
     for option, value in (("--barriers", settings.barriers), ("--layout", settings.layout)):
         if value != "auto":
-            raise UsageError(f"{option} is for attached GPUs")
+            raise UsageError(f"{option} only applies to attached GPUs")
 
 
 def refuse_for_planned_gpus(settings: OpenSettings) -> None:
@@ -98,8 +98,8 @@ def refuse_for_planned_gpus(settings: OpenSettings) -> None:
     """
     if settings.launch != DEFAULT_LAUNCH:
         raise UsageError(
-            f"launch={settings.launch!r} is for GPUs that are planned for: what is measured runs as it is launched here"
-            "\nLeave launch out, or name a GPU to plan for: 'iosched devices' lists them"
+            f"launch={settings.launch!r} only applies to simulated GPUs"
+            "\nOmit launch, or name a GPU to simulate: 'iosched devices' lists them"
         )
 
 
@@ -111,8 +111,8 @@ def refuse_throughput(settings: OpenSettings) -> None:
     """
     if settings.objective != DEFAULT_OBJECTIVE:
         raise UsageError(
-            f"--objective {settings.objective} is for CPUs: a GPU runs the whole batch by one schedule\n"
-            "Give --device cpu, or a larger --batch-size"
+            f"--objective {settings.objective} only applies to CPUs: a GPU runs the whole batch by one schedule\n"
+            "Use --device cpu, or a larger --batch-size"
         )
 
 
@@ -127,10 +127,10 @@ def precision_on(gpu_name: str, precision: str, *, has_tf32: bool) -> PrecisionN
         UsageError: there is no such precision, or none on this GPU; the text says which there are.
     """
     if precision not in PRECISIONS and precision in ALL_PRECISIONS:
-        raise UsageError(f"{gpu_name} does not run in {precision}: optimize with --precision {', '.join(PRECISIONS)}")
+        raise UsageError(f"{gpu_name} does not support {precision}: use --precision {', '.join(PRECISIONS)}")
     found = precision_named(precision)
     if found == "tf32" and not has_tf32:
         raise UsageError(
-            f"{gpu_name} has no tf32, which begins with compute capability 8.0: optimize with --precision fp32 or fp16"
+            f"{gpu_name} does not support tf32, which needs compute capability 8.0: use --precision fp32 or fp16"
         )
     return found

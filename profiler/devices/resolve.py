@@ -50,7 +50,7 @@ def check_name(device: str) -> None:
         UsageError: there is no such device; the text lists all, and those with a similar name.
     """
     if not device.strip():
-        raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
+        raise UsageError("--device is empty: use auto, cpu or the name of a GPU")
     if not any(kind.knows(device) for kind in _kinds(device)):
         raise UsageError(_unknown(device))
 
@@ -245,7 +245,7 @@ def _unknown(device: str) -> str:
 
     close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
-    return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_keys())}"
+    return f"unknown device {device!r}{hint}\nDevices are auto, cpu and the GPUs {', '.join(gpu_keys())}"
 
 
 _NAMES = {"Darwin": "macOS"}
@@ -265,6 +265,6 @@ def check_system() -> None:
     """
     if (system := not_linux()) is not None:
         raise DeviceError(
-            f"models run and are measured on Linux, and this is {system}: plan for a GPU instead (--device v100), or"
-            " use a container, a virtual machine or WSL with Linux"
+            f"running and measuring models needs Linux, and this is {system}: simulate a GPU instead (--device v100),"
+            " or use a container, a virtual machine or WSL with Linux"
         )

@@ -37,7 +37,7 @@ def lasting_interval(samples: Sequence[float], error: float) -> tuple[float, flo
         ValueError: the error is not between 0 and 1.
     """
     if not 0 < error < 1:
-        raise ValueError(f"an error is a probability between 0 and 1, not {error}")
+        raise ValueError(f"error must be a probability between 0 and 1, not {error}")
     count = len(samples)
     above = _least_above(count, error)
     if above > count:

@@ -108,7 +108,7 @@ def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
     share = taken(before, after, cores)
     found = []
     if share.others >= OTHERS_SHARE:
-        found.append(f"others had {share.others:.0%} of the cores")
+        found.append(f"other processes used {share.others:.0%} of the cores")
     if share.stolen >= STOLEN_SHARE:
         found.append(f"the host took {share.stolen:.0%} of the cores")
     return tuple(found)
@@ -148,11 +148,11 @@ def doubts(slowness: Sequence[float], relative_width: float = math.inf) -> tuple
     found = []
     least, most = min(slowness, default=1.0), max(slowness, default=1.0)
     if most > FAR_OFF or least < 1 / FAR_OFF:
-        found.append(f"the yardstick took {most if most > FAR_OFF else least:.1f} times its reference")
+        found.append(f"the calibration kernel took {most if most > FAR_OFF else least:.1f} times its reference")
     elif most > least * UNSTEADY:
-        found.append(f"the yardstick took {most / least:.1f} times as long at one time as at another")
+        found.append(f"the latency of the calibration kernel varied by a factor of {most / least:.1f}")
     if SCATTERED < relative_width < math.inf:
-        found.append(f"the interval is {relative_width:.0%} of the median wide")
+        found.append(f"the width of the interval is {relative_width:.0%} of the median")
     return tuple(found)
 
 

@@ -102,7 +102,7 @@ def measure_in_turn(
 def interference_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
     """A sentence if other processes interfered with too many rounds of whole models; else empty."""
     return tuple(
-        f"{text[0].upper()}{text[1:]} of whole models: repeat this on a quiet machine."
+        f"{text[0].upper()}{text[1:]} of whole models: repeat this on an idle machine."
         for text in dict.fromkeys(text for each in measured.values() for text in each.disturbed_by)
     )
 

@@ -292,7 +292,7 @@ def summarize(samples_us: Sequence[float]) -> Measurement:
         ValueError: there is no sample, or one is negative or not a finite number.
     """
     if not all(math.isfinite(sample) and sample >= 0 for sample in samples_us):
-        raise ValueError("a latency must be a finite number that is not negative")
+        raise ValueError("latencies must be finite and not negative")
     low, high = median_interval(samples_us)
     return Measurement(quantile(samples_us, 0.5), low, high, tuple(float(sample) for sample in samples_us))
 

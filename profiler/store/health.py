@@ -60,16 +60,16 @@ def health(path: Path) -> Health:
             flaws = [text for (text,) in connection.execute("PRAGMA integrity_check(3)") if text != "ok"]
     except IoschedError as error:
         return replace(found, problem=str(error))
-    problem = f"{path} is damaged ({flaws[0]}).\nMove it away or delete it yourself. {WAY_OUT}." if flaws else None
+    problem = f"{path} is damaged ({flaws[0]}).\nMove or delete it. {WAY_OUT}." if flaws else None
     if problem is None and not found.writable:
-        problem = f"{path} cannot be written, so nothing that is measured can be kept.\n{WAY_OUT}."
+        problem = f"{path} is not writable: measurements cannot be stored.\n{WAY_OUT}."
     return replace(found, schema=schema, intact=not flaws, problem=problem)
 
 
 def _absent(path: Path) -> Health:
     folder = next(each for each in path.absolute().parents if is_there(each))
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    problem = None if writable else f"{path} cannot be made: {folder} cannot be written.\n{WAY_OUT}."
+    problem = None if writable else f"cannot create {path}: {folder} is not writable.\n{WAY_OUT}."
     return Health(path, exists=False, nbytes=0, readable=True, writable=writable, problem=problem)
 
 

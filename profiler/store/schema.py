@@ -177,9 +177,9 @@ def set_aside(path: Path) -> None:
             target = next(each for each in names if not each.exists())
             real.rename(target)
     except OSError as error:
-        raise UsageError(f"{path} {_IS_OLD}, and cannot be renamed: {error.strerror}.\n{WAY_OUT}.") from error
+        raise UsageError(f"{path} {_IS_OLD} but cannot be renamed: {error.strerror}.\n{WAY_OUT}.") from error
     warnings.warn(
-        f"{path} {_IS_OLD}: it is {target} now, and stages are measured again.", SetAsideWarning, stacklevel=2
+        f"{path} {_IS_OLD}: it is renamed to {target}, and stages are measured again.", SetAsideWarning, stacklevel=2
     )
 
 
@@ -217,7 +217,7 @@ def _lock(connection: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-        raise UsageError(f"{path} {_IS_OLD}, and another process has it open.\nEnd that process. {WAY_OUT}.") from error
+        raise UsageError(f"{path} {_IS_OLD}, but another process has it open.\nEnd that process. {WAY_OUT}.") from error
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def _refuse_programs(connection: sqlite3.Connection, path: Path | None) -> None:
         " OR sql LIKE 'CREATE VIRTUAL%' OR (type = 'table' AND sql LIKE '% AS%(%')"
     ).fetchone()
     if found:
-        raise UsageError(f"{path} has {found[0]!r}, which no profile database of iosched's has.\n{WAY_OUT}.")
+        raise UsageError(f"{path} contains {found[0]!r}, which does not belong in a profile database.\n{WAY_OUT}.")
 
 
 def _create(connection: sqlite3.Connection, path: Path | None) -> None:
@@ -287,10 +287,10 @@ def version_of(connection: sqlite3.Connection, path: Path | None) -> int:
         " FROM pragma_application_id(), pragma_user_version()"
     ).fetchall()
     if (application != APPLICATION_ID and (application, version, tables) != (0, 0, 0)) or version < 0:
-        raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{WAY_OUT}.")
+        raise UsageError(f"{path} is a database of another program, not an iosched profile database.\n{WAY_OUT}.")
     if version > VERSION:
         raise UsageError(
-            f"{path} was written by a newer iosched (schema {version}, this one knows {VERSION}).\n"
-            f"Update iosched. {WAY_OUT}."
+            f"{path} was written by a newer iosched (schema {version}, this version supports {VERSION}).\n"
+            f"Upgrade iosched. {WAY_OUT}."
         )
     return int(version)

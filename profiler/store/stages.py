@@ -173,4 +173,4 @@ def _log_measured(signature: str, turn: Turn, found: Measurement, number: int) -
     _log.debug("stage %.20s (%s): %.2f us (%.2f to %.2f), %d samples", signature, turn, *interval)
     if found.disturbed_by:
         why = ", ".join(found.disturbed_by)
-        _log.warning("stage %.20s was disturbed, try %d of %d: %s", signature, number, MOST_TRIES, why)
+        _log.warning("interference with stage %.20s, attempt %d of %d: %s", signature, number, MOST_TRIES, why)

@@ -51,6 +51,6 @@ def _parsed(number: int, line: str) -> Row:
         return row
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"line {number} is no measurement of an iosched profile ({error}); nothing was imported.\n"
-            "Give a file that `iosched profile export` wrote."
+            f"line {number} is not a row of an iosched profile ({error}); nothing was imported.\n"
+            "Use a file that 'iosched profile export' wrote."
         ) from error

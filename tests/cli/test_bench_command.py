@@ -93,8 +93,8 @@ def test_the_table_says_what_its_rows_are(invoke, model: Path, asked) -> None:
     assert lines[5:] == [
         "rows",
         "  sequential  one operator after another",
-        "  both        IOS: each stage concurrent or merged, whichever is better",
-        "  greedy      all operators that are ready form the next stage",
+        "  both        IOS: each stage concurrent or merged, whichever is faster",
+        "  greedy      each stage runs all ready operators",
     ]
 
 

@@ -134,7 +134,7 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     result = invoke("matrix", model, "--device", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
     assert "schedule for v100 is the best found, not proven optimal." in result.stderr
-    assert "schedule for k80 is the best found, each block optimal, the whole not proven." in result.stderr
+    assert "schedule for k80 is the best found, each block optimal, the whole graph not proven." in result.stderr
     assert "schedule for h100" not in result.stderr
     how = "on GPUs computed by the analytic model for one CUDA graph, not measured; on the CPU measured"
     assert how in result.stdout
@@ -183,6 +183,6 @@ def test_wrong_usage_is_refused_before_any_work(invoke, complains, model: Path) 
     complains(invoke("matrix", model, "--device", "v100", "--batch-sizes", "0"), 2, "'0'")
     complains(invoke("matrix", model, "--device", "v1000"), 2, "v100")
     complains(invoke("matrix", model, "--device", "cuda"), 3, "pip install '.[cuda]'")
-    complains(invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "has no tf32")
+    complains(invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "does not support tf32")
     complains(invoke("matrix", model, "--device", "v100", "--plot", "-", "--json"), 2, "stdout")
     complains(invoke("matrix", model, "--device", "v100", "--no-pruning", "-r", 2), 2, "--no-pruning")

@@ -281,7 +281,7 @@ def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
 @pytest.mark.parametrize(
     ("kind", "slowness", "words"),
     [
-        ("cpu", None, " at the speed that the machine had when its profile was begun"),
+        ("cpu", None, " at the speed of the machine when its profile was started"),
         ("cpu", 1.1, " at the machine's present speed"),
         ("cuda", None, ""),
     ],
@@ -326,11 +326,11 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
 @pytest.mark.parametrize(
     ("gap", "scope", "text"),
     [
-        (0.0, "whole", ";best by its latencies as they were measured;"),
-        (0.0, "blocks", ";each block best by its latencies as they were measured, the whole not proven;"),
-        (0.0213, "whole", ";best found; the search ended where bounds, which stages need not keep, leave 2.1%;"),
-        (0.0213, "blocks", ";best found; the search ended where bounds, which stages need not keep, leave 2.1%;"),
-        (1e-5, "whole", ";best found; the search ended where bounds, which stages need not keep, leave 0.1%;"),
+        (0.0, "whole", ";best under the measured latencies;"),
+        (0.0, "blocks", ";each block best under the measured latencies, the whole graph not proven;"),
+        (0.0213, "whole", ";best found, 2.1% from the best by bounds, which are estimates;"),
+        (0.0213, "blocks", ";best found, 2.1% from the best by bounds, which are estimates;"),
+        (1e-5, "whole", ";best found, 0.1% from the best by bounds, which are estimates;"),
         (1.0, "blocks", ";best found, not proven optimal;"),
         (None, None, ";nothing was searched;"),
     ],
@@ -459,13 +459,13 @@ def test_a_gap_of_predictions_is_called_one(invoke, model: Path, monkeypatch, pe
 
     monkeypatch.setattr(optimize_job, "optimize", found)
     shown = " ".join(invoke("optimize", model).stdout.split())
-    assert f"the search ended where predictions of stages, which may be wrong, leave {percent[1]}" in shown
+    assert f"best found, {percent[1]} from the best by predictions" in shown
     assert "bounds" not in shown
 
 
 @pytest.mark.parametrize("words", [("run",), ("bench",)])
 def test_nothing_runs_on_a_gpu_that_is_not_here(invoke, complains, model: Path, words) -> None:
-    complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not here", "optimize --device v100")
+    complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not attached", "optimize --device v100")
 
 
 def test_an_unknown_device_is_refused_before_the_model_is_read(invoke, complains) -> None:
@@ -590,6 +590,6 @@ def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
 
 def test_throughput_is_refused_where_it_means_nothing(invoke, complains, model: Path) -> None:
     result = invoke("optimize", model, "--device", "v100", "--objective", "throughput")
-    complains(result, 2, "--objective throughput is for CPUs", "--device cpu")
+    complains(result, 2, "--objective throughput only applies to CPUs", "--device cpu")
     result = invoke("optimize", model, "--device", "cpu", "--objective", "throughput", "--dry-run")
     complains(result, 2, "--dry-run", "leave --objective out")

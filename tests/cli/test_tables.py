@@ -18,7 +18,7 @@ ROWS = (
     ("模型", "12,345.6 ms", "not known", "[bold]\x1b"),
 )
 PAIRS = (
-    ("search", "best found; the search ended where bounds, which stages need not keep, leave 22.3%"),
+    ("search", "best found, 22.3% from the best by bounds, which are estimates"),
     ("a name that is rather longer than names of values are", "9.893 ms"),
     ("file", "/a/path/without/any/blank/that/is/longer/than/a/narrow/terminal/is/wide.onnx"),
 )

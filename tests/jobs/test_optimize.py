@@ -275,7 +275,7 @@ def test_disturbed_rounds_decide_nothing(settings: OptimizeSettings, monkeypatch
     models = Sampled(monkeypatch, others=0.5)
     first = optimize(fire(), settings)
     assert (first.shipped, first.verdict, first.ratio) == ("reference", "undecided", None)
-    assert "rounds of whole models: repeat this on a quiet machine" in first.notes[0]
+    assert "rounds of whole models: repeat this on an idle machine" in first.notes[0]
     with ProfileDatabase(settings.profile_db) as database:
         rounds = [row for row in database.rows() if isinstance(row, ComparisonRow)]
         assert {share for row in rounds for share in row.others} == {0.5}

@@ -42,7 +42,7 @@ def test_what_is_too_slow_to_matter_is_told_roughly_by_those_who_can() -> None:
     "question", [Question(STAGE, "again"), of_operator("0", "operator"), of_operator("0", "work")], ids=lambda q: q.kind
 )
 def test_a_cost_model_without_the_part_is_not_asked(question: Question) -> None:
-    with pytest.raises(TypeError, match=f"TableCost does not answer questions of the kind '{question.kind}'"):
+    with pytest.raises(TypeError, match=f"TableCost does not support questions of kind '{question.kind}'"):
         ask(TableCost(1), question)
 
 

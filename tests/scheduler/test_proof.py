@@ -226,7 +226,7 @@ def test_slack_that_would_raise_bounds_is_refused() -> None:
 
 def test_one_of_all_words_for_what_is_proven() -> None:
     assert proof_text("whole", "under the model") == "optimal under the model"
-    assert proof_text("blocks") == "each block optimal, the whole not proven"
+    assert proof_text("blocks") == "each block optimal, the whole graph not proven"
     assert proof_text(None) == "not proven optimal"
 
 
@@ -235,6 +235,6 @@ def test_nothing_measured_is_called_optimal_and_no_gap_of_it_is_a_promise() -> N
     texts = [proof_text(scope, "under the measured stages", measured=True) for scope in ("whole", "blocks")]
     texts += [gap_text(gap, "blocks", "", measured=True) for gap in (0.0, 0.01)]
     texts.append(gap_text(0.09, "whole", "", measured=True, predicted=0.018))
-    assert texts[-1].endswith("where predictions of stages, which may be wrong, leave 1.8%")
+    assert texts[-1].endswith("best found, 1.8% from the best by predictions, which may be wrong")
     assert not any("optimal" in text or "within" in text for text in texts)
     assert gap_text(0.01, "whole", "") == "within 1.0% of the best possible under the stages' bounds"

@@ -249,7 +249,7 @@ def test_a_cost_that_is_no_latency_is_refused(latency_us: float) -> None:
         def stage_latency_us(self, stage: Stage) -> float:
             return latency_us
 
-    with pytest.raises(ValueError, match="cost model says"):
+    with pytest.raises(ValueError, match="cost model returned"):
         search(graph_of(2, []), Broken(0))
 
 

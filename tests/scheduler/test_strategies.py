@@ -92,7 +92,7 @@ def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:
 @pytest.mark.parametrize("limits", [{"r": 2}, {"s": 4}, {"r": None, "s": None}])
 def test_limits_beside_those_of_a_strategy_are_refused_and_not_passed_over(limits: dict[str, int | None]) -> None:
     for make in (OptimizeSettings, partial(MatrixSettings, ("v100",))):
-        with pytest.raises(UsageError, match=r"'dos' is r=1, s=None"):
+        with pytest.raises(UsageError, match=r"'dos' always uses r=1, s=None"):
             make(strategy="dos", **limits)
         assert make(strategy="dos").pruning == make(strategy="dos", r=1, s=None).pruning == Pruning(1, None)
         assert make(strategy="both", **limits).r == limits.get("r", 3)

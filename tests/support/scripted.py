@@ -150,7 +150,7 @@ def latencies_by_stage(
     measured: list[Stage] = []
 
     def made_up(cost: Any, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        others = ("others had 50% of the cores",) if disturb(len(measured)) else ()
+        others = ("other processes used 50% of the cores",) if disturb(len(measured)) else ()
         measured.append(stage)
         return disturbance.disturbed(summarize([stage_us(cost, stage, lanes)] * 24), others)
 

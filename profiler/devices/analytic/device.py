@@ -125,8 +125,8 @@ class PaperGpu:
         if self.remarks:
             return DeviceError(self.remarks[0])
         return DeviceError(
-            f"{self.gpu.name} is not here: 'iosched optimize --device {self.gpu.key}' plans for it, but nothing can be"
-            " run or measured on it; use --device cpu"
+            f"{self.gpu.name} is not attached: 'iosched optimize --device {self.gpu.key}' simulates it, but nothing can"
+            " run or be measured on it; use --device cpu"
         )
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
@@ -137,9 +137,9 @@ def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
     found = in_whole_numbers(graph)
     if found:
         raise UsageError(
-            f"{gpu.name}: latencies are known for floats alone, and {len(found)} of {len(graph.operators)} operators"
-            f" are in whole numbers (int8), the first of them {found[0]!r}.\n"
-            "Plan for the model in floats that was quantized, which has the same operators, or use --device cpu."
+            f"{gpu.name}: only floating-point models can be simulated, but {len(found)} of {len(graph.operators)}"
+            f" operators compute in integers (int8), such as {found[0]!r}.\n"
+            "Optimize the floating-point model, which has the same operators, or use --device cpu."
         )
 
 
@@ -207,7 +207,9 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
         return None
     gpu = gpu_called(document.device_name)
     if gpu is None:
-        raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
+        raise DeviceError(
+            f"the schedule was made for {document.device_name}, whose specification this version does not have"
+        )
     # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
     is_unknown = document.precision == "tf32" and not gpu.has_tf32
     precision = DEFAULT_PRECISION if is_unknown else document.precision

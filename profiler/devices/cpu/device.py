@@ -59,9 +59,7 @@ class CpuDevice:
         refuse_for_planned_gpus(settings)
         check_precision(settings.precision)
         if settings.objective != DEFAULT_OBJECTIVE and settings.precision != DEFAULT_PRECISION:
-            raise UsageError(
-                f"--objective {settings.objective} computes in the model's own types: leave --precision out"
-            )
+            raise UsageError(f"--objective {settings.objective} computes in the model's own types: omit --precision")
 
     def open(
         self,
@@ -136,5 +134,5 @@ KIND = Kind(
     made=_made,
     unscheduled="on plain onnxruntime",
     facts=_facts,
-    speed="at the speed that the machine had when its profile was begun",
+    speed="at the speed of the machine when its profile was started",
 )

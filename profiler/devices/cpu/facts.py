@@ -48,12 +48,12 @@ def cpu_facts() -> DeviceFacts:
         (
             ("name", name),
             *([("design", processor.text)] if processor.text else []),
-            ("cores", f"{cores}, other processes of iosched have taken {taken}" if taken else str(cores)),
-            *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
+            ("cores", f"{cores}, {taken} of them used by other iosched processes" if taken else str(cores)),
+            *([] if quota is None else [("quota", f"CPU time of {quota:g} cores; default threads: {threads}")]),
             ("instruction set", instructions),
             ("precisions", ", ".join(precisions())),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else f"none; {_WAY}"),
-            ("second library", openvino.missing() or f"openvino {openvino.installed_version()}"),
+            ("openvino", openvino.missing() or f"openvino {openvino.installed_version()}"),
             ("executor", f"compiled, {library.version()}" if compiled else f"pure Python, slower: {missing}"),
         ),
         tuple(_findings(is_runnable=runtime is not None)),
@@ -67,7 +67,7 @@ def _findings(*, is_runnable: bool) -> Iterator[Finding]:
     slow = library.missing()
     if slow is not None and (is_runnable or library.compiled() is None):
         what, _, way = slow.partition("; ")
-        what = f"{what}: models run by the executor in Python, which is slower"
+        what = f"{what}: models run on the slower Python executor"
         yield Finding(what, "compiled executor", way, is_broken=library.was_built())
     unused = openvino.missing()
     if unused is not None and openvino.installed_version() is not None:

@@ -176,7 +176,7 @@ class CpuStageCost:
         return (
             f"Other processes interfered with the measurements of {self.disturbed} of {self.signatures} stages, "
             f"so their latencies have wide intervals; {self.repeated} measurements were repeated. "
-            "Search once more while nothing else runs.",
+            "Repeat the search on an idle machine.",
         )
 
     def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:

@@ -65,7 +65,7 @@ COMPARISON_WITH_OPENVINO_S = 12.0
 BUDGET = Budget(repeats=7)
 
 _WORDING = Wording(
-    sequential="one operator after another, each over all cores,",
+    sequential="one operator at a time on all cores",
     rival="plain onnxruntime",
     elsewhere="runs on a GPU: use --device cuda",
 )
@@ -189,8 +189,8 @@ class OpenOnCpu:
         for unit in self.asked:
             members = self.units.members[self.units.unit_of[unit[0]]]
             if more := [name for name in members if name not in unit]:
-                what = f"The unit {shown(unit)} also has {shown(more)}"
-                yield f"{what}: onnxruntime does not compute them apart on this CPU."
+                what = f"The unit {shown(unit)} also contains {shown(more)}"
+                yield f"{what}: onnxruntime fuses them on this CPU."
 
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""

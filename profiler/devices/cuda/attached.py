@@ -71,7 +71,9 @@ class AttachedGpu:
         """
         computed = self.precision(precision)
         if not CudaBackend.supports(model):
-            raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
+            raise DeviceError(
+                f"{model.name!r} has tensors of unknown or zero size, which the GPU runtime does not support"
+            )
         known = plans or StoredCudnnPlans(ProfileDatabase(None), self.key(precision))
         choose = FastestCudnnPlans(self.driver, known, self._lanes, self._handles)
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, computed))
@@ -152,7 +154,7 @@ def check_capability(facts: GpuFacts) -> None:
     if capability < extra.least_capability:
         other = extra_for(int(facts.versions["driver"]), [capability])
         raise DeviceError(
-            f"{facts.name} has compute capability {capability / 10}, and CUDA {extra.cuda} needs"
-            f" {extra.least_capability / 10} or newer; its name, as --device, plans for it without running"
+            f"{facts.name} has compute capability {capability / 10}, but CUDA {extra.cuda} needs"
+            f" {extra.least_capability / 10} or newer; its name as --device simulates it"
             + ("" if other is None else f"; to run on it, {other.way}")
         )

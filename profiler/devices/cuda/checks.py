@@ -125,7 +125,9 @@ def _runs_streams(gpu: AttachedGpu) -> str:
     with closing(_compiled(gpu, branches)) as model:
         streams = len(model.lowering.plan.lanes)
         if streams != STREAMS or not model.executor.is_captured:
-            raise ExecutionError(f"the plan has {streams} streams instead of {STREAMS}, or is not in one graph")
+            raise ExecutionError(
+                f"the plan has {streams} streams instead of {STREAMS}, or is not captured in one CUDA graph"
+            )
 
         def run(inputs: Arrays) -> Arrays:
             model.executor.poison()

@@ -290,13 +290,13 @@ def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
     if found is None or not (found.is_faster or found.is_slower):
         return ()
     speedup = speedup_text(found)
-    return (f"With stages that wait only for what they read, the schedule found is {speedup} as fast as else.",)
+    return (f"The speedup of stages without barriers is {speedup}.",)
 
 
 def _clock_notes(cost: CudaStageCost) -> tuple[str, ...]:
     """Says why the GPU's clock was lower than it could be, the most frequent reason first."""
     return tuple(
-        f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
+        f"{count} of {cost.signatures} stages were measured while the GPU was throttled ({reason})."
         for reason, count in cost.throttled.most_common()
     )
 
@@ -355,7 +355,7 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
         return None
     gpu = attach(attached_index(document.device_name) or 0)
     if gpu.name != document.device_name:
-        raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
+        raise DeviceError(f"the schedule was measured on {document.device_name}, but the attached GPU is {gpu.name}")
     layout = layout_of(document)
     name: LayoutName = "auto" if layout is None else layout.value
     return CudaDevice(gpu), OpenSettings(precision=document.precision, layout=name)
@@ -425,4 +425,4 @@ def session_notes(model: CudaModel) -> tuple[str, ...]:
     within_us, total_us = (median(values) for values in zip(*samples, strict=True))
     text = described(model.lowering.sessions, executor.homes)
     cost = f"{within_us:.0f} of {total_us:.0f} µs ({within_us / total_us:.0%})"
-    return (f"Outside of the CUDA graph run {text}: {cost}.",)
+    return (f"Outside the CUDA graph: {text}, {cost}.",)

@@ -47,9 +47,9 @@ def cuda_facts() -> DeviceFacts:
     if missing and extra is not None:
         there = ("missing", f"{', '.join(missing)}: {extra.way}")
         rows.append(there if names else ("packages", f"not installed; with a GPU, {extra.install}"))
-    rows += [("in the way", problem) for problem in problems]
+    rows += [("problem", problem) for problem in problems]
     rows += [("note", remark) for remark in found.remarks]
-    rows += [("to try it", "iosched devices --selftest")] * found.usable
+    rows += [("self-test", "iosched devices --selftest")] * found.usable
     return DeviceFacts("cuda", values, tuple(rows), tuple(_findings(names, extra, missing, found)))
 
 
@@ -62,13 +62,13 @@ def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str],
         return
     where = ", ".join(names)
     if extra is None:
-        yield Finding("models do not run on this GPU", where, "use the CPU, or plan for another GPU", is_broken=False)
+        yield Finding("models do not run on this GPU", where, "use the CPU, or simulate another GPU", is_broken=False)
         return
     if missing:
         is_begun = len(missing) < len(extra.packages)
         yield Finding(f"not installed: {', '.join(missing)}", where, extra.way, is_broken=is_begun)
     for problem in found.problems:
-        yield Finding(problem, where, "iosched devices --selftest says more", is_broken=not missing)
+        yield Finding(problem, where, "run 'iosched devices --selftest' for details", is_broken=not missing)
     for remark in found.remarks:
         yield Finding(remark, where, extra.way, is_broken=False)
 
@@ -210,6 +210,6 @@ def _remarks() -> tuple[str, ...]:
     if _CUDA_PROVIDER in load_onnxruntime().get_available_providers():
         return ()
     return (
-        "this onnxruntime has no CUDA provider: operators without a CUDA kernel run on the CPU (onnxruntime-gpu has"
-        " one, and is installed instead of onnxruntime)",
+        "this onnxruntime has no CUDA provider: operators without a CUDA kernel run on the CPU (install"
+        " onnxruntime-gpu instead of onnxruntime)",
     )

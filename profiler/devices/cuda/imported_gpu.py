@@ -117,16 +117,16 @@ def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> st
     card, there = card_of(known.fields.name), f"The profile database has stages that were measured on {known.name}"
     if card is None:
         other = spec_of(known.fields.name) == wanted
-        return f"{there}, which is another card than {wanted.name}: they are not taken." if other else None
+        return f"{there}, which is another card than {wanted.name}: they are not used." if other else None
     if card != wanted:
         alike = (card.capability, card.sms) == (wanted.capability, wanted.sms)
-        return f"{there}: --device {card.key} takes them." if alike else None
+        return f"{there}: use --device {card.key} for them." if alike else None
     if not known.runs_as_here:
-        return f"{there} by an iosched that runs stages in another way: measure there again with {iosched_version()}."
+        return f"{there} by an incompatible iosched: measure them again with {iosched_version()}."
     if known.fields.precision != precision:
         spoken = known.fields.precision
-        return f"{there} in {spoken}: --precision {spoken} takes them." if spoken in PRECISIONS else None
-    return f"{there}, but none of this model's operators among them."
+        return f"{there} in {spoken}: use --precision {spoken} for them." if spoken in PRECISIONS else None
+    return f"{there}, but none of this model's operators."
 
 
 def _stages(

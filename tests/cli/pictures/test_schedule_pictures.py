@@ -57,7 +57,7 @@ def test_of_a_long_session_the_first_operator_and_the_last_are_shown() -> None:
     found = "".join(root.itertext())
     assert "38 more" in found
     assert "s20" not in found
-    assert "dashed: one session of onnxruntime over all cores" in found
+    assert "dashed: one onnxruntime session on all cores" in found
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_lanes_are_named_where_groups_do_not_simply_have_one_each(
 
 
 @pytest.mark.parametrize(
-    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole not proven")]
+    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole graph not proven")]
 )
 def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
     said = proof_text(proven)

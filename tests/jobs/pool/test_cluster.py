@@ -430,7 +430,7 @@ def test_a_locked_database_holds_up_results_and_loses_nothing(path: Path, monkey
 
 def test_a_database_that_cannot_be_used_is_told_before_a_cluster_is_asked_for(path: Path) -> None:
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(UsageError, match="no profile database"):
+    with pytest.raises(UsageError, match="not a profile database"):
         ThreadPool(path, cpu_places(1), quick())
 
 

@@ -21,7 +21,7 @@ from iosched.models.errors import DeviceError, ExecutionError
 from iosched.scheduler.cost import of_operator
 
 WITHOUT_S = 10.0
-NOISE = "others had 60% of the cores"
+NOISE = "other processes used 60% of the cores"
 
 
 class Scene:

@@ -198,7 +198,7 @@ def test_facts_are_read_as_they_were_written() -> None:
         threads=2,
         cores=(0, 1),
         yardstick=(YardstickRow("d", NOW, (1.0, 2.0)),),
-        disturbed_by=("others had 50% of the cores",),
+        disturbed_by=("other processes used 50% of the cores",),
     )
     assert said(encoded(facts)) == facts
 

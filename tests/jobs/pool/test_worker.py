@@ -245,7 +245,7 @@ def test_an_interruption_may_come_before_its_task(talk: Talk) -> None:
 
 @pytest.mark.parametrize("changes", [{"threads": 3}, {"launch": "streams"}])
 def test_an_error_is_the_same_as_here(talk: Talk, changes: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|launch='streams' is for GPUs"):
+    with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|launch='streams' only applies"):
         talk(OPTIMIZE, Optimize(replace(ON_CPU, **changes)), fire())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from iosched.profiler.measuring import choose
+from iosched.profiler.measuring import interleaved_models
 from iosched.profiler.measuring.interleaved_models import fastest_setting, turns_to_choose
 from iosched.runtime.executor import Candidate
 
@@ -26,7 +26,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "wait_until_idle", lambda: None)
+    monkeypatch.setattr(interleaved_models, "wait_until_idle", lambda: None)
 
 
 def steady(latency_us: float) -> Scripted:

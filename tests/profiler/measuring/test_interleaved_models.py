@@ -116,7 +116,7 @@ def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(b
     assert found.samples_us == tuple(range(1, most + 1))
     assert found.disturbed_by == (f"other processes interfered with {most} of {most} rounds",)
     assert interference_notes({"a": found, "b": found}) == (
-        f"Other processes interfered with {most} of {most} rounds of whole models: repeat this on a quiet machine.",
+        f"Other processes interfered with {most} of {most} rounds of whole models: repeat this on an idle machine.",
     )
 
 

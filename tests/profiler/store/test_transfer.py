@@ -58,7 +58,7 @@ def test_a_clock_that_is_none_is_refused(clock: dict[str, object]) -> None:
     with ProfileDatabase(None) as profile:
         profile.keep_stage("s", GPU, FOUND)
         (line,) = export_lines(profile)
-        with pytest.raises(UsageError, match="line 1 is no measurement"):
+        with pytest.raises(UsageError, match="line 1 is not a row"):
             import_lines(profile, [json.dumps({**json.loads(line), **clock})])
 
 
@@ -116,7 +116,7 @@ GOOD_LINE = json.dumps(
 )  # fmt: skip
 def test_one_bad_line_imports_nothing_and_is_named(bad: str) -> None:
     with ProfileDatabase(None) as profile:
-        with pytest.raises(UsageError, match="line 2 is no measurement") as error:
+        with pytest.raises(UsageError, match="line 2 is not a row") as error:
             import_lines(profile, [GOOD_LINE, bad])
         assert len(str(error.value)) < 1000
         assert profile.stats().measurements == 0

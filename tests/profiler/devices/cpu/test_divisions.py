@@ -19,7 +19,7 @@ from iosched.profiler.devices.cpu.divisions import (
     makespan_us,
 )
 from iosched.runtime.cpu.calls import assign_lanes
-from iosched.scheduler.bounds import makespans
+from iosched.scheduler.latencies import makespans
 
 WORK = st.tuples(st.integers(0, 20), st.integers(0, 80)).map(lambda pair: GroupTime(*map(float, pair)))
 

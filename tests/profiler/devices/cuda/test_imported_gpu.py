@@ -76,7 +76,7 @@ def imported(path: Path, lines: list[str], *, without: str = "none") -> Optimize
 
 
 def note_of(result: OptimizeResult) -> str:
-    (found,) = (note for note in result.notes if "Measured stages" in note)
+    (found,) = (note for note in result.notes if "Stages measured on" in note)
     return found
 
 
@@ -157,10 +157,10 @@ def _stage_of(row: Row) -> str | None:
     ("wanted", "change", "words"),
     [
         ({"device": "t4"}, {}, None),
-        ({"device": "v100pcie"}, {}, "measured on Tesla V100-SXM2-32GB: --device v100 takes them"),
-        ({"precision": "fp16"}, {}, "in fp32: --precision fp32 takes them"),
-        ({}, {r"\"lowering\":\"": r"\"lowering\":\"1"}, "runs stages in another way: measure there again with"),
-        ({}, {r"\"threads\":": r"\"threads\":1"}, "runs stages in another way"),
+        ({"device": "v100pcie"}, {}, "measured on Tesla V100-SXM2-32GB: use --device v100 for them"),
+        ({"precision": "fp16"}, {}, "in fp32: use --precision fp32 for them"),
+        ({}, {r"\"lowering\":\"": r"\"lowering\":\"1"}, "by an incompatible iosched: measure them again with"),
+        ({}, {r"\"threads\":": r"\"threads\":1"}, "by an incompatible iosched"),
         ({}, {NAME: "Tesla V100-SXM2-32GB MIG 1g.4gb"}, "is another card than Tesla V100-SXM2-16GB"),
         ({}, {'"signature":"': '"signature":"0'}, "none of this model's operators"),
         ({}, {r"\"precision\":\"fp32": r"\"precision\":\"fp64"}, None),
