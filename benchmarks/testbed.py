@@ -20,10 +20,10 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.device import OpenModelHere, Way
+from iosched.profiler.devices.device import AttachedModel, Way
 from iosched.profiler.devices.facts import package_version
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings
 from iosched.profiler.devices.resolve import resolve
@@ -122,7 +122,7 @@ def _warm(cost: CpuStageCost) -> CpuStageCost:
     return CpuStageCost(cost.backend, cost.database, sweep_nbytes=0)
 
 
-def _in_turn(model: Model, here: OpenModelHere, schedules: Sequence[Schedule], rounds: int) -> Turns:
+def _in_turn(model: Model, here: AttachedModel, schedules: Sequence[Schedule], rounds: int) -> Turns:
     inputs = random_inputs(model.graph.inputs)
     candidates: dict[str, Candidate] = {}
     try:
@@ -136,11 +136,11 @@ def _in_turn(model: Model, here: OpenModelHere, schedules: Sequence[Schedule], r
     return Turns([found[name] for name in candidates], slowness)
 
 
-def _yardstick(here: OpenModelHere) -> dict[str, Candidate]:
+def _yardstick(here: AttachedModel) -> dict[str, Candidate]:
     """The CPU's yardstick, to be timed in turn with models; GPUs have none."""
     if not isinstance(here, OpenOnCpu):
         return {}
-    stage = compile_yardstick(here.cost.backend)
+    stage = compile_calibration_kernel(here.cost.backend)
     return {YARDSTICK: Candidate(stage.time)}
 
 

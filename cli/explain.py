@@ -26,7 +26,7 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
-    from iosched.scheduler.alternatives import Elsewhere, Places, Verdict
+    from iosched.scheduler.alternatives import OtherPlacement, Placement, Verdict
     from iosched.scheduler.schedule import Stage
 
 _OBJECT = """
@@ -38,7 +38,7 @@ teams side_by_side placements alternatives
 _MOST_NAMES = 3
 _WHY: Mapping[Verdict, str] = {
     "too_wide": "not weighed: its stage holds too many operators side by side",
-    "only_place": "it has no other place: its block holds nothing that it could run with",
+    "present_placement": "it has no other place: its block holds nothing that it could run with",
     "unknown": "not known: its stages were not measured here; allow more with --measurements",
     "best": "every other place takes longer; the next best is {place}",
     "as_good": "no other place is faster; {place} it takes about as long",
@@ -127,7 +127,7 @@ def as_object(found: Explained) -> dict[str, object]:
     )
 
 
-def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, object]:
+def _placement_object(found: Explained, placement: OtherPlacement) -> dict[str, object]:
     in_turn = found.in_turn.get(placement)
     return json_object(
         placement,
@@ -246,7 +246,7 @@ def _stage_line(found: Explained, stage: Stage, number: str = "") -> str:
     return f"  {number}{stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}"
 
 
-def _place(placement: Elsewhere, explanation: Places) -> str:
+def _place(placement: OtherPlacement, explanation: Placement) -> str:
     if placement.kind == "alone":
         return "alone"
     if placement.kind == "fewer":
@@ -258,7 +258,7 @@ def _place(placement: Elsewhere, explanation: Places) -> str:
     return f"{when}, with operators of stage {placement.stage + 1}"
 
 
-def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
+def _price(placement: OtherPlacement, found: Explained) -> tuple[str, str]:
     us, least = placement.at_most_us, ""
     if not placement.is_exact:
         us, least = placement.at_least_us, "at least "
@@ -272,7 +272,7 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 
-def _idle(placement: Elsewhere, found: Explained) -> str:
+def _idle(placement: OtherPlacement, found: Explained) -> str:
     """The idle share of the operator's stage in that place."""
     own = (stage for stage in placement.stages if found.explanation.operator in stage.operators)
     return idle_text(next(map(found.idle.get, own), None))

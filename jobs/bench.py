@@ -18,7 +18,7 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.baselines.names import FOR_THROUGHPUT, SLOW_TO_OPEN
-from iosched.profiler.devices.device import OpenModelHere, Way, attached
+from iosched.profiler.devices.device import AttachedModel, Way, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.background_load import background_load as busy_processes
@@ -150,7 +150,7 @@ class _Alternatives:
 
     model: Model
     document: ScheduleDocument | None
-    here: OpenModelHere
+    here: AttachedModel
     threads: int | None
     observer: Observer | None
     background_load: int

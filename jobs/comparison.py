@@ -13,8 +13,8 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
-from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.device import OpenModelHere, Way
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
+from iosched.profiler.devices.device import AttachedModel, Way
 from iosched.profiler.measuring.deciding import Session, Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile
@@ -73,7 +73,7 @@ class Compared:
 
 @contextmanager
 def comparing(
-    latencies: ModelLatencies, here: OpenModelHere, pace: Pace, observer: Observer, faults: Faults
+    latencies: ModelLatencies, here: AttachedModel, pace: Pace, observer: Observer, faults: Faults
 ) -> Iterator[Comparison]:
     """Compares ways to run a model as long as the context lasts; what was opened is closed at the end.
 
@@ -96,7 +96,7 @@ class Comparison:
     """A comparison that goes on: what was opened stays open, and all rounds count."""
 
     latencies: ModelLatencies
-    here: OpenModelHere
+    here: AttachedModel
     pace: Pace
     observer: Observer
     faults: Faults
@@ -127,13 +127,13 @@ class Comparison:
             raise self.faults.first
         return replace(compared, notes=(*interference_notes(compared.measured), *notes, *self.faults.notes))
 
-    def of_libraries(self, openvino: PlainOpenvino) -> Compared:
+    def of_libraries(self, openvino: OpenvinoBaseline) -> Compared:
         """Compares OpenVINO with plain onnxruntime; raises as `of` does."""
         trial, setting = self._measured({}, {}, (), openvino, self.pace.deciding_s(0.0))
         compared = Compared((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
-    def _openvino(self) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
+    def _openvino(self) -> tuple[OpenvinoBaseline | None, tuple[str, ...]]:
         """OpenVINO if it computes what onnxruntime computes and there is time for it, and a sentence if it does not."""
         openvino = self.here.baselines.openvino
         if openvino is None:
@@ -153,7 +153,7 @@ class Comparison:
         every: Mapping[str, Way],
         ways: Mapping[str, Way],
         found: tuple[str, ...],
-        openvino: PlainOpenvino | None,
+        openvino: OpenvinoBaseline | None,
         limit_s: float,
     ) -> tuple[Trial, ReferenceSettings | None]:
         """Earlier rounds and those of now, and onnxruntime's setting in them; `ways` are those there is time for."""
@@ -187,7 +187,7 @@ class Comparison:
         return len({name for session in known for name in session.samples_us} - texts.keys())
 
     def _texts(
-        self, ways: Mapping[str, Way], setting: ReferenceSettings | None, openvino: PlainOpenvino | None
+        self, ways: Mapping[str, Way], setting: ReferenceSettings | None, openvino: OpenvinoBaseline | None
     ) -> dict[str, str]:
         """For each way a text that says all of how it runs."""
         texts = {name: way.text + self.here.measuring.opened_with for name, way in ways.items()}
@@ -214,7 +214,7 @@ class Comparison:
         names: Sequence[str],
         ways: Mapping[str, Way],
         setting: ReferenceSettings | None,
-        openvino: PlainOpenvino | None,
+        openvino: OpenvinoBaseline | None,
     ) -> Mapping[str, Candidate]:
         """The named ways, ready to be timed; without those that fail, and of ways with one text the first."""
         inputs = random_inputs(self.latencies.model.graph.inputs)

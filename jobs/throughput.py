@@ -27,7 +27,7 @@ from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere, TeamWays, Way
+from iosched.profiler.devices.device import AttachedModel, TeamWays, Way
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
@@ -108,7 +108,7 @@ class _Choice:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    here: OpenModelHere
+    here: AttachedModel
     ways: TeamWays
     choices: TeamChoices
     model: Model
@@ -254,7 +254,7 @@ class _Job:
 
 
 def best_throughput(
-    here: OpenModelHere, model: Model, settings: OptimizeSettings, observer: Observer, pace: Pace
+    here: AttachedModel, model: Model, settings: OptimizeSettings, observer: Observer, pace: Pace
 ) -> tuple[SearchResult, Verdict, MeasuredCosts]:
     """Finds the way with the most images a second, and decides what ships; also returns what the search measured.
 

@@ -11,8 +11,8 @@ from iosched.jobs.schedules import priced
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.device import LEVEL, OpenModel, OpenModelHere, Running, Uncertainty
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
+from iosched.profiler.devices.device import LEVEL, AttachedModel, OpenModel, Running, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
@@ -93,7 +93,7 @@ class Verdict:
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
 
 
-def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
+def measured_verdict(here: AttachedModel, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
@@ -115,7 +115,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     if shipped == OPENVINO:
         running = replace(running, n_kernels=None)
     n_rounds = trial.n_rounds(trial.leader)
-    rest_notes = _rest_notes(trial, trial.chosen_plain, chosen, words)
+    rest_notes = _rest_notes(trial, trial.chosen_baseline, chosen, words)
     hurried = pace.notes(n_rounds) if trial.verdict == "undecided" else ()
     notes = (*hurried, *compared.notes, *rest_notes, *running.notes)
     runtime = {WITHOUT_OPENVINO: _shipped(without, labels)} if shipped == OPENVINO else {}
@@ -139,7 +139,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         latencies={label: measured[name] for label, name in shown.items()},
         kernels_before=here.running(None, {}).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
-        ratio=_labelled(trial.ratio(trial.fastest_plain, trial.candidate), labels),
+        ratio=_labelled(trial.ratio(trial.fastest_baseline, trial.candidate), labels),
         verdict=trial.verdict,
         candidate=labels.get(trial.candidate, trial.candidate),
     )
@@ -160,8 +160,8 @@ def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | N
 
 def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
     """Says why what ships does; `words` describes each candidate."""
-    ours, plain = words[trial.candidate], words[trial.fastest_plain]
-    found = trial.ratio(trial.fastest_plain, trial.candidate)
+    ours, plain = words[trial.candidate], words[trial.fastest_baseline]
+    found = trial.ratio(trial.fastest_baseline, trial.candidate)
     if found is None:
         return f"too few runs to tell whether {ours} is faster than {plain}; the same command goes on from here"
     as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
@@ -178,8 +178,8 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
 
 
 def reduced_verdict(
-    here: OpenModelHere,
-    only_way: PlainOpenvino,
+    here: AttachedModel,
+    only_way: OpenvinoBaseline,
     found: SearchResult,
     pace: Pace,
     comparison: Comparison,
@@ -225,7 +225,7 @@ def reduced_verdict(
     )
 
 
-def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
+def unscheduled_verdict(here: AttachedModel, found: SearchResult) -> Verdict:
     """The verdict on a model that no schedule can be run for: plain onnxruntime ships."""
     running, plain = here.running(None, {}), here.baselines.onnxruntime
     return Verdict(
@@ -325,7 +325,7 @@ def with_setting(running: Running, setting: ReferenceSettings | None) -> Running
 
 def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence if the way that ships is slower than the plain way after a rest; else empty."""
-    found = trial.rested_ratio(plain, shipped)
+    found = trial.speedup_after_idle(plain, shipped)
     if found is None or not found.is_slower:
         return ()
     return (

@@ -22,16 +22,16 @@ from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import MAX_STATES, partition
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.latencies import KnownLatencies, stages_within
-from iosched.scheduler.lattice import Flags, Latencies, Lattice, fitting, in_order, popcount
+from iosched.scheduler.lattice import Flags, Latencies, Lattice, count_fitting, in_order, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
-from iosched.scheduler.strategies import SEARCHES, STAGES, SearchStrategy, masks_of
+from iosched.scheduler.strategies import SEARCHES, STAGE_RULES, SearchStrategy, masks_of
 
 KnownLatency = Callable[[Stage], float | None]
 
 
-def places_of(
+def operator_placement(
     graph: ComputationGraph,
     schedule: Schedule,
     operator: str,
@@ -42,41 +42,41 @@ def places_of(
     pruning: Pruning = DEFAULT_PRUNING,
     bound_slack: float = 1.0,
     max_states: int = MAX_STATES,
-) -> Places:
-    """Weighs every other place of `operator` in its block against the one that `schedule` gives it.
+) -> Placement:
+    """Compares the stage of `operator` in `schedule` with every other stage of its block that could contain it.
 
     Args:
-        graph: the graph that was scheduled.
+        graph: the scheduled graph.
         schedule: any legal schedule of it.
         operator: one of its operators.
-        cost: bounds of stages; with `OperatorBounds`, it says 0 for operators whose latencies are not known.
-        known_us: latency of a stage; None where it is not known and not to be measured, infinite where it cannot run.
-        strategy: that of the search, which says how stages may run.
-        pruning: the limits on the stages that are weighed.
+        cost: bounds of stages; with `OperatorBounds`, 0 for operators of unknown latency.
+        known_us: latency of a stage; None if unknown and not to be measured, infinite if the stage cannot run.
+        strategy: the search strategy, which limits how stages may run.
+        pruning: the limits on the stages considered.
         bound_slack: factor on lower bounds, as in `search`.
-        max_states: a block of more states is weighed only in the stages around the operator's own.
+        max_states: a block of more states is searched only around the operator's own stage.
 
-    Complexity: for each place, that of a lazy search: O(T) for each round over the T transitions of the block.
+    Complexity: for each placement that of a lazy search, O(T) a round over the T transitions of the block.
 
     Raises:
-        UsageError: the schedule does not run the operator.
+        UsageError: the schedule does not contain the operator.
     """
     block, number = _find(schedule, operator)
     now = block.stages[number]
-    is_session = STAGES[now.strategy].is_in_order
+    is_session = STAGE_RULES[now.strategy].is_in_order
     window = (number, number) if is_session else _window(graph, block, number, operator, max_states)
     first, last = window or (number, number)
     stages = block.stages[first : last + 1]
     present_us = sum_us([_present_us(known_us, stage) for stage in stages])  # asks for all, whatever is not known
     weigh = partial(_Weighed.of, graph, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
-    found: tuple[Elsewhere, ...] = ()
+    found: tuple[OtherPlacement, ...] = ()
     if is_session:
         found = (_by_stages(weigh, _blocks_of(graph, now, max_states)),)
     elif window is not None:
         weighed = weigh(in_order(graph, (name for stage in stages for name in stage.operators)))
         masks = [weighed.mask(stage.operators) for stage in stages]
         found = tuple(_elsewhere(weighed, operator, masks, number - first, first))
-    return Places(
+    return Placement(
         operator=operator,
         block=block.index,
         stage=number,
@@ -89,16 +89,16 @@ def places_of(
     )
 
 
-def only_place(schedule: Schedule, operator: str, known_us: KnownLatency) -> Places:
-    """The place of `operator` with no other beside it: its stage alone, however many operators that has.
+def present_placement(schedule: Schedule, operator: str, known_us: KnownLatency) -> Placement:
+    """The present stage of `operator`, without a search for others.
 
     Raises:
-        UsageError: the schedule does not run the operator.
+        UsageError: the schedule does not contain the operator.
     """
     block, number = _find(schedule, operator)
     stage = block.stages[number]
     group = next(index for index, names in enumerate(stage.groups) if operator in names)
-    return Places(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
+    return Placement(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
 
 
 def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
@@ -142,7 +142,7 @@ def _window(
 
 def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> bool:
     names = in_order(graph, (name for stage in stages for name in stage.operators))
-    return fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
+    return count_fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
 
 
 def _blocks_of(graph: ComputationGraph, session: Stage, max_states: int) -> Sequence[tuple[str, ...]]:
@@ -151,14 +151,14 @@ def _blocks_of(graph: ComputationGraph, session: Stage, max_states: int) -> Sequ
     return [part for part in parts if part]
 
 
-def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tuple[str, ...]]) -> Elsewhere:
+def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tuple[str, ...]]) -> OtherPlacement:
     found = []
     for names in blocks:
         weighed = weigh(names)
         any_stage = np.ones(len(weighed.lattice.stages), dtype=np.bool_)
         found.append(weighed.best(weighed.mask(names[:1]), any_stage, "by_stages", None))
     at_most_us = sum(each.at_most_us for each in found)
-    return Elsewhere(
+    return OtherPlacement(
         kind="by_stages",
         stage=None,
         possible=all(each.possible for each in found),
@@ -168,7 +168,9 @@ def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tu
     )
 
 
-def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Elsewhere]:
+def _elsewhere(
+    weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int
+) -> Iterator[OtherPlacement]:
     bit, stages = weighed.mask([operator]), weighed.lattice.stages
     now = np.uint64(masks[number])
     if masks[number] != bit:
@@ -215,12 +217,12 @@ class _Weighed:
     def mask(self, names: Sequence[str]) -> int:
         return sum(1 << self.latencies.names.index(name) for name in names)
 
-    def best(self, operator: int, allowed: Flags, kind: ElsewhereKind, stage: int | None) -> Elsewhere:
+    def best(self, operator: int, allowed: Flags, kind: PlacementKind, stage: int | None) -> OtherPlacement:
         """The best schedule with the operator in one of the allowed stages."""
         holds = (self.lattice.stages & np.uint64(operator)) != 0
         barred = holds & ~allowed
         if not (holds & allowed).any():
-            return Elsewhere(kind, stage, False, math.inf, math.inf, ())
+            return OtherPlacement(kind, stage, False, math.inf, math.inf, ())
         self._learn_along_shortest_paths(barred, math.nan)
         self._learn_along_shortest_paths(barred, math.inf)
         at_least = bound_us(self.lattice, self._weights(barred, math.nan))
@@ -228,7 +230,7 @@ class _Weighed:
         at_most = bound_us(self.lattice, weights)
         path = shortest_path(self.lattice, weights) if math.isfinite(at_most) else []
         stages = tuple(self.latencies.stage(position) for position in path)
-        return Elsewhere(kind, stage, True, min(at_least, at_most), at_most, stages)
+        return OtherPlacement(kind, stage, True, min(at_least, at_most), at_most, stages)
 
     def _learn_along_shortest_paths(self, barred: Flags, unknown_us: float) -> None:
         """Requests latencies until the shortest path holds only closed stages.
@@ -269,13 +271,15 @@ class _Weighed:
         self.closed[position] = True
 
 
-ElsewhereKind = Literal["alone", "fewer", "with_stage", "by_stages"]
-Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
+PlacementKind = Literal["alone", "fewer", "with_stage", "by_stages"]
+Verdict = Literal[
+    "too_wide", "present_placement", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"
+]
 """How the present placement compares with all others; see `Placement.verdict`."""
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OtherPlacement:
     """Another stage for an operator, and the best schedule that uses it.
 
     Attributes:
@@ -288,7 +292,7 @@ class Elsewhere:
         stages: the best known schedule with this placement.
     """
 
-    kind: ElsewhereKind
+    kind: PlacementKind
     stage: int | None
     possible: bool
     at_least_us: float
@@ -302,7 +306,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Places:
+class Placement:
     """The stage of an operator in a schedule, and the alternatives to it.
 
     Stages `first_stage` to `last_stage` of the operator's block are compared: the whole block, unless it spans several
@@ -327,7 +331,7 @@ class Places:
     first_stage: int
     stages: tuple[Stage, ...]
     present_us: float | None
-    elsewhere: tuple[Elsewhere, ...]
+    elsewhere: tuple[OtherPlacement, ...]
     is_weighed: bool = True
 
     @property
@@ -341,12 +345,12 @@ class Places:
         return self.stages[self.stage - self.first_stage]
 
     @property
-    def possible(self) -> tuple[Elsewhere, ...]:
+    def possible(self) -> tuple[OtherPlacement, ...]:
         """The other placements that the pruning allows."""
         return tuple(other for other in self.elsewhere if other.possible)
 
     @property
-    def rival(self) -> Elsewhere | None:
+    def rival(self) -> OtherPlacement | None:
         """The other placement of the lowest bound; None if there is none."""
         return min(self.possible, key=lambda other: other.at_least_us, default=None)
 
@@ -364,7 +368,7 @@ class Places:
             return "too_wide"
         rival, now = self.rival, self.present_us
         if rival is None or now is None:
-            return "only_place" if rival is None else "unknown"
+            return "present_placement" if rival is None else "unknown"
         if rival.at_least_us >= now:
             return "best" if rival.at_least_us > now * (1 + max(tolerance, 1e-9)) else "as_good"
         if rival.at_most_us >= now:

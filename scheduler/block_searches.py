@@ -25,8 +25,7 @@ class SearchObserver(Protocol):
         ...
 
     def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        """`n_measured` stages of the block are known; `n_expected` more are estimated from the current shortest path.
-        """
+        """`n_measured` stages of the block are known; `n_expected` more are estimated from the current shortest path."""
         ...
 
     def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
@@ -38,7 +37,7 @@ class SearchObserver(Protocol):
         ...
 
 
-class _Silence:
+class _NoObserver:
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
         pass
 
@@ -52,7 +51,7 @@ class _Silence:
         pass
 
 
-SILENT: SearchObserver = _Silence()
+NO_OBSERVER: SearchObserver = _NoObserver()
 """Ignores the progress."""
 
 
@@ -76,7 +75,7 @@ class Guide:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchedBlocks:
     """The result of a `BlockSearch`: the best schedule of its first block, and of each equal block."""
 
     exploration: Exploration
@@ -115,7 +114,7 @@ class BlockSearch:
             yield Block(index, tuple(stage.renamed(name_of) for stage in found.stages), found.optimal)
 
 
-def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[Found]:
+def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[SearchedBlocks]:
     """Searches all blocks: one after another, or in rounds if a deadline may leave some unfinished.
 
     With prefetching, all blocks are searched at once, so that their questions form one list.
@@ -160,13 +159,13 @@ def _next_round(guide: Guide, found: BlockSearch) -> Round | None:
     return found.exploration.next_round(guide.is_over)
 
 
-def _finish(guide: Guide, found: BlockSearch, searches: Sequence[BlockSearch]) -> Found:
+def _finish(guide: Guide, found: BlockSearch, searches: Sequence[BlockSearch]) -> SearchedBlocks:
     best = found.best_known()
     _report_best(guide, searches)
     blocks = tuple(found.blocks(best))
     for block in blocks:
         guide.observer.block_finished(block.index, guide.n_blocks, block)
-    return Found(found.exploration, best, blocks)
+    return SearchedBlocks(found.exploration, best, blocks)
 
 
 def _run(guide: Guide, found: BlockSearch, wanted: Round) -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import ready_sets
-from iosched.scheduler.lattice import fitting
+from iosched.scheduler.lattice import count_fitting
 
 MAX_STATES = 8_000
 _WIDE_STATES = 1_000
@@ -219,7 +219,7 @@ def _reach(order: _Order, first: int, last: int, max_states: int) -> int:
         sum(1 << (other - first) for other in order.predecessors[position] if other >= first)
         for position in range(first, last)
     )
-    return first + fitting(masks, max_states)
+    return first + count_fitting(masks, max_states)
 
 
 def _narrowest(order: _Order, cuts: _Cuts, first: int, reach: int, last: int) -> int:

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.scheduler.block_searches import Deadline
-from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys, Question, ask_ahead
+from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys, Question, announce
 from iosched.scheduler.equivalence import block_key
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.search import SearchResult
@@ -233,7 +233,7 @@ class _InStep:
         """See `Prefetchable`: forwards the stages that the answers are made of."""
         stages = [question.stage for question in questions]
         found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
-        ask_ahead(self.cost, [Question(stage) for stage in found])
+        announce(self.cost, [Question(stage) for stage in found])
 
     def best(self, stage: Stage) -> tuple[Stage, ...]:
         alone_us = self.cost.stage_latency_us(stage)
@@ -269,7 +269,7 @@ def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]
     return tuple(tuple(found[index]) for index in sorted(found))
 
 
-def turns(graph: ComputationGraph, owners: Mapping[str, int]) -> tuple[Part, ...]:
+def owner_parts(graph: ComputationGraph, owners: Mapping[str, int]) -> tuple[Part, ...]:
     """All operators in parts of equal owners, by a simple heuristic for few parts; no part reads from a later one.
 
     A part continues while an operator of its owners is ready. The next part has the most owners, and of these the first
@@ -303,7 +303,7 @@ def turns(graph: ComputationGraph, owners: Mapping[str, int]) -> tuple[Part, ...
     return tuple(found)
 
 
-def search_turns(
+def search_owner_parts(
     graph: ComputationGraph,
     cost: CostModel,
     owners: Mapping[str, int],
@@ -312,7 +312,7 @@ def search_turns(
     is_over: Deadline = lambda: False,
 ) -> SearchResult:
     """The best schedule of each of `owner_parts`, one after another: models in turn, each with its own schedule."""
-    parts = [part_of(graph, part) for part in turns(graph, owners)]
+    parts = [part_of(graph, part) for part in owner_parts(graph, owners)]
     return one_after_another([search_components(part, cost, find, is_over=is_over) for part in parts])
 
 

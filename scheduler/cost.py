@@ -185,7 +185,7 @@ class Prefetchable(Protocol):
         ...
 
 
-Kind = Literal["latency", "again", "operator", "work"]
+QuestionKind = Literal["latency", "again", "operator", "work"]
 """The method that a question calls.
 
     latency     `stage_latency_us`; `latency_unless_worse_us` if `worse_than_us` is finite
@@ -206,11 +206,11 @@ class Question:
     """
 
     stage: Stage
-    kind: Kind = "latency"
+    kind: QuestionKind = "latency"
     worse_than_us: float = math.inf
 
 
-def of_operator(name: str, kind: Literal["operator", "work"]) -> Question:
+def operator_question(name: str, kind: Literal["operator", "work"]) -> Question:
     """A question about one operator (`OperatorBounds`)."""
     return Question(Stage(Strategy.CONCURRENT, ((name,),)), kind)
 
@@ -235,12 +235,12 @@ def ask(cost: CostModel, question: Question) -> float:
     raise TypeError(f"{type(cost).__name__} does not support questions of kind {question.kind!r}")
 
 
-def who_answers(cost: object, ahead: Prefetchable | None) -> Prefetchable | None:
+def prefetcher_of(cost: object, ahead: Prefetchable | None) -> Prefetchable | None:
     """The given prefetcher, else the cost model if it is `Prefetchable`."""
     return cost if ahead is None and isinstance(cost, Prefetchable) else ahead
 
 
-def ask_ahead(cost: object, questions: Sequence[Question]) -> None:
+def announce(cost: object, questions: Sequence[Question]) -> None:
     """Announces the next questions if the cost model is `Prefetchable`."""
     if questions and isinstance(cost, Prefetchable):
         cost.prefetch(questions)

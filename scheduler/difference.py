@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 class Change(StrEnum):
@@ -29,7 +29,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True)
-class Place:
+class OperatorPosition:
     """The position of an operator in a schedule.
 
     Attributes:
@@ -55,8 +55,8 @@ class OperatorChange:
 
     operator: str
     changes: tuple[Change, ...]
-    before: Place | None
-    after: Place | None
+    before: OperatorPosition | None
+    after: OperatorPosition | None
 
 
 @dataclass(frozen=True)
@@ -104,22 +104,22 @@ def difference(before: Schedule, after: Schedule) -> ScheduleDifference:
     return ScheduleDifference(tuple(found), tuple(_rows(*stages, pairs, changed)), len({*places[0], *places[1]}))
 
 
-def _places(schedule: Schedule) -> dict[str, Place]:
+def _places(schedule: Schedule) -> dict[str, OperatorPosition]:
     found, stage_number = {}, 0
     for block in schedule.blocks:
         for stage in block.stages:
             for number, group in enumerate(stage.groups):
-                together = stage.operators if STAGES[stage.strategy].is_one_operator else group
+                together = stage.operators if STAGE_RULES[stage.strategy].is_one_operator else group
                 lanes = None if stage.division is None else stage.division.groups[number]
                 for name in group:
-                    found[name] = Place(block.index, stage_number, number, stage.strategy, together, lanes)
+                    found[name] = OperatorPosition(block.index, stage_number, number, stage.strategy, together, lanes)
             stage_number += 1
     return found
 
 
 def _changes(
-    one: Place | None,
-    other: Place | None,
+    one: OperatorPosition | None,
+    other: OperatorPosition | None,
     pairs: Mapping[int, int],
     groups: Mapping[tuple[int, int], Mapping[int, int]],
 ) -> Iterator[Change]:
@@ -131,7 +131,7 @@ def _changes(
         yield Change.STAGE
     if one.strategy is not other.strategy:
         yield Change.STRATEGY
-    elif STAGES[one.strategy].is_one_operator:
+    elif STAGE_RULES[one.strategy].is_one_operator:
         if set(one.together) != set(other.together):
             yield Change.MERGED
         return
@@ -146,7 +146,7 @@ def _changes(
         yield Change.LANES
 
 
-def _common(one: Place, other: Place) -> list[str]:
+def _common(one: OperatorPosition, other: OperatorPosition) -> list[str]:
     """The operators of a group that the other one also has, in order."""
     known = set(other.together)
     return [name for name in one.together if name in known]
@@ -176,7 +176,7 @@ class _Chain:
     rest: _Chain | None
 
 
-def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tuple[int, int]]:
+def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, OperatorPosition]) -> list[tuple[int, int]]:
     """The pairs of stages, ascending in both, with the most operators in common."""
     shared = Counter((place.stage, after[name].stage) for name, place in before.items() if name in after)
     best: list[_Chain] = []  # ends of chains: a later end stands there only for a larger weight

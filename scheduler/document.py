@@ -18,13 +18,13 @@ from iosched.scheduler import document_format as file
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped, broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, Strategy, total_us
-from iosched.scheduler.strategies import STAGES
-from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
+from iosched.scheduler.strategies import STAGE_RULES
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, for_cores
 from iosched.scheduler.unit_graph import Unit, join_units
 
-__all__ = ["OPENVINO", "PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
+__all__ = ["ONNXRUNTIME", "OPENVINO", "Alternative", "ScheduleDocument", "SearchRecord"]
 
-PLAIN: Final = "onnxruntime"
+ONNXRUNTIME: Final = "onnxruntime"
 OPENVINO: Final = "openvino"
 """Under "by" in `runtime`: the library that runs the model."""
 
@@ -121,12 +121,12 @@ class ScheduleDocument:
         if self.teams is None:
             return None
         made_for = self.runtime.get("lanes")
-        return fitting(self.teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
+        return for_cores(self.teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
 
     @property
     def is_plain(self) -> bool:
         """Whether onnxruntime runs the model instead of this schedule."""
-        return self.shipped == "reference" or self.runtime.get("by") == PLAIN
+        return self.shipped == "reference" or self.runtime.get("by") == ONNXRUNTIME
 
     @property
     def is_on_openvino(self) -> bool:
@@ -389,7 +389,7 @@ def check_units(units: Sequence[Unit], graph: ComputationGraph) -> None:
 
 def _check_strategy(stage: Stage, graph: ComputationGraph) -> None:
     known = [name for name in stage.operators if name in graph.by_name]
-    reason = STAGES[stage.strategy].refusal(graph, known) if len(known) > 1 else None
+    reason = STAGE_RULES[stage.strategy].refusal(graph, known) if len(known) > 1 else None
     if reason is not None:
         raise InvalidScheduleError(f"the schedule has an invalid {stage.strategy} stage: {reason}")
 

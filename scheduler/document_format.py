@@ -19,7 +19,7 @@ from iosched.models.errors import InvalidScheduleError
 from iosched.models.prepared import prepare
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Scope, Strategy
-from iosched.scheduler.strategies import STAGES, RecordedStrategy
+from iosched.scheduler.strategies import STAGE_RULES, RecordedStrategy
 from iosched.scheduler.teams import LaneCount, Objective, Teams
 
 FORMAT = "iosched.schedule"
@@ -195,14 +195,14 @@ class StageEntry(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         is_apart = len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
-        is_one = STAGES[self.strategy].is_one_operator
+        is_one = STAGE_RULES[self.strategy].is_one_operator
         if is_one and not is_apart:
             raise ValueError(f"groups of a {self.strategy} stage must be two or more single operators")
         if self.division is UNSET:
             return
         if is_one:
             raise ValueError(f"a {self.strategy} stage runs as one operator: its lanes cannot be divided")
-        if STAGES[self.strategy].is_in_order:
+        if STAGE_RULES[self.strategy].is_in_order:
             raise ValueError(f"a {self.strategy} stage uses all lanes: they cannot be divided")
         if len(self.division.groups) != len(self.groups):
             raise ValueError(f"division has {len(self.division.groups)} groups, but the stage has {len(self.groups)}")

@@ -18,11 +18,11 @@ from iosched.scheduler.cost import (
     Question,
     Remeasurable,
     ask,
-    of_operator,
+    operator_question,
 )
 from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Masks, Relation, bits, popcount
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 @dataclass(eq=False)
@@ -379,7 +379,7 @@ class KnownLatencies:
     def stage_by(self, position: int, strategy: Strategy) -> Stage:
         """The stage by this strategy, even if it cannot run so."""
         mask = int(self.lattice.stages[position])
-        apart = STAGES[strategy].is_one_operator
+        apart = STAGE_RULES[strategy].is_one_operator
         groups = [1 << index for index in bits(mask)] if apart else self.lattice.order.groups(mask)
         return Stage(strategy, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))
 
@@ -391,7 +391,7 @@ def stages_within(order: Relation, masks: Mapping[Strategy, Sequence[int]]) -> t
 
 
 def _of_bounds(name: str) -> tuple[Question, Question]:
-    return of_operator(name, "operator"), of_operator(name, "work")
+    return operator_question(name, "operator"), operator_question(name, "work")
 
 
 def _checked(latency_us: float, stage: Stage) -> float:

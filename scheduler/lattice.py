@@ -98,7 +98,7 @@ def in_order(graph: ComputationGraph, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(operator.name for operator in graph.operators if operator.name in wanted)
 
 
-def fitting(predecessors: Iterable[int], max_states: int) -> int:
+def count_fitting(predecessors: Iterable[int], max_states: int) -> int:
     """How many operators, from the first on, fit into a block of at most `max_states` states; at least one.
 
     Stops counting at the limit: O(operators * max_states).

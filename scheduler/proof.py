@@ -23,7 +23,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.cost import AdditiveGroups, CostModel
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Scope, Strategy
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False) -> str:
@@ -86,7 +86,7 @@ def scope(
     """
     if len(blocks) < 2:
         return "whole"
-    dependent = {strategy for strategy in strategies if not STAGES[strategy].is_one_operator and pruning.r != 1}
+    dependent = {strategy for strategy in strategies if not STAGE_RULES[strategy].is_one_operator and pruning.r != 1}
     additive = isinstance(cost, AdditiveGroups) and cost.groups_are_additive
     bounded = not dependent or (dependent == {Strategy.CONCURRENT} and additive)
     return "whole" if bounded and loses_nothing(graph, blocks) else "blocks"

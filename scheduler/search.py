@@ -14,9 +14,25 @@ from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.block_searches import SILENT, BlockSearch, Deadline, Found, Guide, SearchObserver, explore
+from iosched.scheduler.block_searches import (
+    NO_OBSERVER,
+    BlockSearch,
+    Deadline,
+    Guide,
+    SearchedBlocks,
+    SearchObserver,
+    explore,
+)
 from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
-from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable, Suggesting, divided, who_answers
+from iosched.scheduler.cost import (
+    CostModel,
+    OperatorKeys,
+    Prefetchable,
+    Remeasurable,
+    Suggesting,
+    divided,
+    prefetcher_of,
+)
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.equivalence import block_key, stage_classes
 from iosched.scheduler.exploration import Exploration
@@ -61,8 +77,7 @@ class SearchResult:
 
     @property
     def predicted_gap(self) -> float | None:
-        """The share of the predicted latency that a better schedule may save by predictions; None without predictions.
-        """
+        """The share of the predicted latency that a better schedule may save by predictions; None without predictions."""
         predicted, least = self.schedule.predicted_us, self.predicted_least_us
         return None if not predicted or least is None else max(1 - least / predicted, 0.0)
 
@@ -139,7 +154,7 @@ def search(
     parts = partition(graph, max_states)
     limits = pruning_of(strategy, pruning)
     settings = _Settings(graph, cost, SEARCHES[strategy], limits, effort.remeasure_rounds > 0)
-    guide = Guide(observer or SILENT, deadline, len(parts), who_answers(cost, ahead))
+    guide = Guide(observer or NO_OBSERVER, deadline, len(parts), prefetcher_of(cost, ahead))
     searches = _block_searches(settings, effort, parts)
     explored = sorted(explore(guide, searches), key=lambda each: each.blocks[0].index)
     found = _result(settings, guide, parts, explored)
@@ -182,7 +197,9 @@ def _labels(cost: CostModel, part: BlockOperators) -> dict[str, str] | None:
     return {name: cost.operator_key(name) for name in part.operators} if isinstance(cost, OperatorKeys) else None
 
 
-def _result(settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], found: Sequence[Found]) -> SearchResult:
+def _result(
+    settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], found: Sequence[SearchedBlocks]
+) -> SearchResult:
     blocks = tuple(sorted((block for one in found for block in one.blocks), key=lambda block: block.index))
     names = [part.operators for part in parts]
     lattices_of = [(len(one.blocks), one.exploration.lattice) for one in found]

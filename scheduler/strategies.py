@@ -1,6 +1,7 @@
 """All strategies: how a stage may run, how stages may run in each search, and baselines.
 
-A stage strategy is a member of `Strategy` with a rule in `STAGES`, which the search, the proof, the schedule file and
+A stage strategy is a member of `Strategy` with a rule in `STAGE_RULES`, which the search, the proof, the schedule file
+and
 the pictures follow. It also needs a lowering for each kind of device (`runtime/`), and a latency on simulated GPUs
 (`profiler/devices/analytic/`). Commands take their choices from here, so nothing heavy is imported.
 """
@@ -65,7 +66,7 @@ class StageRule:
     is_in_order: bool = False
 
 
-STAGES: dict[Strategy, StageRule] = {
+STAGE_RULES: dict[Strategy, StageRule] = {
     Strategy.MERGE: StageRule(
         merge_classes,
         merge_refusal,
@@ -107,12 +108,12 @@ BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy
 
 def runs_as_one(stage: Stage) -> bool:
     """Whether two or more operators run as one in this stage."""
-    return STAGES[stage.strategy].is_one_operator and len(stage.operators) > 1
+    return STAGE_RULES[stage.strategy].is_one_operator and len(stage.operators) > 1
 
 
 def groups_side_by_side(stage: Stage) -> tuple[tuple[str, ...], ...]:
     """The groups that run concurrently; a single one of all operators if these run one after another."""
-    return (stage.operators,) if STAGES[stage.strategy].is_in_order else stage.groups
+    return (stage.operators,) if STAGE_RULES[stage.strategy].is_in_order else stage.groups
 
 
 def masks_of(
@@ -127,7 +128,7 @@ def masks_of(
         strategy: tuple(sum(bit[name] for name in found) for found in rule.largest_sets(graph, names))
         if strategy in strategies
         else ()
-        for strategy, rule in STAGES.items()
+        for strategy, rule in STAGE_RULES.items()
     }
 
 

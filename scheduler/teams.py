@@ -58,7 +58,7 @@ class Teams:
         )
 
 
-def fitting(teams: Teams, made_for: int, lanes: int) -> Teams:
+def for_cores(teams: Teams, made_for: int, lanes: int) -> Teams:
     """`teams` for `made_for` cores, adapted to `lanes` cores: each keeps its size if possible.
 
     With too few cores, fewer requests run concurrently; then fewer teams share one.

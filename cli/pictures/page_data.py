@@ -13,7 +13,7 @@ from iosched.cli.text import count_text, shape_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Stage
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 if TYPE_CHECKING:
     from iosched.cli.pictures.drawing import Drawn
@@ -99,7 +99,7 @@ def _before(block: Block, number: Numbers) -> list[list[object]]:
 
 
 def _stage(drawn: Drawn, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
-    rule, found = STAGES[stage.strategy], drawn.throughput([stage])
+    rule, found = STAGE_RULES[stage.strategy], drawn.throughput([stage])
     measured = None if known is None else known.measured
     latency_us = measured.median_us if stage.latency_us is None and measured is not None else stage.latency_us
     entry: dict[str, object] = {

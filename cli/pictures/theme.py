@@ -11,7 +11,7 @@ from iosched.cli.text import latency_text, shape_text
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import OperatorForm, Structure
 from iosched.scheduler.schedule import Stage
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _look_of_form(form: OperatorForm) -> Look:
 
 def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:
     """The boxes of a group: its operators, or of a long session the first, how many more, and the last."""
-    if not STAGES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
+    if not STAGE_RULES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
         return group
     return (group[0], f"{len(group) - 2} more", group[-1])
 

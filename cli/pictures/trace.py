@@ -15,7 +15,7 @@ from iosched.cli.pictures.theme import Look, look_of
 from iosched.cli.text import cost_remark, count_text
 from iosched.runtime.traced import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
@@ -156,7 +156,7 @@ def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[
 
 def _parts(stage: Stage) -> list[list[int]]:
     """What runs side by side: each group of its own, or all together where they run as one or one after another."""
-    rule, groups = STAGES[stage.strategy], list(range(len(stage.groups)))
+    rule, groups = STAGE_RULES[stage.strategy], list(range(len(stage.groups)))
     return [groups] if rule.is_one_operator or rule.is_in_order else [[group] for group in groups]
 
 

@@ -19,7 +19,7 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.export import write_model
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
@@ -160,7 +160,7 @@ class _LocalContext:
         return NOTHING_LENT
 
     def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
+        self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         del opening, model, is_over
         return None

@@ -13,7 +13,7 @@ import msgspec
 
 from iosched.jobs.pool.messages import Asked, SentModel
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.faults import Faults
 from iosched.scheduler.cost import Question, ask
@@ -65,7 +65,7 @@ class Asking:
 
     sent: SentModel
     settings: OpenSettings
-    model: OpenModelHere
+    model: AttachedModel
     cost: MeasuredCosts
 
 
@@ -84,7 +84,7 @@ class RemotePrefetch:
     call: WorkerContext
     sent: SentModel
     opening: OpenSettings
-    model: OpenModelHere
+    model: AttachedModel
     is_over: Callable[[], bool]
 
     def prefetch(self, questions: Sequence[Question]) -> None:
@@ -104,7 +104,7 @@ class RemotePrefetch:
 
     @cached_property
     def _asking(self) -> Asking:
-        return Asking(self.sent, self.opening, self.model, self.model.cost.counted_apart())
+        return Asking(self.sent, self.opening, self.model, self.model.cost.with_own_counts())
 
     def _unknown(self, questions: Iterable[Question]) -> Iterable[Question]:
         """Yields the questions that the database cannot answer."""

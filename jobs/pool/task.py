@@ -16,7 +16,7 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.cost import Prefetchable
 
@@ -61,7 +61,7 @@ class Context(Protocol):
         ...
 
     def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
+        self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
         ...

@@ -35,7 +35,7 @@ from iosched.jobs.pool.worker_context import Fetch, WorkerContext
 from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere, ProfiledDevice
+from iosched.profiler.devices.device import AttachedModel, ProfiledDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
@@ -200,7 +200,7 @@ class Worker:
         asking = (each.cost for each in self._waiting if (each.sent, each.settings) == (sent, settings))
         return next(asking, None) or self.opened(sent, fetch, settings).cost
 
-    def opened(self, sent: SentModel, fetch: Fetch, settings: OpenSettings) -> OpenModelHere:
+    def opened(self, sent: SentModel, fetch: Fetch, settings: OpenSettings) -> AttachedModel:
         """Opens the model on the device. It stays open until another model is opened.
 
         Raises:

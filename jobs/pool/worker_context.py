@@ -22,7 +22,7 @@ from iosched.jobs.time_budget import Pace
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.cost import Prefetchable
 
@@ -98,7 +98,7 @@ class WorkerContext:
         return None if model.here is None else self.ahead(opening, model.here, lambda: pace.search_left_s <= 0)
 
     def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
+        self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
         if not self._call.asks:

@@ -22,7 +22,7 @@ from iosched.jobs.whole_models import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import LEVEL, OpenModelHere, attached
+from iosched.profiler.devices.device import LEVEL, AttachedModel, attached
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow
@@ -160,7 +160,7 @@ class _FromStages:
 
     model: Model
     settings: OptimizeSettings
-    here: OpenModelHere
+    here: AttachedModel
     observer: Observer
     started: float
     pace: Pace

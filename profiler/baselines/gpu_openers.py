@@ -23,7 +23,7 @@ from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 
-def open_torch(way: str, place: GpuPlace) -> Candidate:
+def open_torch(way: str, place: GpuSetup) -> Candidate:
     """Opens PyTorch on the network that onnx2torch makes of the model.
 
     Args:
@@ -50,7 +50,7 @@ def open_torch(way: str, place: GpuPlace) -> Candidate:
     return Candidate(run.time, notes=lambda: notes)
 
 
-def open_on_gpu(place: GpuPlace) -> Candidate:
+def open_on_gpu(place: GpuSetup) -> Candidate:
     """Opens plain onnxruntime on its CUDA provider; operators that this cannot run are run on the CPU.
 
     Raises:
@@ -96,7 +96,7 @@ def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: obj
     return tuple(elapsed_in_a_row_us(driver, stream, run, repeats))
 
 
-GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
+GPU_OPENERS: Mapping[str, Callable[[GpuSetup], Candidate]] = {
     "onnxruntime-cuda": open_on_gpu,
     **{way: partial(open_torch, way) for way in ("torch", "torch-cudagraph", "torch-compile")},
 }
@@ -104,7 +104,7 @@ GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class GpuPlace:
+class GpuSetup:
     """A GPU, and the model, inputs and precision that a peer runs there."""
 
     model: Model

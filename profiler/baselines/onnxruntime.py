@@ -22,7 +22,7 @@ MANY_SESSIONS_NBYTES = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class PlainOnnxruntime:
+class OnnxruntimeBaseline:
     """Plain onnxruntime on the model as it was given, with `threads` cores of this machine."""
 
     model: Model
@@ -67,10 +67,12 @@ class PlainOnnxruntime:
 
 def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
     """Opens plain onnxruntime in the setting in which it is fastest."""
-    plain = PlainOnnxruntime(model, threads)
+    plain = OnnxruntimeBaseline(model, threads)
     return plain.ready(plain.best(inputs), inputs)
 
 
 def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
     """Opens plain onnxruntime in its own parallel mode."""
-    return PlainOnnxruntime(model, threads).ready(ReferenceSettings("parallel", max(1, threads // 2), threads), inputs)
+    return OnnxruntimeBaseline(model, threads).ready(
+        ReferenceSettings("parallel", max(1, threads // 2), threads), inputs
+    )

@@ -17,7 +17,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
 @dataclass(frozen=True, eq=False)
-class PlainOpenvino:
+class OpenvinoBaseline:
     """OpenVINO on the model as it was given, with `threads` cores of this machine.
 
     Attributes:

@@ -61,7 +61,7 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
         """How many measurements of these stages may still be repeated because something disturbed them."""
         ...
 
-    def counted_apart(self) -> MeasuredCosts:
+    def with_own_counts(self) -> MeasuredCosts:
         """The same open model and database, for questions of somebody else: they are not counted here."""
         ...
 
@@ -82,7 +82,7 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
 
 @runtime_checkable
-class ComparesStretches(Protocol):
+class ComparesSegments(Protocol):
     """Optional part of `MeasuredCosts`: says which of several stretches of stages is the fastest."""
 
     def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere
+from iosched.profiler.devices.imported_stages import NO_PROFILE, ImportedProfile
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.device import Device
 from iosched.scheduler.schedule import Schedule, Stage, structure_text
@@ -19,8 +19,8 @@ from iosched.scheduler.schedule import Schedule, Stage, structure_text
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
-    from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
-    from iosched.profiler.baselines.openvino import PlainOpenvino
+    from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
+    from iosched.profiler.baselines.openvino import OpenvinoBaseline
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
@@ -68,7 +68,7 @@ class CostDetails:
 
     throughputs: Throughputs
     idle_share: Callable[[Stage], float | None]
-    elsewhere: FoundElsewhere = NOTHING
+    elsewhere: ImportedProfile = NO_PROFILE
     uncertainty: Uncertainty | None = None
 
 
@@ -85,9 +85,9 @@ class Baselines:
             each raises a `DeviceError` if the runtime is not installed or cannot run this model.
     """
 
-    onnxruntime: PlainOnnxruntime | None = None
-    openvino: PlainOpenvino | None = None
-    only_way: PlainOpenvino | None = None
+    onnxruntime: OnnxruntimeBaseline | None = None
+    openvino: OpenvinoBaseline | None = None
+    only_way: OpenvinoBaseline | None = None
     openers: Mapping[str, Callable[[Arrays], Candidate]] = field(default_factory=dict)
 
 
@@ -103,7 +103,7 @@ class CountsKernelCalls(Protocol):
 class TeamWays(Protocol):
     """The ways to run a model in teams of cores, which take different images or different requests."""
 
-    def opened(self, teams: Teams) -> OpenModelHere:
+    def opened(self, teams: Teams) -> AttachedModel:
         """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
         ...
 
@@ -174,7 +174,7 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def here(self) -> OpenModelHere | None:
+    def here(self) -> AttachedModel | None:
         """This object, if the device can run the model; None if the device is not attached."""
         ...
 
@@ -183,7 +183,7 @@ class OpenModel(Protocol):
         ...
 
 
-class OpenModelHere(OpenModel, Protocol):
+class AttachedModel(OpenModel, Protocol):
     """A model opened on a device that can run it."""
 
     @property
@@ -237,7 +237,7 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
 
-def attached(opened: OpenModel) -> OpenModelHere:
+def attached(opened: OpenModel) -> AttachedModel:
     """The open model, of which the device is attached.
 
     Raises:
@@ -280,7 +280,7 @@ class ProfiledDevice(Device, Protocol):
         """
         ...
 
-    def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
+    def plain(self, model: Model, settings: OpenSettings) -> OnnxruntimeBaseline | None:
         """Plain onnxruntime, which ships if our own plan fails; None if it does not run the model on this
         device, or not in this precision."""
         ...

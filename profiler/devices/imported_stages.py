@@ -14,7 +14,7 @@ from iosched.scheduler.unit_graph import UnitGraph
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredElsewhere:
+class ImportedStages:
     """The measured latencies of stages of one model on one device that is not here.
 
     Attributes:
@@ -45,7 +45,7 @@ class MeasuredElsewhere:
 
 
 @dataclass(frozen=True, eq=False)
-class FoundElsewhere:
+class ImportedProfile:
     """What the profile database has of one model on a device that is not here.
 
     Attributes:
@@ -54,7 +54,7 @@ class FoundElsewhere:
         factor: by what the latencies of operators that were not measured are multiplied, where nothing more is known.
     """
 
-    measured: MeasuredElsewhere | None = None
+    measured: ImportedStages | None = None
     passed_over: tuple[str, ...] = ()
     factor: float = 1.0
 
@@ -68,7 +68,7 @@ class FoundElsewhere:
             f" {self.factor:.2f} where no similar stage was measured.",
         )
 
-    def of_units(self, units: UnitGraph) -> FoundElsewhere:
+    def of_units(self, units: UnitGraph) -> ImportedProfile:
         """The same for stages of units."""
         if self.measured is None:
             return self
@@ -80,11 +80,11 @@ class FoundElsewhere:
         )
         return replace(self, measured=measured)
 
-    def in_graphs_alone(self) -> FoundElsewhere:
+    def without_graphs(self) -> ImportedProfile:
         """The same for a plan in which no CUDA graph launches kernels: what was measured in one is passed over."""
         if self.measured is None:
-            return NOTHING
-        return FoundElsewhere(
+            return NO_PROFILE
+        return ImportedProfile(
             passed_over=(
                 f"Stages measured on {self.measured.device} are ignored because they ran in a CUDA graph:"
                 " use launch='graph' to include them.",
@@ -92,18 +92,18 @@ class FoundElsewhere:
         )
 
     def share(self, stages: Iterable[Stage], latency_us: Callable[[Stage], float]) -> float | None:
-        """See `MeasuredElsewhere.share`, rounded to four digits; None where no stages were found."""
+        """See `ImportedStages.share`, rounded to four digits; None where no stages were found."""
         return None if self.measured is None else round(self.measured.share(stages, latency_us), 4)
 
 
-NOTHING = FoundElsewhere()
+NO_PROFILE = ImportedProfile()
 """Of a device that is here, or that nothing was measured on."""
 
-FindElsewhere = Callable[[ProfileDatabase, Model, str, PrecisionName], FoundElsewhere]
+FindImported = Callable[[ProfileDatabase, Model, str, PrecisionName], ImportedProfile]
 """Finds what the database has of a model on the GPU of the table with this key."""
 
 
-def nothing_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
+def find_nothing(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
     """Finds nothing."""
     del database, model, gpu, precision
-    return NOTHING
+    return NO_PROFILE

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeviceKind:
     """One kind of device.
 
     Attributes:

@@ -90,7 +90,7 @@ def refuse_for_attached_gpus(settings: OpenSettings) -> None:
             raise UsageError(f"{option} only applies to attached GPUs")
 
 
-def refuse_for_planned_gpus(settings: OpenSettings) -> None:
+def refuse_for_simulated_gpus(settings: OpenSettings) -> None:
     """Refuses settings that mean something on GPUs alone that are not attached.
 
     Raises:

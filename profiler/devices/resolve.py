@@ -19,12 +19,12 @@ from iosched.runtime.cpu.remarks import remarks_before as core_remarks_before
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.profiler.devices.analytic.device import SimulatedGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
     from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
-    from iosched.profiler.devices.imported_stages import FoundElsewhere
-    from iosched.profiler.devices.kind import Kind
+    from iosched.profiler.devices.imported_stages import ImportedProfile
+    from iosched.profiler.devices.kind import DeviceKind
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.scheduler.document import ScheduleDocument
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
 KINDS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
-"""`Kind.key` by the folder of a kind. An attached GPU comes before the specification of a GPU of the same name."""
+"""`DeviceKind.key` by the folder of a kind. An attached GPU comes before the specification of a GPU of the same name."""
 
 
-def facts_here() -> tuple[DeviceFacts, ...]:
+def device_facts() -> tuple[DeviceFacts, ...]:
     """Facts about each kind of device on this machine, usable or not; first about the CPU, which every machine has."""
     kinds = map(_kind, (_CPU, _CUDA, _ANALYTIC))
     return tuple(kind.facts() for kind in kinds if kind.facts is not None)
@@ -168,11 +168,11 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
 
 
-def _kind(folder: str) -> Kind:
-    return cast("Kind", import_module(f"iosched.profiler.devices.{folder}.device").KIND)
+def _kind(folder: str) -> DeviceKind:
+    return cast("DeviceKind", import_module(f"iosched.profiler.devices.{folder}.device").KIND)
 
 
-def _kinds(device: str) -> Iterator[Kind]:
+def _kinds(device: str) -> Iterator[DeviceKind]:
     """The kinds that can claim a text of `--device`; attached GPUs only where the packages are that run them."""
     if _has_gpu_packages() or device.strip().lower().startswith("cuda"):
         yield _kind(_CUDA)
@@ -180,7 +180,7 @@ def _kinds(device: str) -> Iterator[Kind]:
     yield _kind(_ANALYTIC)
 
 
-def _kinds_called(key: str) -> Iterator[Kind]:
+def _kinds_called(key: str) -> Iterator[DeviceKind]:
     return (_kind(folder) for folder, each in KINDS.items() if each == key)
 
 
@@ -192,30 +192,32 @@ def _is_cpu(device: str) -> bool:
     return device.strip().lower() == "cpu"
 
 
-def _kind_of(device: str, model: Model | None = None) -> Kind:
+def _kind_of(device: str, model: Model | None = None) -> DeviceKind:
     if _is_cpu(device):
         return _kind(_CPU)
     check_name(device)
     return next(kind for kind in _kinds(device) if kind.claims(device, model))
 
 
-def _opened(kind: Kind, device: str) -> ProfiledDevice:
+def _opened(kind: DeviceKind, device: str) -> ProfiledDevice:
     found = _usable(kind.device(device))
-    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.info.cost_kind == "analytic" else found
+    return (
+        replace(cast("SimulatedGpu", found), remarks=remarks(device)) if found.info.cost_kind == "analytic" else found
+    )
 
 
 def _usable(device: ProfiledDevice) -> ProfiledDevice:
     """The device; simulated GPUs use measurements of attached ones, and these use schedules of simulated ones."""
     if device.info.cost_kind == "analytic":
-        return replace(cast("PaperGpu", device), find_elsewhere=_measured_elsewhere)
+        return replace(cast("SimulatedGpu", device), find_imported=_imported_profile)
     check_system()
     return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.info.kind == "cuda" else device
 
 
-def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
-    from iosched.profiler.devices.cuda.imported_gpu import measured_elsewhere
+def _imported_profile(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
+    from iosched.profiler.devices.cuda.imported_gpu import imported_profile
 
-    return measured_elsewhere(database, model, gpu, precision)
+    return imported_profile(database, model, gpu, precision)
 
 
 def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit, ...]) -> tuple[Stage, ...]:
@@ -225,14 +227,14 @@ def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit,
     spec = spec_of(gpu)
     if spec is None:
         return ()
-    from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.profiler.devices.analytic.device import SimulatedGpu
     from iosched.scheduler.search import search
 
-    opened = PaperGpu(spec).open(model, OpenSettings(precision=precision, units=units))
+    opened = SimulatedGpu(spec).open(model, OpenSettings(precision=precision, units=units))
     return tuple(search(opened.graph, opened.cost, effort=opened.effort).schedule.stages)
 
 
-def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
+def _runner_kind(device: str, document: ScheduleDocument | None) -> DeviceKind:
     if device != "auto":
         return _kind_of(device)
     if document is None or document.device_kind == KINDS[_CPU]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
@@ -116,7 +116,7 @@ class Session:
 
     samples_us: Mapping[str, tuple[float, ...]]
     rested_us: Mapping[str, tuple[float, ...]]
-    load: tuple[Taken, ...]
+    load: tuple[Interference, ...]
     slowness: tuple[float | None, ...] = ()
 
     @property
@@ -215,23 +215,23 @@ class Trial:
         return Interval(value, min(value, low), max(value, high), f"{plain}/{ours}")
 
     @cached_property
-    def fastest_plain(self) -> str:
+    def fastest_baseline(self) -> str:
         """The plain way with the least latency; the usual one as long as nothing is known."""
         return self.best(self.plain)
 
     @cached_property
     def leader(self) -> str:
         """The fastest of ours, whether that is beyond the noise or not."""
-        return self.best([*self.ours], self.fastest_plain)
+        return self.best([*self.ours], self.fastest_baseline)
 
     @cached_property
     def candidate(self) -> str:
         """The fastest of ours that is faster beyond the noise than every plain way; the leader if none is."""
         faster = [name for name in self.ours if self.is_faster(name)]
-        return self.leader if self.leader in faster or not faster else self.best(faster, self.fastest_plain)
+        return self.leader if self.leader in faster or not faster else self.best(faster, self.fastest_baseline)
 
     @cached_property
-    def chosen_plain(self) -> str:
+    def chosen_baseline(self) -> str:
         """The usual plain way, or another one that is faster beyond the noise."""
         found = self.plain[0]
         for other in self.plain[1:]:
@@ -242,7 +242,7 @@ class Trial:
     @property
     def chosen(self) -> str:
         """What ships: one of ours only if it is faster."""
-        return self.candidate if self.verdict == "faster" else self.chosen_plain
+        return self.candidate if self.verdict == "faster" else self.chosen_baseline
 
     def chosen_without(self, other: str) -> str:
         """What would ship without one of the plain ways: the fastest of ours if it beats those that are left."""
@@ -252,7 +252,7 @@ class Trial:
 
     @property
     def verdict(self) -> Decision:
-        """How `candidate` compares with `fastest_plain`."""
+        """How `candidate` compares with `fastest_baseline`."""
         return self._decision(self.candidate)
 
     @property
@@ -269,7 +269,7 @@ class Trial:
     def _decision(self, ours: str) -> Decision:
         if self.is_faster(ours):
             return "faster"
-        found = self.ratio(self.fastest_plain, ours)
+        found = self.ratio(self.fastest_baseline, ours)
         if found is None:
             return "undecided"
         if found.high < 1:
@@ -288,13 +288,13 @@ class Trial:
         """Whether one of ours is faster, beyond the noise, than every plain way that may be the fastest."""
         return all(self._beats(ours, plain) for plain in self._rivals)
 
-    def rested_ratio(self, plain: str, ours: str) -> Interval | None:
+    def speedup_after_idle(self, plain: str, ours: str) -> Interval | None:
         """The same as `ratio` after a rest; None where that was not measured often enough."""
         return replace(self, sessions=tuple(each.rested for each in self.sessions)).ratio(plain, ours)
 
     def n_rounds(self, name: str) -> int:
         """In how many rounds that count it was measured beside the fastest plain way."""
-        return len(self.ratios(name, self.fastest_plain))
+        return len(self.ratios(name, self.fastest_baseline))
 
     def _beats(self, name: str, plain: str) -> bool:
         found = self.ratio(plain, name)
@@ -302,7 +302,7 @@ class Trial:
 
     @cached_property
     def _rivals(self) -> tuple[str, ...]:
-        return tuple(name for name in self.plain if not self._is_clearly_slower(name, self.fastest_plain))
+        return tuple(name for name in self.plain if not self._is_clearly_slower(name, self.fastest_baseline))
 
     def _is_beside_leader(self, plain: str) -> bool:
         return len(self.ratios(plain, self.leader)) >= LEAST_SAMPLES

@@ -21,7 +21,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  
 
 OTHERS_SHARE, OTHERS_SECONDS = 0.35, 0.03
 """From this share of the cores' time on others count, and from so many seconds on: the system counts ticks of 10 ms.
-Medians bear less: with a fifth of the cores taken they stay within the noise (docs/measurement.md)."""
+Medians bear less: with a fifth of the cores interference they stay within the noise (docs/measurement.md)."""
 
 STOLEN_SHARE, STOLEN_SECONDS = 0.06, 0.02
 """The same for what the host takes from a virtual machine."""
@@ -67,8 +67,8 @@ def read_load(cpus: Collection[int], stat: Path = STAT) -> Load:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Parts of the cores' time that were taken, from 0 to 1; 0 where too little happened to tell it from nothing.
+class Interference:
+    """Parts of the cores' time that were interference, from 0 to 1; 0 where too little happened to tell it from nothing.
 
     Attributes:
         others: what other processes had.
@@ -84,14 +84,14 @@ class Taken:
         return self.others >= OTHERS_SHARE or self.stolen >= STOLEN_SHARE
 
 
-def taken(before: Load, after: Load, cores: int) -> Taken:
-    """What was taken of `cores` processors between two readings."""
+def interference(before: Load, after: Load, cores: int) -> Interference:
+    """What was interference of `cores` processors between two readings."""
     wall_s = after.wall_s - before.wall_s
     if wall_s <= 0:
-        return Taken()
+        return Interference()
     others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
     stolen_s = after.stolen_s - before.stolen_s
-    return Taken(
+    return Interference(
         others_s / (wall_s * cores) if others_s >= OTHERS_SECONDS else 0.0,
         stolen_s / (wall_s * cores) if stolen_s >= STOLEN_SECONDS else 0.0,
     )
@@ -105,7 +105,7 @@ def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
         after: the reading after it.
         cores: how many processors were watched.
     """
-    share = taken(before, after, cores)
+    share = interference(before, after, cores)
     found = []
     if share.others >= OTHERS_SHARE:
         found.append(f"other processes used {share.others:.0%} of the cores")
@@ -114,10 +114,10 @@ def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def taken_since_now(cpus: Collection[int]) -> Callable[[], Taken]:
-    """A function that returns what was taken of these processors since it was made."""
+def interference_since_now(cpus: Collection[int]) -> Callable[[], Interference]:
+    """A function that returns what was interference of these processors since it was made."""
     before = read_load(cpus)
-    return lambda: taken(before, read_load(cpus), max(len(cpus), 1))
+    return lambda: interference(before, read_load(cpus), max(len(cpus), 1))
 
 
 def since_now(cpus: Collection[int]) -> Callable[[], tuple[str, ...]]:

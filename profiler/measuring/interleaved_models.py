@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from iosched.models.log import logger
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare, interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile, summarize
@@ -46,7 +46,7 @@ class Budget:
     is_loaded: bool = False
 
 
-def measure_in_turn(
+def measure_interleaved(
     candidates: Mapping[str, Candidate],
     budget: Budget,
     observer: Callable[[int, int], None] | None = None,
@@ -120,7 +120,7 @@ class Round:
 
     samples_us: Mapping[str, float]
     rested_us: Mapping[str, float]
-    load: Taken
+    load: Interference
     slowness: float | None = None
 
 
@@ -131,7 +131,7 @@ TakeRound = Callable[[Sequence[str]], Round]
 def rounds_of(
     candidates: Mapping[str, Candidate],
     rest: Callable[[], None] = wait_until_idle,
-    watch: Callable[[], Callable[[], Taken]] = lambda: Taken,
+    watch: Callable[[], Callable[[], Interference]] = lambda: Interference,
     slowness: Callable[[], float | None] = lambda: None,
 ) -> TakeRound:
     """A function that measures some of the candidates once each; a candidate rests before its turn.
@@ -215,7 +215,7 @@ _FEW_SECONDS, _SECONDS = 3.0, 1.0
 """The time that the samples of the first and the further rounds may take together."""
 
 
-def turns_to_choose(count: int) -> int:
+def runs_to_choose(count: int) -> int:
     """About how many turns `fastest_setting` takes: few settings are as fast as the usual one."""
     return (1 + _FEW_ROUNDS) * count + _ROUNDS * min(count, 2)
 

@@ -23,14 +23,14 @@ from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE, IN_MEMORY, expla
 from iosched.profiler.store.process import is_alive, this_process
 from iosched.profiler.store.schema import connected, transaction
 from iosched.profiler.store.tables import (
-    KINDS,
+    ROW_TYPES,
+    CalibrationRow,
     ChoiceRow,
     ComparisonRow,
     Row,
     StageRow,
     Turn,
     WholeRow,
-    YardstickRow,
     clock_of,
     columns_of,
     measurement_of,
@@ -237,12 +237,12 @@ class ProfileDatabase:
 
     def yardstick(self, device: str) -> Measurement | None:
         """The latency of the reference convolution when the device was first met; None where it was not measured."""
-        found = self._found(YardstickRow, device=device)
+        found = self._found(CalibrationRow, device=device)
         return measurement_of(found[0].samples_us, None, "") if found and found[0].samples_us else None
 
-    def keep_yardstick(self, device: str, found: Measurement) -> None:
+    def keep_calibration(self, device: str, found: Measurement) -> None:
         """Keeps the latency of the reference convolution."""
-        self._keep([YardstickRow(device, self._clock(), found.samples_us)])
+        self._keep([CalibrationRow(device, self._clock(), found.samples_us)])
 
     def rounds(self, key: str, device: str) -> tuple[ComparisonRow, ...]:
         """All rounds of ways to run a whole model, the earliest first; O(rows of the key)."""
@@ -360,7 +360,7 @@ class ProfileDatabase:
         with explained(self.path):
             with transaction(self._connection):
                 ((removed,),) = self._connection.execute(f"SELECT COUNT(*) FROM {_COUNTED}{where}", values).fetchall()
-                for table in (*map(table_of, KINDS), "cudnn_plan", "cudnn_trial"):
+                for table in (*map(table_of, ROW_TYPES), "cudnn_plan", "cudnn_trial"):
                     self._connection.execute(f"DELETE FROM {table}{where}", values)
             self._connection.execute("VACUUM")
         return int(removed)
@@ -368,7 +368,7 @@ class ProfileDatabase:
     def rows(self) -> Iterator[Row]:
         """All rows that can be moved to another machine, table by table, sorted by device and key."""
         with explained(self.path):
-            for kind in KINDS:
+            for kind in ROW_TYPES:
                 query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} ORDER BY 1, 2, 3"
                 for values in self._connection.execute(query):
                     yield row_of(kind, values)
@@ -381,7 +381,7 @@ class ProfileDatabase:
         """
         with explained(self.path), transaction(self._connection):
             before = self._connection.total_changes
-            for kind in KINDS:
+            for kind in ROW_TYPES:
                 if values := [values_of(row) for row in rows if isinstance(row, kind)]:
                     self._connection.executemany(f"{_insertion(kind)} {_on_conflict(kind)}", values)
             return self._connection.total_changes - before

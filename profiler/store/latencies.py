@@ -9,7 +9,7 @@ from itertools import groupby
 
 from iosched.models.model import Model
 from iosched.profiler.measuring.deciding import Session
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow
 
@@ -43,7 +43,7 @@ class ModelLatencies:
             Session(
                 {name: row.samples_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 {name: row.rested_us for row in rows for name in names.get(row.candidate, [row.candidate])},
-                tuple(map(Taken, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
+                tuple(map(Interference, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
                 tuple(each or None for each in rows[0].slowness or _nothing(rows[0])),
             )
             for rows in self._sessions()

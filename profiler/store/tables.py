@@ -37,7 +37,7 @@ class ChoiceRow(msgspec.Struct, frozen=True, tag_field="table", tag="choice"):
     value: str
 
 
-class YardstickRow(msgspec.Struct, frozen=True, tag_field="table", tag="yardstick"):
+class CalibrationRow(msgspec.Struct, frozen=True, tag_field="table", tag="yardstick"):
     """The latency of the reference convolution on a CPU, which the latencies of all stages there are relative to."""
 
     device: str
@@ -120,8 +120,8 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
     sequential_sum_us: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
-Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | WholeRow
-KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, WholeRow)
+Row = ChoiceRow | CalibrationRow | StageRow | ComparisonRow | WholeRow
+ROW_TYPES: tuple[type[Row], ...] = (ChoiceRow, CalibrationRow, StageRow, ComparisonRow, WholeRow)
 prepare(Row)
 
 

@@ -52,7 +52,7 @@ class EqualGains:
 
 
 @dataclass(frozen=True)
-class Repriced:
+class DerivedCosts:
     """Costs derived from others.
 
     Attributes:
@@ -85,7 +85,7 @@ def interpolated(costs: BatchingCosts, size: int) -> BatchingCosts:
         two_us, all_us = price_us(2), price_us(size)
         return two_us + (all_us - two_us) * (count - 2) / (size - 2)
 
-    return Repriced(costs, at)
+    return DerivedCosts(costs, at)
 
 
 def spread(costs: BatchingCosts, size: int) -> BatchingCosts:
@@ -93,4 +93,4 @@ def spread(costs: BatchingCosts, size: int) -> BatchingCosts:
 
     A match of two models that does not pay may pay once many more have joined.
     """
-    return Repriced(costs, lambda price_us, count: price_us(size) * ((count - 1) / (size - 1)))
+    return DerivedCosts(costs, lambda price_us, count: price_us(size) * ((count - 1) / (size - 1)))

@@ -185,8 +185,7 @@ class _Maker:
         return back if is_aligned and len(self.plan.group(other[0])) == size else 0
 
     def _readers(self, x: str, v: str, group: Group, index: int) -> Iterator[tuple[float, float]]:
-        """For every reader of an output how many positions ahead its match is, and the price of its group without it.
-        """
+        """For every reader of an output how many positions ahead its match is, and the price of its group without it."""
         plan, ensemble = self.plan, self.plan.ensemble
         ours, theirs = (ensemble.graph.by_name[name].outputs[index] for name in (x, v))
         if not ensemble.returned.isdisjoint((ours, theirs)):

@@ -278,7 +278,7 @@ def test_curtailing_sets_two_searches_side_by_side(
 
     monkeypatch.setattr(curtailing, "zoo_model", lambda _: fire())
     monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    monkeypatch.setattr(curtailing, "measure_in_turn", told)
+    monkeypatch.setattr(curtailing, "measure_interleaved", told)
     found = ran(curtailing, tmp_path, "--networks", "fire")["networks"]["fire"][0]
     full, curtailed = found["searches"]
     assert (full["way"], full["rough"]) == ("in full", 0)

@@ -183,6 +183,8 @@ def test_wrong_usage_is_refused_before_any_work(invoke, complains, model: Path) 
     complains(invoke("matrix", model, "--device", "v100", "--batch-sizes", "0"), 2, "'0'")
     complains(invoke("matrix", model, "--device", "v1000"), 2, "v100")
     complains(invoke("matrix", model, "--device", "cuda"), 3, "pip install '.[cuda]'")
-    complains(invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "does not support tf32")
+    complains(
+        invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "does not support tf32"
+    )
     complains(invoke("matrix", model, "--device", "v100", "--plot", "-", "--json"), 2, "stdout")
     complains(invoke("matrix", model, "--device", "v100", "--no-pruning", "-r", 2), 2, "--no-pruning")

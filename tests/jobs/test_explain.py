@@ -16,7 +16,7 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 from iosched.jobs.explain import MOST_IN_TURN, Explained, explain_operator, find_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
-from iosched.profiler.devices.cost import ComparesStretches
+from iosched.profiler.devices.cost import ComparesSegments
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
@@ -197,7 +197,7 @@ def test_stretches_are_run_in_turn_on_this_cpu(tmp_path: Path) -> None:
         cost = CpuStageCost(backend, database)
         schedules = {"one by one": sequential(backend.graph), "greedy": greedy(backend.graph)}
         found = cost.in_turn({name: tuple(schedule.stages) for name, schedule in schedules.items()})
-        assert isinstance(cost, ComparesStretches)
+        assert isinstance(cost, ComparesSegments)
         assert cost.in_turn({}) == {}
         assert cost.measurements == 0, "it keeps nothing"
     comparison = compare(found["one by one"], found["greedy"])

@@ -241,7 +241,10 @@ def test_whatever_stands_in_one_place_of_a_file_is_read_or_refused(data: st.Data
         ([stage(("1",)), stage(("0",), ("2",)), stage(("3",))], "'1' before '0'"),
         ([stage(("0",), ("1",)), stage(("2",)), stage(("3",))], "'1' concurrently with '0'"),
         ([stage(("1", "0")), stage(("2",)), stage(("3",))], "'1' before '0'"),
-        ([stage(("0",)), stage(("1",), ("2",), strategy=Strategy.MERGE), stage(("3",))], "invalid merge stage: .*'1' cannot"),
+        (
+            [stage(("0",)), stage(("1",), ("2",), strategy=Strategy.MERGE), stage(("3",))],
+            "invalid merge stage: .*'1' cannot",
+        ),
     ],
 )
 def test_a_schedule_of_other_operators_is_refused(stages: list[Stage], message: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from by_definition import TableCost, graph_of
 from lane_costs import NoisyLanes, alone, cells
 
-from iosched.scheduler.cost import Prefetchable, Question, ask, ask_ahead, of_operator
+from iosched.scheduler.cost import Prefetchable, Question, announce, ask, operator_question
 from iosched.scheduler.schedule import Stage, Strategy
 
 
@@ -26,8 +26,8 @@ def test_each_kind_is_asked_of_its_part_of_the_cost_model() -> None:
     cost = NoisyLanes(cells(1), 1)
     assert ask(cost, Question(STAGE)) == cost.stage_latency_us(STAGE)
     assert ask(cost, Question(STAGE, "again")) == cost.remeasure(STAGE) != cost.stage_latency_us(STAGE)
-    assert ask(cost, of_operator("3", "operator")) == cost.operator_latency_us("3")
-    assert ask(cost, of_operator("3", "work")) == cost.operator_work_us("3") != cost.operator_latency_us("3")
+    assert ask(cost, operator_question("3", "operator")) == cost.operator_latency_us("3")
+    assert ask(cost, operator_question("3", "work")) == cost.operator_work_us("3") != cost.operator_latency_us("3")
 
 
 def test_what_is_too_slow_to_matter_is_told_roughly_by_those_who_can() -> None:
@@ -39,7 +39,9 @@ def test_what_is_too_slow_to_matter_is_told_roughly_by_those_who_can() -> None:
 
 
 @pytest.mark.parametrize(
-    "question", [Question(STAGE, "again"), of_operator("0", "operator"), of_operator("0", "work")], ids=lambda q: q.kind
+    "question",
+    [Question(STAGE, "again"), operator_question("0", "operator"), operator_question("0", "work")],
+    ids=lambda q: q.kind,
 )
 def test_a_cost_model_without_the_part_is_not_asked(question: Question) -> None:
     with pytest.raises(TypeError, match=f"TableCost does not support questions of kind '{question.kind}'"):
@@ -56,6 +58,6 @@ def test_questions_are_handed_to_those_who_answer_ahead_and_to_nobody_else() -> 
     assert isinstance(Ahead(1), Prefetchable)
     assert not isinstance(NoisyLanes(graph_of(1, []), 1), Prefetchable)
     for cost in (Ahead(1), TableCost(1)):
-        ask_ahead(cost, [Question(alone("0"))])
-        ask_ahead(cost, [])
+        announce(cost, [Question(alone("0"))])
+        announce(cost, [])
     assert handed == [[Question(alone("0"))]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.constants import CALIBRATIONS, Calibration
-from iosched.profiler.devices.analytic.kernels import Kernel, Kind, kernels_of, kind_of, merged_kernels
+from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, kernels_of, kind_of, merged_kernels
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH
@@ -134,7 +134,7 @@ class AnalyticCost:
         """A text of the operator's type, attributes, and its tensors' shapes and types, but of no names."""
         return self._labels[name]
 
-    def operator_kind(self, name: str) -> Kind | None:
+    def operator_kind(self, name: str) -> KernelKind | None:
         """The kind of the operator's longest kernel; None where it runs none."""
         kernels = self._kernels(name)
         longest = max(kernels, key=lambda kernel: self.modelled.work([kernel]).path_us, default=None)

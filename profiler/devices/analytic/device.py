@@ -17,8 +17,8 @@ from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
-from iosched.profiler.devices.imported_stages import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
-from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.imported_stages import NO_PROFILE, FindImported, ImportedProfile, find_nothing
+from iosched.profiler.devices.kind import DeviceKind
 from iosched.profiler.devices.open_settings import (
     DEFAULT_LAUNCH,
     LaunchName,
@@ -43,17 +43,17 @@ _LONG_SEARCH = 2_000  # stages computed of a block
 
 
 @dataclass(frozen=True)
-class PaperGpu:
+class SimulatedGpu:
     """A GPU of which only the specification is known; see `ProfiledDevice`.
 
     Attributes:
         remarks: why a GPU that is attached and has this name cannot be used, if there is one.
-        find_elsewhere: finds in the profile database what was measured on such a GPU on another machine.
+        find_imported: finds in the profile database what was measured on such a GPU on another machine.
     """
 
     gpu: GpuSpec
     remarks: tuple[str, ...] = ()
-    find_elsewhere: FindElsewhere = field(default=nothing_elsewhere, compare=False)
+    find_imported: FindImported = field(default=find_nothing, compare=False)
 
     @property
     def info(self) -> DeviceInfo:
@@ -86,7 +86,7 @@ class PaperGpu:
         database: ProfileDatabase | None = None,
         *,
         beside: OpenModel | None = None,
-    ) -> OpenOnPaper:
+    ) -> OpenOnSimulatedGpu:
         """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
 
         Raises:
@@ -98,12 +98,12 @@ class PaperGpu:
         precision, launch = self._precision(settings), launch_named(settings.launch)
         units = join_units(model.graph, settings.units)
         cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch], units=units)
-        opened = OpenOnPaper(self, cost, launch, effort=_effort(settings.gap_percent))
+        opened = OpenOnSimulatedGpu(self, cost, launch, effort=_effort(settings.gap_percent))
         if database is None or not settings.resume:
             return opened
-        found = self.find_elsewhere(database, model, self.gpu.key, precision).of_units(units)
+        found = self.find_imported(database, model, self.gpu.key, precision).of_units(units)
         if launch != DEFAULT_LAUNCH:
-            return replace(opened, elsewhere=found.in_graphs_alone())
+            return replace(opened, elsewhere=found.without_graphs())
         if found.measured is None:
             return replace(opened, elsewhere=found)
         scaled = ScaledCost(cost, found.measured)
@@ -144,13 +144,13 @@ def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenOnPaper:
+class OpenOnSimulatedGpu:
     """A model on a GPU that is not attached; see `OpenModel`."""
 
-    device: PaperGpu
+    device: SimulatedGpu
     cost: AnalyticCost | ScaledCost
     launch: LaunchName = DEFAULT_LAUNCH
-    elsewhere: FoundElsewhere = NOTHING
+    elsewhere: ImportedProfile = NO_PROFILE
     effort: Effort = Effort()
     is_schedulable: ClassVar[bool] = True
     baselines: ClassVar[Baselines] = Baselines()
@@ -195,10 +195,10 @@ def _spec(text: str) -> GpuSpec | None:
     return gpu_named(text.strip()) or gpu_called(text.strip())
 
 
-def _device(text: str) -> PaperGpu:
+def _device(text: str) -> SimulatedGpu:
     gpu = _spec(text)
     assert gpu is not None  # `KIND.claims` was asked before
-    return PaperGpu(gpu)
+    return SimulatedGpu(gpu)
 
 
 def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
@@ -213,10 +213,10 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
     # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
     is_unknown = document.precision == "tf32" and not gpu.has_tf32
     precision = DEFAULT_PRECISION if is_unknown else document.precision
-    return PaperGpu(gpu), OpenSettings(precision=precision, launch=launch)
+    return SimulatedGpu(gpu), OpenSettings(precision=precision, launch=launch)
 
 
-KIND = Kind(
+KIND = DeviceKind(
     key="cuda",
     knows=lambda text: _spec(text) is not None,
     claims=lambda text, model: _spec(text) is not None,

@@ -66,14 +66,14 @@ class Stream:
 
 
 Kernel = Product | Stream
-Kind = Literal["convolution", "product", "elementwise", "depthwise"]
+KernelKind = Literal["convolution", "product", "elementwise", "depthwise"]
 
 _NO_PRODUCTS = ("Arg", "AveragePool", "CumSum", "Global", "LpPool", "MaxPool", "Reduce")
 _LEAST_INNER = 4  # multiply-adds for each result, from which on an unknown operator counts as a product
 _NO_KERNEL = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
 
-def kind_of(kernel: Kernel) -> Kind:
+def kind_of(kernel: Kernel) -> KernelKind:
     """The kind of kernel that errors of the model have in common."""
     if isinstance(kernel, Product):
         return "product" if kernel.window is None else "convolution"

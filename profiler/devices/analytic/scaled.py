@@ -11,8 +11,8 @@ from statistics import median
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.kernels import Kind
-from iosched.profiler.devices.imported_stages import MeasuredElsewhere
+from iosched.profiler.devices.analytic.kernels import KernelKind
+from iosched.profiler.devices.imported_stages import ImportedStages
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.unit_graph import UnitGraph
@@ -28,7 +28,7 @@ class ScaledCost:
     """
 
     analytic: AnalyticCost
-    measured: MeasuredElsewhere
+    measured: ImportedStages
 
     @property
     def graph(self) -> ComputationGraph:
@@ -64,7 +64,7 @@ class ScaledCost:
         """The factors for operators that were not measured; operators that are alike count once."""
         alike = {self.operator_key(name): name for name in self.graph.by_name}
         found = ((self.analytic.operator_kind(name), self._own_factor(name)) for name in alike.values())
-        return scaling(Ratio(kind, factor) for kind, factor in found if factor)
+        return scaling(MeasuredFactor(kind, factor) for kind, factor in found if factor)
 
     def _scale(self, stage: Stage) -> float:
         computed = {name: self._alone_us[name] for name in stage.operators}
@@ -98,7 +98,7 @@ PRIOR = 2.0
 
 
 @dataclass(frozen=True)
-class Ratio:
+class MeasuredFactor:
     """How far a measured operator lies from the model.
 
     Attributes:
@@ -106,7 +106,7 @@ class Ratio:
         factor: measured over computed latency, above 0 and finite.
     """
 
-    kind: Kind | None
+    kind: KernelKind | None
     factor: float
 
 
@@ -120,20 +120,20 @@ class Scaling:
     """
 
     factor: float
-    by_kind: Mapping[Kind | None, float]
+    by_kind: Mapping[KernelKind | None, float]
 
-    def of(self, kind: Kind | None) -> float:
+    def of(self, kind: KernelKind | None) -> float:
         """The factor for an operator of this kind."""
         return self.by_kind.get(kind, self.factor)
 
 
-def scaling(ratios: Iterable[Ratio], prior: float = PRIOR) -> Scaling:
+def scaling(ratios: Iterable[MeasuredFactor], prior: float = PRIOR) -> Scaling:
     """The factors by what was measured; all are 1 where nothing was, and then exactly; O(n log n).
 
     Args:
         prior: see `PRIOR`; with 0, medians count in full.
     """
-    logs: dict[Kind | None, list[float]] = {}
+    logs: dict[KernelKind | None, list[float]] = {}
     for ratio in ratios:
         logs.setdefault(ratio.kind, []).append(log(ratio.factor))
     whole = _estimate([value for values in logs.values() for value in values], 0.0, prior)

@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import LEAST_NODE_US, MOST_NODE_US, Known, known_by
-from iosched.profiler.devices.analytic.kernels import Kernel, Kind, Product, kind_of
+from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, Product, kind_of
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName
@@ -21,7 +21,7 @@ from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
-PartKind = Kind | Literal["launches", "side_by_side", "gains"]
+PartKind = KernelKind | Literal["launches", "side_by_side", "gains"]
 """What parts of a latency share an error: those of one kind."""
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """How many standard deviations to both sides have the probability `LEVEL`."""
@@ -130,7 +130,7 @@ class Spreads:
     side_by_side: float
     gains: float
 
-    def of_kernel(self, kind: Kind, size_us: float, known: Known, *, tensor_cores: bool = False) -> Spread:
+    def of_kernel(self, kind: KernelKind, size_us: float, known: Known, *, tensor_cores: bool = False) -> Spread:
         """How well kernels of this kind are known that the model says take `size_us` without their launch.
 
         What nobody measured counts as well known as a convolution of the same size: depthwise convolutions, and short
@@ -154,7 +154,7 @@ class Spreads:
         return Spread(0.0 if known == "networks" else self.gains, 0.0)
 
 
-def _of(kind: Kind, spreads: Mapping[str, Spread]) -> Spread:
+def _of(kind: KernelKind, spreads: Mapping[str, Spread]) -> Spread:
     return spreads.get(kind, spreads["convolution"])
 
 

@@ -16,11 +16,11 @@ import math
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.processor import read_processor
 
-LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
-"""Bounds of `swept_nbytes`, in bytes. Reading more before each run changes little and takes long."""
+LEAST_FLUSHED, MOST_FLUSHED = 1 << 16, 32 << 20
+"""Bounds of `flushed_nbytes`, in bytes. Reading more before each run changes little and takes long."""
 
 
-def swept_nbytes(weights_nbytes: int, own_cache_nbytes: int = 0) -> int:
+def flushed_nbytes(weights_nbytes: int, own_cache_nbytes: int = 0) -> int:
     """How many bytes pass through the caches between two runs of a stage, by the weights of the whole model.
 
     Models of about the same size share the latencies of equal stages. Where the weights fill less than half of the
@@ -32,19 +32,19 @@ def swept_nbytes(weights_nbytes: int, own_cache_nbytes: int = 0) -> int:
         weights_nbytes: the bytes of all weights of the model.
         own_cache_nbytes: the bytes of all cores' own caches together; 0 where they are not known.
     """
-    own_nbytes = min(own_cache_nbytes, 2 * MOST_SWEPT)
+    own_nbytes = min(own_cache_nbytes, 2 * MOST_FLUSHED)
     if weights_nbytes < own_nbytes // 2:
         return _within_bounds(own_nbytes // 8)
-    least_coarse = 2 * own_nbytes or MOST_SWEPT
+    least_coarse = 2 * own_nbytes or MOST_FLUSHED
     doublings = math.log2(_within_bounds(weights_nbytes) / least_coarse)
     step = math.floor(doublings) if doublings >= 0 else round(4 * doublings) / 4
     return _within_bounds(int(least_coarse * 2**step))
 
 
 def _within_bounds(nbytes: int) -> int:
-    return min(max(nbytes, LEAST_SWEPT), MOST_SWEPT)
+    return min(max(nbytes, LEAST_FLUSHED), MOST_FLUSHED)
 
 
-def swept_amid(backend: CpuBackend) -> int:
+def flushed_nbytes_of(backend: CpuBackend) -> int:
     """How many bytes are swept before a run of a stage of this model, on this machine's cores."""
-    return swept_nbytes(backend.weights_nbytes, backend.lanes * read_processor().own_cache_nbytes)
+    return flushed_nbytes(backend.weights_nbytes, backend.lanes * read_processor().own_cache_nbytes)

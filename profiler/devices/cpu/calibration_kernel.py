@@ -76,7 +76,7 @@ def slowness_now(yardstick: RunBatch, reference_us: float) -> float:
     return quantile(runs_beside(yardstick), 0.5) / reference_us
 
 
-def compile_yardstick(backend: CpuBackend) -> CompiledStage:
+def compile_calibration_kernel(backend: CpuBackend) -> CompiledStage:
     """Compiles the yardstick for all lanes of `backend`, to run in its executor and on its threads."""
     own = CpuBackend(_convolution(backend.lanes), beside=backend)
     stage = own.compile_stage(Stage(Strategy.CONCURRENT, ((own.graph.operators[0].name,),)))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
+from iosched.profiler.devices.kind import DeviceKind
+from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_simulated_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.precision import check_precision
 from iosched.runtime.cpu.shipped import shipped_executor
@@ -23,7 +23,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+    from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
     from iosched.profiler.devices.cpu.open import OpenOnCpu
     from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
@@ -56,7 +56,7 @@ class CpuDevice:
             DeviceError: the precision needs a library that is not installed.
         """
         refuse_for_attached_gpus(settings)
-        refuse_for_planned_gpus(settings)
+        refuse_for_simulated_gpus(settings)
         check_precision(settings.precision)
         if settings.objective != DEFAULT_OBJECTIVE and settings.precision != DEFAULT_PRECISION:
             raise UsageError(f"--objective {settings.objective} computes in the model's own types: omit --precision")
@@ -80,13 +80,13 @@ class CpuDevice:
         assert database is not None
         return open_on_cpu(self, model, settings, database, beside)
 
-    def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
+    def plain(self, model: Model, settings: OpenSettings) -> OnnxruntimeBaseline | None:
         """Plain onnxruntime on the same cores; None in a precision that it does not compute in."""
         if settings.precision != DEFAULT_PRECISION:
             return None
-        from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+        from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 
-        return PlainOnnxruntime(model, min(settings.threads or cpu_count(), cpu_count()))
+        return OnnxruntimeBaseline(model, min(settings.threads or cpu_count(), cpu_count()))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Makes `model` ready to run in the way that shipped, see `shipped_executor`.
@@ -124,7 +124,7 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
     return CpuDevice(), OpenSettings(threads=threads)
 
 
-KIND = Kind(
+KIND = DeviceKind(
     key="cpu",
     knows=lambda text: text.strip().lower() in ("auto", "cpu"),
     claims=lambda text, model: text.strip().lower() in ("auto", "cpu"),

@@ -206,7 +206,7 @@ class DivisionChoice:
                 chosen, found = other, rival
         return chosen, found
 
-    def spelled_out(self, stage: Stage) -> Stage:
+    def with_guessed_division(self, stage: Stage) -> Stage:
         """The stage with the guessed division where it has none and its groups have a choice."""
         if not self._is_dividable(stage):
             return stage

@@ -13,17 +13,17 @@ from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.cpu.cache_flush import swept_amid
+from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.calibration_kernel import (
     CALIBRATION,
     RunBatch,
-    compile_yardstick,
+    compile_calibration_kernel,
     corrected,
     measure_reference,
     slowness_now,
 )
 from iosched.profiler.devices.cpu.divisions import DivisionChoice, GroupTime
-from iosched.profiler.devices.cpu.segment_latencies import stretches_in_turn
+from iosched.profiler.devices.cpu.segment_latencies import interleaved_segments
 from iosched.profiler.devices.throughput import idle_share
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
@@ -113,7 +113,7 @@ class CpuStageCost:
         """How many measurements of the stages asked for may still be repeated because something disturbed them."""
         return self._stages.repeatable
 
-    def counted_apart(self) -> CpuStageCost:
+    def with_own_counts(self) -> CpuStageCost:
         """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
         return replace(self)
 
@@ -138,7 +138,7 @@ class CpuStageCost:
 
     def divided(self, stage: Stage) -> Stage:
         """The stage with the division that its latency is of: the guessed one where no other is known to be faster."""
-        return self._choice.spelled_out(self._choice.best(stage, self._known_first)[0])
+        return self._choice.with_guessed_division(self._choice.best(stage, self._known_first)[0])
 
     def remeasure(self, stage: Stage) -> float:
         """Median latency of the stage in a second measurement, which is taken now if the database has none.
@@ -180,8 +180,8 @@ class CpuStageCost:
         )
 
     def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
-        """Latencies of whole stretches of stages, measured in turn, see `stretches_in_turn`."""
-        return stretches_in_turn(self.backend, stretches, self.swept_nbytes)
+        """Latencies of whole stretches of stages, measured in turn, see `interleaved_segments`."""
+        return interleaved_segments(self.backend, stretches, self.flushed_nbytes)
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing.
@@ -284,7 +284,7 @@ class CpuStageCost:
 
         Where its groups are not on the lanes that they have without a division, also which they have.
         """
-        key = f"{lanes}:{self.swept_nbytes >> 10}K:{self._signatures.of(stage)}"
+        key = f"{lanes}:{self.flushed_nbytes >> 10}K:{self._signatures.of(stage)}"
         return key if self._choice.is_guessed(stage, lanes) else f"{key}:{self._signatures.of_division(stage)}"
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
@@ -319,7 +319,7 @@ class CpuStageCost:
             found = measure(
                 *(run, self.settings),
                 worse_than_us=worse_than_us,
-                warm_up=lambda count: compiled.time(count, sweep_nbytes=self.swept_nbytes),
+                warm_up=lambda count: compiled.time(count, sweep_nbytes=self.flushed_nbytes),
                 is_hopeless=is_disturbed,
             )
         reasons = noticed or (*others(), *disturbance.doubts(slowness, found.relative_width))
@@ -335,7 +335,7 @@ class CpuStageCost:
 
         def run(count: int) -> Sequence[float]:
             # One more, which finds the caches full of what the yardstick read and takes up to twice as long.
-            return compiled.time(1 + count, sweep_nbytes=self.swept_nbytes)[1:]
+            return compiled.time(1 + count, sweep_nbytes=self.flushed_nbytes)[1:]
 
         return run
 
@@ -352,13 +352,13 @@ class CpuStageCost:
         return DivisionChoice(self.backend, self._unit_time)
 
     @cached_property
-    def swept_nbytes(self) -> int:
+    def flushed_nbytes(self) -> int:
         """How many bytes are read through the caches before each run."""
-        return swept_amid(self.backend) if self.sweep_nbytes is None else self.sweep_nbytes
+        return flushed_nbytes_of(self.backend) if self.sweep_nbytes is None else self.sweep_nbytes
 
     @cached_property
     def _yardstick(self) -> CompiledStage:
-        return compile_yardstick(self.backend)
+        return compile_calibration_kernel(self.backend)
 
     @cached_property
     def _yardstick_us(self) -> float:
@@ -366,7 +366,7 @@ class CpuStageCost:
         stored = self.database.yardstick(self.device)
         if stored is None:
             stored = self._reference()
-            self.database.keep_yardstick(self.device, stored)
+            self.database.keep_calibration(self.device, stored)
         return stored.median_us
 
     def slowness(self) -> float | None:

@@ -9,16 +9,16 @@ from functools import cached_property, partial
 from iosched.models.graph import ComputationGraph
 from iosched.models.images import with_images
 from iosched.models.model import Model
-from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime, open_best, open_parallel
-from iosched.profiler.baselines.openvino import PlainOpenvino, open_openvino
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline, open_best, open_parallel
+from iosched.profiler.baselines.openvino import OpenvinoBaseline, open_openvino
 from iosched.profiler.baselines.requests import open_sessions, open_streams, timed
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.device import (
+    AttachedModel,
     Baselines,
     CostDetails,
     MeasuringFacts,
     OpenModel,
-    OpenModelHere,
     Prices,
     ProfiledDevice,
     Running,
@@ -29,7 +29,7 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_in_turn, rounds_of
+from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_interleaved, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count
@@ -73,7 +73,7 @@ _WORDING = Wording(
 
 @dataclass(frozen=True, eq=False)
 class OpenOnCpu:
-    """A model that is open on the CPU of this machine; see `OpenModelHere`.
+    """A model that is open on the CPU of this machine; see `AttachedModel`.
 
     Attributes:
         asked: the units that the user asked for, which onnxruntime's fusions may have made larger.
@@ -106,7 +106,7 @@ class OpenOnCpu:
         return CostDetails(Throughputs(self.graph), self.cost.idle_share)
 
     @property
-    def here(self) -> OpenModelHere:
+    def here(self) -> AttachedModel:
         """This object: the CPU can run the model."""
         return self
 
@@ -131,7 +131,7 @@ class OpenOnCpu:
         OpenVINO is the only way in a precision that onnxruntime's kernels do not have.
         """
         cores = min(self._backend.lanes, cpu_count())
-        plain, openvino = PlainOnnxruntime(self.model, cores), PlainOpenvino(self.model, cores, self.precision)
+        plain, openvino = OnnxruntimeBaseline(self.model, cores), OpenvinoBaseline(self.model, cores, self.precision)
         openers = {name: partial(opener, self.model, cores) for name, opener in CPU_OPENERS.items()}
         if self.precision != DEFAULT_PRECISION:
             return Baselines(plain, only_way=openvino, openers=openers)
@@ -163,14 +163,16 @@ class OpenOnCpu:
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
         """Measures candidates in a row and after a rest, without the rounds that others disturb."""
-        return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
+        return measure_interleaved(
+            candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus)
+        )
 
     def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
         """Measures each candidate in its turn in a row and after a rest, and watches who else has the cores.
 
         The speed of the machine is measured after each round: predictions are compared at that speed.
         """
-        watch = partial(disturbance.taken_since_now, self.cost.watched_cpus)
+        watch = partial(disturbance.interference_since_now, self.cost.watched_cpus)
         return rounds_of(candidates, wait_until_idle, watch, self.cost.slowness)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
@@ -218,10 +220,10 @@ class CpuTeams:
     model: Model
     lanes: int
     cpus: LaneCpus
-    open_beside: Callable[[Model, CpuBackend], OpenModelHere]
+    open_beside: Callable[[Model, CpuBackend], AttachedModel]
     _backends: dict[int, TeamBackends] = field(default_factory=dict)
 
-    def opened(self, teams: Teams) -> OpenModelHere:
+    def opened(self, teams: Teams) -> AttachedModel:
         """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
         backend = self._of(teams).of(teams.images)
         return self.open_beside(with_images(self.model, teams.images), backend)

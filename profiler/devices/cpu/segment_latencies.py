@@ -20,7 +20,7 @@ ROUNDS, RUNS = 21, 3
 """How many samples there are of each stretch, and how many runs each of them is the median of."""
 
 
-def stretches_in_turn(
+def interleaved_segments(
     backend: CpuBackend, stretches: Mapping[str, Sequence[Stage]], sweep_nbytes: int
 ) -> Mapping[str, Measurement]:
     """The latency of each stretch in microseconds, at the speed that the machine has now; sample k is of round k.

@@ -15,7 +15,7 @@ from typing import ClassVar
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuPlace
+from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuSetup
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
 from iosched.profiler.devices.cuda.checks import cuda_checks
@@ -23,11 +23,11 @@ from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages, usable_names
 from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost
 from iosched.profiler.devices.device import (
+    AttachedModel,
     Baselines,
     CostDetails,
     MeasuringFacts,
     OpenModel,
-    OpenModelHere,
     Prices,
     ProfiledDevice,
     Running,
@@ -36,11 +36,16 @@ from iosched.profiler.devices.device import (
 )
 from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.gpus import gpu_named, spec_of
-from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
+from iosched.profiler.devices.kind import DeviceKind
+from iosched.profiler.devices.open_settings import (
+    LayoutName,
+    OpenSettings,
+    refuse_for_simulated_gpus,
+    refuse_throughput,
+)
 from iosched.profiler.devices.throughput import gpu_throughputs, idle_streams
 from iosched.profiler.measuring.interleave import compare, speedup_text
-from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_in_turn, rounds_of
+from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_interleaved, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -105,7 +110,7 @@ class CudaDevice:
         Raises:
             UsageError: a setting is refused; the text says which, or which precisions it has.
         """
-        refuse_for_planned_gpus(settings)
+        refuse_for_simulated_gpus(settings)
         refuse_throughput(settings)
         self.gpu.precision(settings.precision)
 
@@ -160,7 +165,7 @@ class CudaDevice:
 
 @dataclass(frozen=True, eq=False)
 class OpenOnGpu:
-    """A model that is open on an attached GPU; see `OpenModelHere`."""
+    """A model that is open on an attached GPU; see `AttachedModel`."""
 
     device: CudaDevice
     model: Model
@@ -211,12 +216,12 @@ class OpenOnGpu:
         """Onnxruntime on its CUDA provider, and PyTorch in three ways."""
         return Baselines(openers={name: partial(self._opened, opener) for name, opener in GPU_OPENERS.items()})
 
-    def _opened(self, opener: Callable[[GpuPlace], Candidate], inputs: Arrays) -> Candidate:
+    def _opened(self, opener: Callable[[GpuSetup], Candidate], inputs: Arrays) -> Candidate:
         gpu, precision = self.device.gpu, self._backend.precision
-        return opener(GpuPlace(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision)))
+        return opener(GpuSetup(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision)))
 
     @property
-    def here(self) -> OpenModelHere:
+    def here(self) -> AttachedModel:
         """This object: the GPU can run the model."""
         return self
 
@@ -248,7 +253,7 @@ class OpenOnGpu:
 
         The one before ends with waiting for the GPU, so each finds it idle: no rest is needed.
         """
-        found = measure_in_turn(candidates, budget, observer, rest=lambda: None)
+        found = measure_interleaved(candidates, budget, observer, rest=lambda: None)
         return {name: with_clock(each, self.device.gpu.clock) for name, each in found.items()}
 
     def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
@@ -361,7 +366,7 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
     return CudaDevice(gpu), OpenSettings(precision=document.precision, layout=name)
 
 
-KIND = Kind(
+KIND = DeviceKind(
     key="cuda",
     knows=lambda text: _NUMBERED.fullmatch(text.strip().lower()) is not None,
     claims=_claims,

@@ -98,7 +98,7 @@ class CudaStageCost:
         """None, for the same reason."""
         return self._stages.repeatable
 
-    def counted_apart(self) -> CudaStageCost:
+    def with_own_counts(self) -> CudaStageCost:
         """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
         return replace(self)
 

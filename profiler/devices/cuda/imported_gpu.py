@@ -14,7 +14,7 @@ from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.gpus import GpuSpec, card_of, gpu_named, spec_of
-from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere, MeasuredElsewhere
+from iosched.profiler.devices.imported_stages import NO_PROFILE, ImportedProfile, ImportedStages
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import preferred_layout
@@ -72,14 +72,14 @@ class _Known:
         return self.fields.threads == MAX_LANES and self.fields.versions.get("lowering") == str(CUDA_LOWERING)
 
 
-def measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
+def imported_profile(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
     """The stages of `model` that the database has measurements of on a GPU of the table.
 
     Stages are told by the signatures that the runtime of such a GPU makes, for which the model is lowered without one,
     with the choices between kernels that the database has. Stages of different drivers or libraries are never mixed:
     of several the one is taken that has most operators of this model alone, and of equals the one measured last. What
     was measured in another precision, on another card, or by an iosched that runs stages in another way, is no
-    measurement of these; `FoundElsewhere.passed_over` then says so. Nothing is written.
+    measurement of these; `ImportedProfile.passed_over` then says so. Nothing is written.
 
     Args:
         gpu: the key of the GPU in the table.
@@ -89,7 +89,7 @@ def measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precis
     """
     spec = gpu_named(gpu)
     if spec is None or not is_supported(model):
-        return NOTHING
+        return NO_PROFILE
     target, computed = Gpu(spec.capability, spec.sms), Precision(precision)
     known = sorted(_known(database), key=lambda each: each.newest, reverse=True)
     fit = [each for each in known if each.runs_as_here and each.fields.precision == precision]
@@ -97,9 +97,9 @@ def measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precis
     found = [_stages(database, model, computed, target, each) for each in fit]
     best = max(found, key=lambda each: _operators_in(each, model), default=None)
     if best is not None and _operators_in(best, model):
-        return FoundElsewhere(best)
+        return ImportedProfile(best)
     sentences = (_passed_over(each, spec, precision) for each in known)
-    return FoundElsewhere(passed_over=tuple(dict.fromkeys(each for each in sentences if each))[:_MOST_SENTENCES])
+    return ImportedProfile(passed_over=tuple(dict.fromkeys(each for each in sentences if each))[:_MOST_SENTENCES])
 
 
 def _known(database: ProfileDatabase) -> Iterator[_Known]:
@@ -129,15 +129,13 @@ def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> st
     return f"{there}, but none of this model's operators."
 
 
-def _stages(
-    database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known
-) -> MeasuredElsewhere:
+def _stages(database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known) -> ImportedStages:
     network = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
     latency_us = database.stage_medians(known.key)
     for signature in map(network.signature, _alone(model)):
         if latency_us.get(signature) == math.inf:  # no runtime says so: without its operators a model cannot run
             del latency_us[signature]
-    return MeasuredElsewhere(known.text, latency_us, network.signature, network.operator_key)
+    return ImportedStages(known.text, latency_us, network.signature, network.operator_key)
 
 
 def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> Network:
@@ -148,7 +146,7 @@ def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnP
     return found
 
 
-def _operators_in(found: MeasuredElsewhere, model: Model) -> int:
+def _operators_in(found: ImportedStages, model: Model) -> int:
     """How many operators of the model were measured alone."""
     return sum(found.known_us(stage) is not None for stage in _alone(model))
 

@@ -38,7 +38,7 @@ from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, 
 from iosched.models.version import iosched_version
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import YardstickRow
+from iosched.profiler.store.tables import CalibrationRow
 
 
 @pytest.fixture
@@ -397,9 +397,9 @@ def test_a_worker_cannot_answer_for_another(path: Path) -> None:
 
 def test_the_first_yardstick_of_a_device_stays(path: Path) -> None:
     with ProfileDatabase(path) as database:
-        database.keep_yardstick(KEY, summarize((100.0,)))
+        database.keep_calibration(KEY, summarize((100.0,)))
         (old,) = database.rows()
-    newer = YardstickRow(KEY, row("any").measured_at, (999.0,))
+    newer = CalibrationRow(KEY, row("any").measured_at, (999.0,))
     with thread_pool(path, made=quick([toy_facts(yardstick=(newer,))]), cpu=1) as pool:
         finish(pool, pool.submit(toy_task()))
         assert pool.calls[0][1].rows == (old,)

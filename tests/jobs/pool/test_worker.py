@@ -51,7 +51,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Row, StageRow, YardstickRow
+from iosched.profiler.store.tables import CalibrationRow, Row, StageRow
 from iosched.scheduler.cost import Question
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Stage, Strategy
@@ -388,7 +388,7 @@ def test_a_worker_says_first_what_it_is() -> None:
     assert (facts.device, facts.threads, facts.disturbed_by) == ("cpu", THREADS, ())
     assert {"iosched", "python", "onnxruntime"} <= facts.versions.keys()
     (row,) = facts.yardstick
-    assert isinstance(row, YardstickRow)
+    assert isinstance(row, CalibrationRow)
     assert row.device == facts.key
     talk(QUESTIONS, asked(ASKED[0]), fire())
     assert {row.device for row in talk.rows} == {facts.key}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import fire
 
-from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import idle_share, idle_streams
@@ -66,7 +66,7 @@ def test_a_stream_waits_for_the_longest_group_of_its_stage() -> None:
 def test_streams_of_a_gpu_that_is_not_attached_are_computed() -> None:
     gpu = gpu_named("v100")
     assert gpu is not None
-    opened = PaperGpu(gpu).open(fire(), OpenSettings())
+    opened = SimulatedGpu(gpu).open(fire(), OpenSettings())
     stages = list(greedy(fire().graph).stages)
     for stage in stages:
         alone_us = [opened.cost.stage_latency_us(concurrent(group)) for group in stage.groups]

@@ -13,7 +13,7 @@ from scripted import fire
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.device import attached_index
 from iosched.profiler.devices.gpus import gpu_called, gpu_keys, gpu_named
@@ -34,7 +34,7 @@ def test_this_machine_is_no_gpu_on_paper(device: str) -> None:
 def test_a_gpu_is_known_by_its_key_and_by_the_name_that_schedules_give_it(key: str) -> None:
     spec = gpu_named(key)
     assert spec is not None
-    assert resolve(key.upper()) == resolve(spec.name) == PaperGpu(spec)
+    assert resolve(key.upper()) == resolve(spec.name) == SimulatedGpu(spec)
     assert gpu_called(spec.name) == spec
 
 

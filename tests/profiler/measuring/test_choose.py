@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from iosched.profiler.measuring import interleaved_models
-from iosched.profiler.measuring.interleaved_models import fastest_setting, turns_to_choose
+from iosched.profiler.measuring.interleaved_models import fastest_setting, runs_to_choose
 from iosched.runtime.executor import Candidate
 
 
@@ -62,7 +62,7 @@ def test_what_is_clearly_slower_is_dropped_after_a_few_rounds_but_never_the_usua
     usual, near, slow = steady(600.0), steady(500.0), steady(560.0)
     assert chosen(usual, near, slow) == 1
     assert usual.turns == near.turns > slow.turns
-    assert usual.turns + near.turns + slow.turns == turns_to_choose(3)
+    assert usual.turns + near.turns + slow.turns == runs_to_choose(3)
 
 
 def test_where_all_others_are_dropped_nothing_more_is_measured() -> None:

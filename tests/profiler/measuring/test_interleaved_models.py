@@ -14,7 +14,7 @@ from iosched.profiler.measuring.interleaved_models import (
     WARMUP_ROUNDS,
     Budget,
     interference_notes,
-    measure_in_turn,
+    measure_interleaved,
     turn_seconds,
 )
 from iosched.profiler.measuring.statistics import Measurement
@@ -44,7 +44,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[str]) -> None:
     models = {"small": Waking(1000.0, 500.0), "large": Waking(40_000.0, 10.0)}
-    found = measure_in_turn({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
+    found = measure_interleaved({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
     kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
     for name, (in_a_row_us, rested_us) in {"small": (1000.0, 1500.0), "large": (40_000.0, 40_010.0)}.items():
         assert found[name].samples_us == tuple(in_a_row_us + turn for turn in kept)
@@ -58,14 +58,14 @@ def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[s
 
 def test_another_rest_can_be_asked_for(rests: list[str]) -> None:
     taken: list[str] = []
-    measure_in_turn({"a": Candidate(Waking(1.0, 1.0).time)}, Budget(rounds=3), rest=lambda: taken.append("other"))
+    measure_interleaved({"a": Candidate(Waking(1.0, 1.0).time)}, Budget(rounds=3), rest=lambda: taken.append("other"))
     assert (rests, taken) == ([], ["other"] * (WARMUP_ROUNDS + 3))
 
 
 @pytest.mark.parametrize(("latency_us", "in_a_row"), [(10.0, MOST_IN_A_ROW), (2500.0, 3), (9000.0, 1), (90_000.0, 1)])
 def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us: float, in_a_row: int) -> None:
     model = Waking(latency_us, 0.0)
-    measure_in_turn({"a": Candidate(model.time)}, Budget(rounds=2))
+    measure_interleaved({"a": Candidate(model.time)}, Budget(rounds=2))
     assert model.counts == [2, *[1 + in_a_row] * (WARMUP_ROUNDS + 1)]
 
 
@@ -76,14 +76,16 @@ def test_a_turn_is_planned_as_long_as_it_takes() -> None:
 
 
 def test_time_allowed_counts_the_runs_after_a_rest_too() -> None:
-    found = measure_in_turn({"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1))
+    found = measure_interleaved(
+        {"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1)
+    )
     assert len(found["a"].samples_us) == 4
 
 
 def in_rounds(disturbed: Collection[int], budget: Budget) -> Measurement:
     """A model that takes its number of the round; other processes interfere with those of these numbers."""
     numbers = itertools.count(1)
-    found = measure_in_turn(
+    found = measure_interleaved(
         {"a": Candidate(Waking(100_000.0, 0.0).time)},
         budget,
         is_quiet=lambda: next(numbers) - WARMUP_ROUNDS not in disturbed,
@@ -123,7 +125,7 @@ def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(b
 def test_under_a_load_of_our_own_no_round_is_disturbed(rests: list[str]) -> None:
     taken = Waking(40_000.0, 10.0)
     budget = Budget(rounds=8, repeats=4, is_loaded=True)
-    found = measure_in_turn({"one": Candidate(taken.time)}, budget, is_quiet=lambda: False)
+    found = measure_interleaved({"one": Candidate(taken.time)}, budget, is_quiet=lambda: False)
     assert (len(found["one"].samples_us), found["one"].disturbed_by) == (8, ())
     assert len(taken.counts) == WARMUP_ROUNDS + 8
 

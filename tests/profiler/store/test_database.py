@@ -278,7 +278,7 @@ def test_rows_are_told_as_they_are_kept_and_not_as_they_are_merged(tmp_path: Pat
     told: list[object] = []
     with ProfileDatabase(None, on_kept=told.extend) as profile:
         profile.keep_stage("s", CPU, FOUND)
-        profile.keep_yardstick(CPU, FOUND)
+        profile.keep_calibration(CPU, FOUND)
         profile.keep_rounds([ComparisonRow(CPU, "k", name, NOON, FOUND.samples_us) for name in "ab"])
         profile.choose("k", CPU, "this")
         profile.choose("k", CPU, "that")

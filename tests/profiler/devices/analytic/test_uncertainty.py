@@ -32,7 +32,7 @@ from iosched.profiler.devices.analytic.uncertainty import (
 )
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.devices.imported_stages import MeasuredElsewhere
+from iosched.profiler.devices.imported_stages import ImportedStages
 from iosched.profiler.devices.open_settings import LAUNCHES, LaunchName
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
@@ -268,7 +268,7 @@ def scaled(measured_us: Mapping[Stage, float]) -> AnalyticUncertainty:
     cost = known("squeezenet").analytic
     signature = partial(stage_signature, cost.graph)
     measured = {signature(stage): us for stage, us in measured_us.items()}
-    elsewhere = MeasuredElsewhere("a V100", measured, signature, cost.operator_key)
+    elsewhere = ImportedStages("a V100", measured, signature, cost.operator_key)
     return AnalyticUncertainty(ScaledCost(cost, elsewhere), "streams")
 
 

@@ -16,7 +16,7 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import PlanError
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
-from iosched.profiler.devices.cpu.cache_flush import swept_amid
+from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.measured_cost import STAGE_SETTINGS, CpuStageCost
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
@@ -156,7 +156,7 @@ def test_a_stage_is_measured_after_about_as_many_bytes_as_the_model_has_weights(
 
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         monkeypatch.setattr(CompiledStage, "time", watched)
-        for given, wanted in ((None, swept_amid(backend)), (0, 0), (1 << 20, 1 << 20)):
+        for given, wanted in ((None, flushed_nbytes_of(backend)), (0, 0), (1 << 20, 1 << 20)):
             asked.clear()
             cost = CpuStageCost(backend, database, sweep_nbytes=given)
             cost.stage_latency_us(alone("f1"))
