@@ -95,7 +95,7 @@ def measure_units(model: Model, profile_db: Path | None, known: Mapping[str, Any
     with ProfileDatabase(profile_db) as database, closing(CpuBackend(model, lanes=2)) as backend:
         cost = CpuStageCost(backend, database)
         units = {name: _measured(cost, name) for name in backend.graph.by_name}
-        begun = database.yardstick(cost.device)
+        begun = database.calibration(cost.device)
     return {
         "units": {name: [unit.one_us, unit.two_us, unit.nbytes] for name, unit in units.items()},
         "yardstick_us": None if begun is None else begun.median_us,

@@ -67,7 +67,7 @@ def observed(seed: int, rounds: int) -> list[dict[str, object]]:
         yardstick = Candidate(compile_calibration_kernel(there.cost.backend).time)
         taken = there.in_turn({**wholes, YARDSTICK: yardstick}, Budget(rounds, 60.0))
         close_all(wholes.values())
-        reference = database.yardstick(there.cost.device)
+        reference = database.calibration(there.cost.device)
         assert reference is not None
         slowness = taken[YARDSTICK].median_us / reference.median_us
         there.close()

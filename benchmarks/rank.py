@@ -170,7 +170,7 @@ class Bench:
                 found = there.in_turn({**candidates, YARDSTICK: yardstick}, Budget(PASS_ROUNDS, 10.0, PASS_ROUNDS))
             finally:
                 close_all(candidates.values())
-            reference = there.cost.database.yardstick(there.cost.device)
+            reference = there.cost.database.calibration(there.cost.device)
         assert reference is not None
         samples_us = {name: rounded(each.samples_us) for name, each in found.items()}
         return {**before, "passes": [*before["passes"], {**samples_us, "reference_us": reference.median_us}]}

@@ -131,7 +131,7 @@ def _in_turn(model: Model, here: AttachedModel, schedules: Sequence[Schedule], r
         found = here.in_turn({**candidates, **yardstick}, Budget(rounds, MAX_SECONDS))
     finally:
         close_all(candidates.values())
-    begun = here.cost.database.yardstick(here.cost.device) if yardstick else None
+    begun = here.cost.database.calibration(here.cost.device) if yardstick else None
     slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
     return Turns([found[name] for name in candidates], slowness)
 

@@ -38,7 +38,7 @@ teams side_by_side placements alternatives
 _MOST_NAMES = 3
 _WHY: Mapping[Verdict, str] = {
     "too_wide": "not weighed: its stage holds too many operators side by side",
-    "present_placement": "it has no other place: its block holds nothing that it could run with",
+    "only_place": "it has no other place: its block holds nothing that it could run with",
     "unknown": "not known: its stages were not measured here; allow more with --measurements",
     "best": "every other place takes longer; the next best is {place}",
     "as_good": "no other place is faster; {place} it takes about as long",

@@ -211,7 +211,7 @@ class _Alternatives:
         return self.here.ready(Way(found.schedule), inputs)
 
     def _refused(self) -> Candidate:
-        raise DeviceError(self.here.measuring.wording.elsewhere)
+        raise DeviceError(self.here.measuring.wording.other_device)
 
 
 def _few_notes(rows: Sequence[Row]) -> Iterator[str]:

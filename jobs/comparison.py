@@ -67,7 +67,7 @@ class Compared:
     @property
     def measured(self) -> Mapping[str, Measurement]:
         """The latencies of all that was measured by name."""
-        names = dict.fromkeys((*self.ways, *self.trial.ours, *self.trial.plain))
+        names = dict.fromkeys((*self.ways, *self.trial.ours, *self.trial.baselines))
         return {name: each for name in names if (each := self.trial.measured(name))}
 
 
@@ -254,7 +254,7 @@ class Comparison:
 
         def is_over(done: int) -> bool:
             nonlocal deadline
-            self.observer.progress(done, None, f"comparing with {self.here.measuring.wording.rival}")
+            self.observer.progress(done, None, f"comparing with {self.here.measuring.wording.baseline}")
             if self.pace.interrupt.came:
                 self.pace.ask()
                 deadline = -math.inf

@@ -311,7 +311,7 @@ def _compared(
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
         budget = job.pace.comparison(_COMPARED, len(opened))
-        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.rival}"))
+        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.baseline}"))
         return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
 
 

@@ -139,7 +139,7 @@ def measured_verdict(here: AttachedModel, found: SearchResult, compared: Compare
         latencies={label: measured[name] for label, name in shown.items()},
         kernels_before=here.running(None, {}).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
-        ratio=_labelled(trial.ratio(trial.fastest_baseline, trial.candidate), labels),
+        ratio=_labelled(trial.speedup(trial.fastest_baseline, trial.candidate), labels),
         verdict=trial.verdict,
         candidate=labels.get(trial.candidate, trial.candidate),
     )
@@ -161,15 +161,15 @@ def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | N
 def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
     """Says why what ships does; `words` describes each candidate."""
     ours, plain = words[trial.candidate], words[trial.fastest_baseline]
-    found = trial.ratio(trial.fastest_baseline, trial.candidate)
+    found = trial.speedup(trial.fastest_baseline, trial.candidate)
     if found is None:
         return f"too few runs to tell whether {ours} is faster than {plain}; the same command goes on from here"
     as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
     if trial.verdict == "faster":
         return as_fast
-    than_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
+    than_usual = None if trial.chosen == trial.baselines[0] else trial.speedup(trial.baselines[0], trial.chosen)
     if than_usual is not None:
-        as_fast = f"{plain} is {speedup_text(than_usual)} as fast as {words[trial.plain[0]]}, and {as_fast}"
+        as_fast = f"{plain} is {speedup_text(than_usual)} as fast as {words[trial.baselines[0]]}, and {as_fast}"
     if trial.verdict == "slower":
         return as_fast if than_usual else f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
     if trial.verdict == "equal":

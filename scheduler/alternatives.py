@@ -45,18 +45,13 @@ def operator_placement(
 ) -> Placement:
     """Compares the stage of `operator` in `schedule` with every other stage of its block that could contain it.
 
+    Complexity: for each placement that of a lazy search, O(T) a round over the T transitions of the block.
+
     Args:
-        graph: the scheduled graph.
-        schedule: any legal schedule of it.
-        operator: one of its operators.
         cost: bounds of stages; with `OperatorBounds`, 0 for operators of unknown latency.
         known_us: latency of a stage; None if unknown and not to be measured, infinite if the stage cannot run.
-        strategy: the search strategy, which limits how stages may run.
-        pruning: the limits on the stages considered.
         bound_slack: factor on lower bounds, as in `search`.
         max_states: a block of more states is searched only around the operator's own stage.
-
-    Complexity: for each placement that of a lazy search, O(T) a round over the T transitions of the block.
 
     Raises:
         UsageError: the schedule does not contain the operator.
@@ -218,7 +213,6 @@ class _Weighed:
         return sum(1 << self.latencies.names.index(name) for name in names)
 
     def best(self, operator: int, allowed: Flags, kind: PlacementKind, stage: int | None) -> OtherPlacement:
-        """The best schedule with the operator in one of the allowed stages."""
         holds = (self.lattice.stages & np.uint64(operator)) != 0
         barred = holds & ~allowed
         if not (holds & allowed).any():
@@ -236,8 +230,7 @@ class _Weighed:
         """Requests latencies until the shortest path holds only closed stages.
 
         Stages that stay unknown count by their bounds (a bound on all schedules), or as `unknown_us` if that is
-        infinite (the
-        best schedule of known latencies).
+        infinite (the best schedule of known latencies).
         """
         while True:
             known = np.where(self.closed, self._weights(barred, unknown_us), self._weights(barred, math.nan))
@@ -272,15 +265,13 @@ class _Weighed:
 
 
 PlacementKind = Literal["alone", "fewer", "with_stage", "by_stages"]
-Verdict = Literal[
-    "too_wide", "present_placement", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"
-]
+Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
 """How the present placement compares with all others; see `Placement.verdict`."""
 
 
 @dataclass(frozen=True)
 class OtherPlacement:
-    """Another stage for an operator, and the best schedule that uses it.
+    """Another stage for an operator, and the best known schedule that uses it.
 
     Attributes:
         kind: who shares the stage: nobody ("alone"), some of the present stage ("fewer"), operators of another stage
@@ -289,7 +280,6 @@ class OtherPlacement:
         possible: whether the pruning allows such a stage.
         at_least_us: lower bound of all schedules with this placement.
         at_most_us: latency of `stages`; infinite if too many latencies are unknown.
-        stages: the best known schedule with this placement.
     """
 
     kind: PlacementKind
@@ -310,18 +300,8 @@ class Placement:
     """The stage of an operator in a schedule, and the alternatives to it.
 
     Stages `first_stage` to `last_stage` of the operator's block are compared: the whole block, unless it spans several
-    blocks of `blocks.partition` or has too many states; for a session, that session.
-
-    Attributes:
-        operator: its name.
-        block: the block's number.
-        stage: number of the operator's stage in the block.
-        group: number of its group in the stage.
-        first_stage: number of the first of `stages` in the block.
-        stages: the compared stages of the schedule.
-        present_us: their latency; None if unknown.
-        elsewhere: the other placements.
-        is_weighed: False if the operator's own stage has too many states to compare.
+    blocks of `blocks.partition` or has too many states; for a session, that session. Numbers of stages are those in the
+    block. `present_us` is None if unknown, and `is_weighed` False if the operator's own stage has too many states.
     """
 
     operator: str
@@ -359,16 +339,15 @@ class Placement:
         ignored.
 
         "too_wide" if nothing was compared, "only_place" without alternative, "unknown" without a present latency,
-        "best" if
-        the alternative is slower, "as_good" if it is slower by no more than the tolerance. If the alternative may be
-        faster:
-        "worse" if it is, "within_tolerance" if the gain is too small, "undecided" if too little is known.
+        "best" if the alternative is slower, "as_good" if it is slower by no more than the tolerance. If the alternative
+        may be faster: "worse" if it is, "within_tolerance" if the gain is too small, "undecided" if too little is
+        known.
         """
         if not self.is_weighed:
             return "too_wide"
         rival, now = self.rival, self.present_us
         if rival is None or now is None:
-            return "present_placement" if rival is None else "unknown"
+            return "only_place" if rival is None else "unknown"
         if rival.at_least_us >= now:
             return "best" if rival.at_least_us > now * (1 + max(tolerance, 1e-9)) else "as_good"
         if rival.at_most_us >= now:

@@ -28,9 +28,9 @@ def together(graph: ComputationGraph) -> Schedule:
                 joined = group_of[other]
                 joined.extend(group_of[name])
                 group_of.update(dict.fromkeys(group_of[name], joined))
-    place = {name: number for number, name in enumerate(names)}
-    groups = {min(map(place.__getitem__, group)): group for group in group_of.values()}
-    stage = Stage(Strategy.CONCURRENT, tuple(tuple(sorted(groups[at], key=place.__getitem__)) for at in sorted(groups)))
+    rank = {name: number for number, name in enumerate(names)}
+    groups = {min(map(rank.__getitem__, group)): group for group in group_of.values()}
+    stage = Stage(Strategy.CONCURRENT, tuple(tuple(sorted(groups[at], key=rank.__getitem__)) for at in sorted(groups)))
     return Schedule((Block(0, (stage,)),) if names else ())
 
 
@@ -58,9 +58,7 @@ def greedy_stages(graph: ComputationGraph, names: Sequence[str]) -> tuple[Stage,
 def ready_sets(operators: Iterable[T], predecessors: Callable[[T], Iterable[T]]) -> list[list[T]]:
     """The initially ready operators, those ready after them, and so on; O(operators + edges).
 
-    Args:
-        operators: in topological order.
-        predecessors: of an operator; those outside `operators` are ignored.
+    Operators are given in topological order; predecessors outside them are ignored.
     """
     depth: dict[T, int] = {}
     found: list[list[T]] = []

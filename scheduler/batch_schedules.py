@@ -72,13 +72,7 @@ prepare(BatchesEntry)
 
 @dataclass(frozen=True)
 class BatchSchedules:
-    """Schedules of one model for several batch sizes.
-
-    Attributes:
-        model: the model's name.
-        inputs: the shape of every graph input, with a name in place of the batch size.
-        by_size: the schedules by batch size, ascending.
-    """
+    """Schedules of one model by batch size, ascending; `inputs` are shapes with a name in place of the batch size."""
 
     model: str
     inputs: Mapping[str, BatchShape]
@@ -107,22 +101,14 @@ class BatchSchedules:
         return min(self.by_size, key=lambda size: (abs(math.log(size / batch_size)), size))
 
     def to_json(self) -> str:
-        """Deterministic text: sorted keys, microseconds rounded to 4 digits, one trailing newline.
-
-        Raises:
-            ValueError: a latency or setting is NaN or infinite.
-        """
+        """Deterministic text, as `ScheduleDocument.to_json`."""
         inputs = {name: tuple(shape) for name, shape in self.inputs.items()}
         entries = tuple(ScheduleEntry(size, each.to_entry()) for size, each in self.by_size.items())  # type: ignore[arg-type]
         return file_text(BatchesEntry(model=BatchModelEntry(self.model, inputs), schedules=entries))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> BatchSchedules:
-        """Reads a schedule file of version 2.
-
-        Raises:
-            InvalidScheduleError: not JSON, another version, or broken; names the position.
-        """
+        """Reads a schedule file of version 2; raises an InvalidScheduleError that names the position."""
         content = parsed(text)
         if version_of(content) != BATCHES_VERSION:
             raise InvalidScheduleError("the file holds a schedule for one batch size: read it with ScheduleDocument")
@@ -153,11 +139,7 @@ def _document(entry: ScheduleEntry) -> ScheduleDocument:
 
 
 def read_schedules(text: str | bytes) -> ScheduleDocument | BatchSchedules:
-    """Reads a schedule file of either version.
-
-    Raises:
-        InvalidScheduleError: not JSON, no schedule, a newer version, or broken; names the position.
-    """
+    """Reads a schedule file of either version; raises an InvalidScheduleError that names the position."""
     content = parsed(text)
     if version_of(content) == BATCHES_VERSION:
         return BatchSchedules.from_content(content)

@@ -25,7 +25,7 @@ class SearchObserver(Protocol):
         ...
 
     def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        """`n_measured` stages of the block are known; `n_expected` more are estimated from the current shortest path."""
+        """`n_measured` stages of the block are known; the current shortest path suggests `n_expected` more."""
         ...
 
     def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
@@ -96,11 +96,7 @@ class BlockSearch:
         return min(self.parts)
 
     def best_known(self) -> BestKnown:
-        """The best known schedule of the first block.
-
-        Raises:
-            ExecutionError: the device can run none.
-        """
+        """The best known schedule of the first block; raises an ExecutionError if the device can run none."""
         found = self.exploration.best_known()
         if found is None:
             names = self.parts[self.index].operators

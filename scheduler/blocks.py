@@ -40,10 +40,7 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Bl
     """Every operator in exactly one block; the first k blocks form a down-set for every k.
 
     A block has at most `max_states` states (a single operator has two) and 63 operators. Time O(operators + edges) on
-    chains, at most O(operators * max_states).
-
-    Raises:
-        ValueError: `max_states` is less than 2.
+    chains, at most O(operators * max_states). Raises a ValueError if `max_states` is less than 2.
     """
     if max_states < 2:
         raise ValueError(f"max_states must be at least 2, not {max_states}")
@@ -59,8 +56,6 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Bl
 
 @dataclass(frozen=True)
 class _Order:
-    """A topological order; operators are their positions in it."""
-
     names: tuple[str, ...]
     predecessors: tuple[tuple[int, ...], ...]
     starts: tuple[bool, ...]  # reads graph inputs and no operator
@@ -95,12 +90,8 @@ class _Order:
 class _Cuts:
     """Facts about the cut after each position of an order.
 
-    Attributes:
-        width: number of results that cross the cut.
-        edges: number of edges that cross it.
-        vertex: whether the operator at the position is a cut vertex.
-        dead_end: whether nothing reads that operator.
-        last_start: position of the last operator that reads only graph inputs.
+    `width` and `edges` count results and edges that cross it, `vertex` whether the operator is a cut vertex, `dead_end`
+    whether nothing reads it. `last_start` is the position of the last operator that reads only graph inputs.
     """
 
     width: tuple[int, ...]
@@ -194,13 +185,11 @@ def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: in
 
 
 def _depth(order: _Order, part: BlockOperators) -> int:
-    """Operators on the longest path through a block."""
     positions = sorted(order.position[name] for name in part.operators)
     return len(ready_sets(positions, order.predecessors.__getitem__))
 
 
 def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[BlockOperators]:
-    """Blocks of positions `first` to `last`, each as large as the bound allows and ended at a narrow cut."""
     whole = True
     while first < last:
         reach = _reach(order, first, last, max_states)
@@ -223,7 +212,6 @@ def _reach(order: _Order, first: int, last: int, max_states: int) -> int:
 
 
 def _narrowest(order: _Order, cuts: _Cuts, first: int, reach: int, last: int) -> int:
-    """Where to end a block that could extend to `reach`: narrow, with few edges, and not in its first half."""
 
     def key(end: int) -> tuple[int, int, int]:
         width = 1 if _is_waist(order, end - 1, first, last) else cuts.width[end - 1]

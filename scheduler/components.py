@@ -51,20 +51,11 @@ def search_components(
 ) -> SearchResult:
     """The result of `find` for a connected graph; else the best of the three ways to run its components.
 
+    `lower_bound_us` assumes components one after another; it is 0 if they run otherwise. Raises what `find` raises.
+
     Args:
-        graph: the graph to schedule.
-        cost: the device.
-        find: searches a schedule of a graph under a cost.
         beside: whether components may run concurrently.
         is_over: once true, the device is not used any more.
-
-    Returns:
-        A schedule with the blocks of the components, or with a single block. `lower_bound_us` assumes components one
-        after
-        another; it is 0 if they run otherwise.
-
-    Raises:
-        Everything that `find` raises.
     """
     parts = components(graph)
     if len(parts) < 2:
@@ -97,7 +88,6 @@ def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
 def _all_beside(
     cost: CostModel, parts: Sequence[Part], results: Sequence[SearchResult], is_over: Deadline
 ) -> SearchResult:
-    """All components in one stage if that is faster than the best known schedule."""
     found = one_after_another(results)
     if is_over():
         return found
@@ -177,12 +167,11 @@ class _Equal:
         return Stage(Strategy.CONCURRENT, tuple(group for copy in self.copies(stage) for group in copy.groups))
 
     def in_a_row(self, alone: SearchResult) -> SearchResult:
-        """All components one after another, by the schedule of the first one."""
         count = len(self.parts)
         rows = [[self.copies(stage) for stage in block.stages] for block in alone.schedule.blocks]
         blocks = [
-            replace(block, stages=tuple(copies[place] for copies in row))
-            for place in range(count)
+            replace(block, stages=tuple(copies[number] for copies in row))
+            for number in range(count)
             for block, row in zip(alone.schedule.blocks, rows, strict=True)
         ]
         return replace(
@@ -230,7 +219,6 @@ class _InStep:
         return max(work_us / self.cost.lanes, longest_us if stage.strategy is Strategy.CONCURRENT else 0.0)
 
     def prefetch(self, questions: Sequence[Question]) -> None:
-        """See `Prefetchable`: forwards the stages that the answers are made of."""
         stages = [question.stage for question in questions]
         found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
         announce(self.cost, [Question(stage) for stage in found])
@@ -247,8 +235,6 @@ class _InStep:
 
 @dataclass(frozen=True, eq=False)
 class _KeyedSteps(_InStep):
-    """The same with `OperatorKeys`."""
-
     def operator_key(self, name: str) -> str:
         assert isinstance(self.cost, OperatorKeys)
         return self.cost.operator_key(name)
@@ -259,27 +245,21 @@ def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]
 
     Each operator is in its earliest possible region. Complexity: O(operators + edges).
     """
-    place: dict[str, int] = {}
+    region_of: dict[str, int] = {}
     found: dict[int, list[str]] = {}
     for operator in graph.operators:
         parity = int(operator.name in common)
-        earliest = max((place[name] for name in graph.predecessors[operator.name]), default=0)
-        place[operator.name] = earliest + (earliest % 2 != parity)
-        found.setdefault(place[operator.name], []).append(operator.name)
+        earliest = max((region_of[name] for name in graph.predecessors[operator.name]), default=0)
+        region_of[operator.name] = earliest + (earliest % 2 != parity)
+        found.setdefault(region_of[operator.name], []).append(operator.name)
     return tuple(tuple(found[index]) for index in sorted(found))
 
 
 def owner_parts(graph: ComputationGraph, owners: Mapping[str, int]) -> tuple[Part, ...]:
     """All operators in parts of equal owners, by a simple heuristic for few parts; no part reads from a later one.
 
-    A part continues while an operator of its owners is ready. The next part has the most owners, and of these the first
-    operator in the graph: shared operators, then one model after another.
-
-    Args:
-        graph: the graph to partition.
-        owners: for each operator the models that need it, one bit each.
-
-    Complexity: O(operators log operators + edges).
+    A part continues while an operator of its owners, a bit for each model, is ready. The next part has the most owners,
+    and of these the first operator in the graph. Complexity: O(operators log operators + edges).
     """
     position = {operator.name: index for index, operator in enumerate(graph.operators)}
     waiting = {name: len(before) for name, before in graph.predecessors.items()}
@@ -338,14 +318,6 @@ def search_regions(
     *,
     is_over: Deadline = lambda: False,
 ) -> SearchResult:
-    """The best schedule of each region, one after another.
-
-    Args:
-        graph: the graph to schedule.
-        cost: the device.
-        common: the operators that several models share.
-        find: searches a schedule of a connected graph.
-        is_over: once true, the device is not used any more.
-    """
+    """The best schedule of each region of `common` and other operators, one after another."""
     parts = [part_of(graph, region) for region in regions(graph, common)]
     return one_after_another([search_components(part, cost, find, is_over=is_over) for part in parts])

@@ -62,7 +62,6 @@ class ConcurrentBounds(Protocol):
 
         Args:
             names: the operators of the block; operator `i` is bit `i` of the masks.
-            lattice: the states and stages of the block.
         """
         ...
 
@@ -73,8 +72,7 @@ class AdditiveGroups(Protocol):
     own.
 
     Then the best schedules of blocks cut at single operators form the best schedule of the graph
-    (`scheduler/proof.py`).
-    A formula can promise this; a measured device cannot, because of caches and noise.
+    (`scheduler/proof.py`). A formula can promise this; a measured device cannot, because of caches and noise.
     """
 
     @property
@@ -138,8 +136,7 @@ class Disturbable(Protocol):
     """Optional part of a `CostModel` that detects interference with measurements.
 
     Such a latency has a wide interval. At the end of a block, the search continues with the low ends of these
-    intervals,
-    and measures a stage again only if it may be on the best schedule.
+    intervals, and measures a stage again only if it may be on the best schedule.
     """
 
     def disturbed_low_us(self, stage: Stage) -> float | None:
@@ -156,8 +153,7 @@ class OperatorKeys(Protocol):
     """Optional part of a `CostModel`: which operators are equal.
 
     Stages with equal operator keys, edges, shared inputs and outputs (`signature.stage_signature`) have one latency:
-    one of
-    them is measured, and equal blocks are searched once.
+    one of them is measured, and equal blocks are searched once.
     """
 
     def operator_key(self, name: str) -> str:
@@ -177,10 +173,8 @@ class Prefetchable(Protocol):
         """Announces the next questions, in any order; returns when the answers that can be prepared are ready.
 
         Each will be asked unless the answer to another rules it out: in the networks of benchmarks/reports/search.md up
-        to
-        18 % were not asked for a V100, and up to 6 % for CPUs. `worse_than_us` may be lower by then, never higher. A
-        list may
-        contain equivalent stages of different blocks. An exception ends the search.
+        to 18 % were not asked for a V100, and up to 6 % for CPUs. `worse_than_us` may be lower by then, never higher. A
+        list may contain equivalent stages of different blocks. An exception ends the search.
         """
         ...
 
@@ -200,8 +194,6 @@ class Question:
     """A question to a cost model as a value; see `ask`.
 
     Attributes:
-        stage: the stage; for "operator" and "work" a stage of one operator.
-        kind: what is asked.
         worse_than_us: a latency above which the exact value does not matter; for "latency" only.
     """
 
@@ -216,10 +208,9 @@ def operator_question(name: str, kind: Literal["operator", "work"]) -> Question:
 
 
 def ask(cost: CostModel, question: Question) -> float:
-    """The answer in microseconds. A cost model that is not `Curtailable` returns the full latency.
+    """The answer in microseconds; raises a TypeError if the cost model does not support questions of this kind.
 
-    Raises:
-        TypeError: the cost model does not support questions of this kind.
+    A cost model that is not `Curtailable` returns the full latency.
     """
     stage = question.stage
     if question.kind == "latency":

@@ -22,16 +22,12 @@ class Counts:
     """The size of the search of one block with strategy `concurrent`.
 
     Attributes:
-        operators: number of operators.
         width: the most operators of which no two are connected by a path.
         upper_bound: C(n/d + 2, 2)^d, an upper bound of the transitions (MLSys 2021, theorem 1).
         pruned_growth: (n/d + 1)^d (r + 1)^s, the growth of the transitions under pruning (thesis, section 3.4), without
-            a
-            constant and so no bound. None unless r and s are limited.
+            a constant and so no bound. None unless r and s are limited.
         states: down-sets without the empty one.
         transitions: pairs of a state and one of its endings.
-        schedules: different schedules of the block.
-        stages: distinct endings.
         signatures: stages of different cost, each measured once.
     """
 
@@ -65,10 +61,8 @@ def count(
     """Exact counts of states, transitions, schedules and stages of the block of these operators.
 
     With `single_source`, only the endings that the thesis's code enumerated count: each group has one operator that
-    reads
-    none of the others. Without pruning, this gives table 3.1 as printed; it misses legal endings.
-
-    Complexity: that of `lattice.build`, and one signature for each distinct stage.
+    reads none of the others. Without pruning, this gives table 3.1 as printed; it misses legal endings. Complexity:
+    that of `lattice.build`, and one signature for each distinct stage.
     """
     order = lattices.relation(graph, operators)
     lattice = lattices.build(order, pruning, single_source=single_source)

@@ -30,15 +30,10 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class OperatorPosition:
-    """The position of an operator in a schedule.
+    """The position of an operator in a schedule, by numbers of its block, its stage in the schedule, and its group.
 
-    Attributes:
-        block: number of its block.
-        stage: number of its stage in the whole schedule.
-        group: number of its group in the stage.
-        strategy: how the stage runs.
-        together: the operators of its group, in order; of a merged stage, all operators.
-        lanes: the group's lanes; None if the device chooses them.
+    `together` are the operators of its group, in order, or all of a merged stage; `lanes` is None if the device
+    chooses.
     """
 
     block: int
@@ -91,20 +86,20 @@ class ScheduleDifference:
 def difference(before: Schedule, after: Schedule) -> ScheduleDifference:
     """Compares two schedules by the names of their operators; O(n log n) for n operators."""
     stages = list(before.stages), list(after.stages)
-    places = _places(before), _places(after)
-    pairs = dict(_aligned(*places))
+    positions = _positions(before), _positions(after)
+    pairs = dict(_aligned(*positions))
     groups = {pair: _grouped(stages[0][pair[0]], stages[1][pair[1]]) for pair in pairs.items()}
     found = []
-    for name in dict.fromkeys((*places[0], *places[1])):
-        one, other = places[0].get(name), places[1].get(name)
+    for name in dict.fromkeys((*positions[0], *positions[1])):
+        one, other = positions[0].get(name), positions[1].get(name)
         changes = tuple(_changes(one, other, pairs, groups))
         if changes:
             found.append(OperatorChange(name, changes, one, other))
     changed = {each.operator for each in found}
-    return ScheduleDifference(tuple(found), tuple(_rows(*stages, pairs, changed)), len({*places[0], *places[1]}))
+    return ScheduleDifference(tuple(found), tuple(_rows(*stages, pairs, changed)), len({*positions[0], *positions[1]}))
 
 
-def _places(schedule: Schedule) -> dict[str, OperatorPosition]:
+def _positions(schedule: Schedule) -> dict[str, OperatorPosition]:
     found, stage_number = {}, 0
     for block in schedule.blocks:
         for stage in block.stages:
@@ -147,7 +142,6 @@ def _changes(
 
 
 def _common(one: OperatorPosition, other: OperatorPosition) -> list[str]:
-    """The operators of a group that the other one also has, in order."""
     known = set(other.together)
     return [name for name in one.together if name in known]
 
@@ -178,7 +172,7 @@ class _Chain:
 
 def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, OperatorPosition]) -> list[tuple[int, int]]:
     """The pairs of stages, ascending in both, with the most operators in common."""
-    shared = Counter((place.stage, after[name].stage) for name, place in before.items() if name in after)
+    shared = Counter((position.stage, after[name].stage) for name, position in before.items() if name in after)
     best: list[_Chain] = []  # ends of chains: a later end stands there only for a larger weight
     rows: dict[int, list[tuple[int, int]]] = {}
     for (one, other), weight in shared.items():
@@ -197,20 +191,20 @@ def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, Operato
 
 def _longer(best: Sequence[_Chain], pair: tuple[int, int], weight: int) -> _Chain:
     """The heaviest chain that ends before `pair`, extended by it."""
-    place = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
-    rest = best[place - 1] if place else None
+    index = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
+    rest = best[index - 1] if index else None
     return _Chain(weight + (rest.weight if rest else 0), pair, rest)
 
 
 def _put_in(best: list[_Chain], chain: _Chain) -> None:
     """Inserts a chain unless one that ends no later is as heavy; removes the chains that it dominates."""
-    place = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
-    if place and best[place - 1].weight >= chain.weight:
+    index = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
+    if index and best[index - 1].weight >= chain.weight:
         return
-    end = place
+    end = index
     while end < len(best) and best[end].weight <= chain.weight:
         end += 1
-    best[place:end] = [chain]
+    best[index:end] = [chain]
 
 
 def _rows(

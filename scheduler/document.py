@@ -53,24 +53,18 @@ class ScheduleDocument:
     """A schedule file.
 
     Attributes:
-        model: the model's name.
         sha256: digest of the graph and its weights.
         structure: of the model, by which other models take the schedule (`scheduler/transfer.py`); None in old files.
         inputs: bound shape of every graph input.
         dtype: element type that the model computes in ("float32").
         device: at least "kind" ("cpu", "cuda") and "name"; more if the name is ambiguous.
-        schedule: which operators run together.
-        proven: the scope in which it is optimal under its cost and pruning: the whole graph, each block, or None.
+        proven: the scope in which it is optimal under its cost and pruning; None if it is not.
         cost: "measured", or "analytic" for a simulated device.
         shipped: the fastest way: this schedule ("iosched"), the reference runtime, "sequential" or "openvino"; in
-            `batch`
-            "serial", "packed", "batched" or "mixed".
-        search: how it was searched.
+            `batch` "serial", "packed", "batched" or "mixed".
         latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None if unknown.
-        versions: library and driver versions.
         runtime: free-form settings of the runtime.
         alternatives: the other schedules that were compared.
-        objective: latency of one run, or throughput.
         teams: how cores share the work, unless all run the schedule for the whole batch.
         provenance: machine, versions and seeds of the measurements; empty without any, and in old files.
         units: the operators of each unit that the user requested.
@@ -165,8 +159,7 @@ class ScheduleDocument:
     def to_json(self) -> str:
         """Deterministic text: sorted keys, microseconds rounded to 4 digits, one trailing newline.
 
-        Raises:
-            ValueError: a latency or setting is NaN or infinite.
+        Raises a ValueError for a latency or setting that is NaN or infinite.
         """
         return file_text(self.to_entry())
 
@@ -199,20 +192,12 @@ class ScheduleDocument:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ScheduleDocument:
-        """Reads a schedule file.
-
-        Raises:
-            InvalidScheduleError: not JSON, no schedule, a newer version, or broken; names the position.
-        """
+        """Reads a schedule file; raises an InvalidScheduleError that names the position."""
         return cls.from_entry(file.read_file(text))
 
     @classmethod
     def from_entry(cls, entry: file.FileEntry) -> ScheduleDocument:
-        """The document in a schedule file.
-
-        Raises:
-            InvalidScheduleError: the digest of the structure is wrong.
-        """
+        """The document in a schedule file; raises an InvalidScheduleError if the digest of the structure is wrong."""
         return cls(
             model=entry.model.name,
             sha256=entry.model.sha256,
@@ -238,11 +223,7 @@ class ScheduleDocument:
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
-        """Checks that the schedule fits this graph, with these weights and input shapes.
-
-        Raises:
-            InvalidScheduleError: names the first difference: shape, type, operators, their order, or the digest.
-        """
+        """Raises an InvalidScheduleError unless the schedule fits this graph, with these weights and input shapes."""
         check_shapes(self.inputs, bindings)
         check_dtype(self.dtype, graph)
         check_operators(self.schedule, graph)
@@ -315,23 +296,21 @@ def _node_form(node: file.NodeEntry) -> NodeForm:
 def one_by_one(document: ScheduleDocument) -> Schedule:
     """The operators of `document.schedule`, one per stage, each in its block; O(operators).
 
-    The order is that of the sequential schedule in the file, else of the model's structure, else of the schedule.
-    Latencies
-    are those of stages with this operator alone in any schedule of the file.
+    The order is that of the sequential schedule, else of the structure, else of the schedule itself. Latencies are
+    those of stages with this operator alone in any schedule of the file.
     """
-    place = {name: number for number, name in enumerate(_order(document))}
+    position_of = {name: number for number, name in enumerate(_order(document))}
     alone_us = {stage.operators[0]: stage.latency_us for stage in _stages(document) if len(stage.operators) == 1}
-    return Schedule(tuple(_in_order(block, place, alone_us) for block in document.schedule.blocks))
+    return Schedule(tuple(_in_order(block, position_of, alone_us) for block in document.schedule.blocks))
 
 
-def _in_order(block: Block, place: Mapping[str, int], alone_us: Mapping[str, float | None]) -> Block:
-    names = sorted((name for stage in block.stages for name in stage.operators), key=lambda name: place[name])
+def _in_order(block: Block, position_of: Mapping[str, int], alone_us: Mapping[str, float | None]) -> Block:
+    names = sorted((name for stage in block.stages for name in stage.operators), key=lambda name: position_of[name])
     stages = (Stage(Strategy.CONCURRENT, ((name,),), alone_us.get(name)) for name in names)
     return replace(block, stages=tuple(stages), optimal=False)
 
 
 def _order(document: ScheduleDocument) -> dict[str, None]:
-    """The names of all operators; those only in the schedule come last."""
     given = next((each.schedule for each in document.alternatives if each.name == "sequential"), None)
     first: list[str] = []
     if given is not None:
@@ -342,7 +321,6 @@ def _order(document: ScheduleDocument) -> dict[str, None]:
 
 
 def _stages(document: ScheduleDocument) -> Iterator[Stage]:
-    """All stages of known latency; those of the schedule itself last, since they take precedence."""
     schedules = [*(each.schedule for each in document.alternatives), document.schedule]
     return (stage for schedule in schedules for stage in schedule.stages if stage.latency_us is not None)
 
@@ -355,32 +333,24 @@ def model_dtype(graph: ComputationGraph) -> str:
 
 
 def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
-    """Checks that the schedule runs every operator once, after its inputs, and merges only legal sets.
-
-    Raises:
-        InvalidScheduleError: names the operator.
-    """
-    place: dict[str, tuple[int, int]] = {}
+    """Raises an InvalidScheduleError unless every operator runs once, after its inputs, in a legal stage."""
+    position_of: dict[str, tuple[int, int]] = {}
     for position, stage in enumerate(schedule.stages):
         _check_strategy(stage, graph)
         for group_index, group in enumerate(stage.groups):
             for name in group:
                 if name not in graph.by_name:
                     raise InvalidScheduleError(f"the schedule names operator {name!r}, which the model does not have")
-                _check_place(name, (position, group_index), place, graph)
-                place[name] = position, group_index
-    missing = [name for name in graph.by_name if name not in place]
+                _check_position(name, (position, group_index), position_of, graph)
+                position_of[name] = position, group_index
+    missing = [name for name in graph.by_name if name not in position_of]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
 
 
 def check_units(units: Sequence[Unit], graph: ComputationGraph) -> None:
-    """Checks that the units of a schedule are valid in its graph.
-
-    Raises:
-        InvalidScheduleError: names the unit and the reason.
-    """
+    """Raises an InvalidScheduleError for units that are invalid in the graph."""
     try:
         join_units(graph, units)
     except UsageError as error:
@@ -394,15 +364,15 @@ def _check_strategy(stage: Stage, graph: ComputationGraph) -> None:
         raise InvalidScheduleError(f"the schedule has an invalid {stage.strategy} stage: {reason}")
 
 
-def _check_place(
-    name: str, here: tuple[int, int], place: Mapping[str, tuple[int, int]], graph: ComputationGraph
+def _check_position(
+    name: str, here: tuple[int, int], position_of: Mapping[str, tuple[int, int]], graph: ComputationGraph
 ) -> None:
-    if name in place:
+    if name in position_of:
         raise InvalidScheduleError(f"the schedule runs operator {name!r} twice")
     for before in graph.predecessors[name]:
-        if before not in place:
+        if before not in position_of:
             raise InvalidScheduleError(f"the schedule runs operator {name!r} before {before!r}, whose output it reads")
-        if place[before][0] == here[0] and place[before] != here:
+        if position_of[before][0] == here[0] and position_of[before] != here:
             raise InvalidScheduleError(
                 f"the schedule runs operator {name!r} concurrently with {before!r}, whose output it reads,"
                 f" in stage {here[0]}"
@@ -410,11 +380,7 @@ def _check_place(
 
 
 def check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str, tuple[int, ...]]) -> None:
-    """Checks that a model's inputs have the names and shapes of the schedule.
-
-    Raises:
-        InvalidScheduleError: names the first input that differs.
-    """
+    """Raises an InvalidScheduleError unless a model's inputs have the names and shapes of the schedule."""
     for name in sorted({*made_for, *bindings}):
         ours, theirs = bindings.get(name), made_for.get(name)
         if ours is None:
@@ -429,11 +395,7 @@ def check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str,
 
 
 def check_dtype(made_for: str, graph: ComputationGraph) -> None:
-    """Checks that a model computes in the type of the schedule.
-
-    Raises:
-        InvalidScheduleError: it does not.
-    """
+    """Raises an InvalidScheduleError unless a model computes in the type of the schedule."""
     if graph.inputs and made_for != model_dtype(graph):
         raise InvalidScheduleError(
             f"the schedule was made for {made_for}, but the model computes in {model_dtype(graph)}"

@@ -34,11 +34,7 @@ S = TypeVar("S", bound=Struct)
 
 
 def file_text(file: Struct) -> str:
-    """Deterministic JSON: sorted keys, one trailing newline.
-
-    Raises:
-        ValueError: a number is NaN or infinite.
-    """
+    """Deterministic JSON: sorted keys, one trailing newline; raises a ValueError for NaN or infinity."""
     content = _plain(file)
     return json.dumps(content, default=_plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -49,11 +45,7 @@ def _plain(entry: Any) -> dict[str, object]:
 
 
 def version_of(content: object) -> int:
-    """The version of a schedule file: 1, or 2 for several batch sizes.
-
-    Raises:
-        InvalidScheduleError: no schedule file, or a newer version.
-    """
+    """The version of a schedule file, 1 or 2; raises an InvalidScheduleError for others."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at the top level')
     version = content.get("version")
@@ -65,14 +57,10 @@ def version_of(content: object) -> int:
     return int(version)
 
 
-def converted(content: object, kind: type[S]) -> S:
-    """A part of a schedule file as the given struct.
-
-    Raises:
-        InvalidScheduleError: it is broken; names the position.
-    """
+def converted(content: object, struct: type[S]) -> S:
+    """A part of a schedule file as the given struct; raises an InvalidScheduleError that names the position."""
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, struct)
     except msgspec.ValidationError as error:
         shown = str(error).encode("unicode_escape").decode()  # what a stranger wrote may hold anything
         raise broken(shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-80:]}") from None
@@ -84,11 +72,7 @@ def broken(what: str) -> InvalidScheduleError:
 
 
 def parsed(text: str | bytes) -> object:
-    """The JSON of a schedule file, with unique keys and finite numbers.
-
-    Raises:
-        InvalidScheduleError: not JSON, or too large.
-    """
+    """The JSON of a schedule file, with unique keys and finite numbers; raises an InvalidScheduleError for others."""
     if len(text) > _MAX_NCHARS:
         raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
     try:
@@ -179,7 +163,6 @@ class DivisionEntry(Struct, frozen=True):
     groups: Annotated[tuple[Lanes, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """Checks that the lanes of a group ascend and exist."""
         for number, group in enumerate(self.groups):
             if any(one >= next_one for one, next_one in pairwise((*group, self.lanes))):
                 raise ValueError(f"lanes of groups[{number}] must ascend and be below {self.lanes}")
@@ -269,7 +252,6 @@ class StructureEntry(Struct, frozen=True):
     outputs: tuple[Count, ...]
 
     def __post_init__(self) -> None:
-        """Checks that every tensor that is read is an input or computed before."""
         known = len(self.inputs)
         for index, operator in enumerate(self.operators):
             if operator.form >= len(self.forms):
@@ -317,7 +299,6 @@ prepare(FileEntry)
 
 
 def _check_blocks(blocks: Sequence[BlockEntry]) -> None:
-    """Checks that blocks are numbered by position and no operator is in two stages."""
     seen: set[str] = set()
     for position, block in enumerate(blocks):
         if block.index != position:
@@ -329,11 +310,7 @@ def _check_blocks(blocks: Sequence[BlockEntry]) -> None:
 
 
 def read_file(text: str | bytes) -> FileEntry:
-    """The content of a schedule file.
-
-    Raises:
-        InvalidScheduleError: not JSON, no schedule, a newer version, or broken; names the position.
-    """
+    """The content of a schedule file; raises an InvalidScheduleError that names the position."""
     content = parsed(text)
     if version_of(content) == BATCHES_VERSION:
         raise InvalidScheduleError(

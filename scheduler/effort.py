@@ -20,14 +20,11 @@ class Effort:
             search ends once predictions leave no more than this share of its best schedule.
         long_after: number of measurements after which a block's search counts as long; None for never.
         long_tolerance: the tolerance of a long search, if larger.
-        max_measurements: a block's search ends with the round that reaches this number, single operators not counted;
-            None
-            for no limit. The schedule is then unproven, and no worse than the greedy one.
-        remeasure_rounds: with a `Remeasurable` cost, how often a block's search continues at most after the stages of
-            its
-            best schedules were measured a second time. If that does not suffice, the best schedule of stages measured
-            twice
-            is taken. 0 trusts every latency. These measurements do not count towards `max_measurements`.
+        max_measurements: a block's search ends with the round that reaches this number, single operators not counted.
+            The schedule is then unproven, and no worse than the greedy one.
+        remeasure_rounds: with a `Remeasurable` cost, how often a block's search continues after second measurements of
+            its best schedules, which `max_measurements` does not count. Then the best schedule of stages measured twice
+            is taken. 0 trusts every latency.
     """
 
     exhaustive: bool = False

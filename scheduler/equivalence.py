@@ -28,8 +28,7 @@ def block_key(graph: ComputationGraph, operators: Sequence[str], labels: Mapping
     """Equal for blocks whose operators, in order, agree in everything that a signature of any stage sees.
 
     That is the label, the source of each input inside or outside the block, and the outputs that are read outside.
-    Outside
-    values are numbered by first use.
+    Outside values are numbered by first use.
     """
     position = {name: index for index, name in enumerate(operators)}
     outside: dict[str, int] = {}
@@ -79,7 +78,6 @@ def _group_columns(
 
 
 def _shared_inputs(graph: ComputationGraph, operators: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Tensors that two or more operators of the block read, with the readers' positions."""
     readers: dict[str, list[int]] = {}
     for index, name in enumerate(operators):
         for tensor in graph.by_name[name].inputs:
@@ -138,16 +136,16 @@ class _Structure:
     label: Colours  # (n,)
     sources: NDArray[np.int64]  # (E,)
     targets: NDArray[np.int64]  # (E,)
-    place: Colours  # (E,) which input of the target it is, and which output of the source
+    slots: Colours  # (E,) which input of the target it is, and which output of the source
     outputs: tuple[tuple[int, int | None], ...]  # operator, and the mask of its readers; None if read outside the block
 
     @classmethod
     def of(cls, graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> _Structure:
         position = {name: index for index, name in enumerate(operators)}
         edges = [
-            (position[source], position[name], (place << 16) + output)
+            (position[source], position[name], (slot << 16) + output)
             for name in operators
-            for place, (source, output) in enumerate(sources_inside(graph, name, position))
+            for slot, (source, output) in enumerate(sources_inside(graph, name, position))
             if source is not None
         ]
         columns = np.array(edges, dtype=np.int64).reshape(-1, 3)
@@ -196,7 +194,7 @@ class _Structure:
         """
         sums = colours * np.uint64(3)
         for here, there, salt in ((self.targets, self.sources, _READ), (self.sources, self.targets, _WRITTEN)):
-            seen = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.place + salt)), np.uint64(0))
+            seen = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.slots + salt)), np.uint64(0))
             order = np.argsort(here, kind="stable")
             receivers, starts = np.unique(here[order], return_index=True)
             if len(starts):
@@ -215,7 +213,6 @@ def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int
 
 
 def _set_one_apart(colours: Colours, ordered: Colours, rows: NDArray[np.int64]) -> None:
-    """Gives one operator of the least repeated colour a new colour; in place."""
     if not len(rows):
         return
     twice = ordered[rows, 1:] == ordered[rows, :-1]

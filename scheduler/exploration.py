@@ -27,7 +27,6 @@ class Round:
     """Stages to measure next, by position in `lattice.stages`.
 
     Attributes:
-        positions: of the stages.
         more: whether they are measured a second time.
         worse_than_us: for some positions a latency above which the exact value does not matter.
         bounds: whether bounds by operators (`OperatorBounds`) are requested right after the stages.
@@ -46,8 +45,6 @@ class BestKnown:
     """The best known schedule of a block.
 
     Attributes:
-        stages: the schedule.
-        total_us: its latency.
         lower_bound_us: lower bound of all schedules of the block.
         predicted_least_us: the same by optimistic predictions, which is no bound; None without predictions.
     """
@@ -68,9 +65,6 @@ class Exploration:
     """The search of one block, one round of measurements at a time.
 
     Attributes:
-        lattice: the block's states and stages.
-        latencies: what is known of the stages' latencies.
-        effort: the effort of the search.
         suggested: stages to measure first (`Suggesting`).
         proven: no schedule can be better, beyond the tolerance, than the best one of measured stages; in a search with
             predictions, none is predicted to be.
@@ -187,14 +181,12 @@ class Exploration:
         return bound_us(self.lattice, self.latencies.known_us())
 
     def _doubtful(self) -> list[int]:
-        """Stages of the best schedule that were measured only once."""
         weights = self.latencies.known_us()
         settled = self.latencies.is_settled()
         path = shortest_path(self.lattice, weights)
         return self.latencies.one_of_each(position for position in path if not settled[position])
 
     def _near_ties(self) -> list[int]:
-        """Stages measured once, of schedules within the tolerance of the best one."""
         weights = self.latencies.known_us()
         through = np.where(self.latencies.is_settled(), np.inf, through_us(self.lattice, weights))
         close = np.flatnonzero(through <= bound_us(self.lattice, weights) * (1 + self.effort.tolerance))
@@ -245,8 +237,7 @@ class Exploration:
         """For each wanted stage the latency above which no schedule with it takes less than `best_us`.
 
         A stage can exceed its bound by as much as the best known schedule exceeds all bounds. A group that is wanted
-        for the
-        bounds of missing stages matters as long as one of them does.
+        for the bounds of missing stages matters as long as one of them does.
         """
         if not isinstance(self.latencies.cost, Curtailable) or not math.isfinite(best_us):
             return {}
@@ -261,7 +252,6 @@ class Exploration:
         return limit is not None and self.latencies.n_measured - self.latencies.n_repeated - self._n_alone >= limit
 
     def _greedy_if_promising(self) -> list[int]:
-        """The unmeasured stages of the block's greedy schedule; none if bounds rule it out."""
         order = self.lattice.order
         ready = ready_sets(range(len(order)), lambda index: bits(order.predecessors[index]))
         masks = np.array([sum(1 << index for index in indices) for indices in ready], dtype=np.uint64)
@@ -302,22 +292,16 @@ class Exploration:
 LIKELY, OPTIMISTIC = 0.5, 0.25  # quantiles of the factors
 _BEFORE = ((0.93, 0.96, 1.0, 1.03, 1.07), (0.8, 0.92, 1.0, 1.16, 1.3), (0.95, 1.01, 1.1, 1.2, 1.3))
 """Factors of one, two, and three or more groups, counted along with the measured ones. The middle three are quartiles
-of
-Inception V3 on two cores of an AMD EPYC; the outer ones are guesses.
+of Inception V3 on two cores of an AMD EPYC; the outer ones are guesses.
 """
 
 
 def factors(latencies: KnownLatencies, share: float, least: float) -> Latencies:
-    """For each stage a factor on its concurrent bound, the quantile `share` of similar measured stages, (M,).
+    """For each stage a factor on its concurrent bound, the quantile `share` of similar measured stages, at least
+    `least`, (M,).
 
     Independent of the order of measurements. It is `least` for single operators, and for several groups if nothing is
-    known
-    of operators on one lane.
-
-    Args:
-        latencies: what is known of the block.
-        share: the quantile, from 0 to 1.
-        least: the minimum.
+    known of operators on one lane.
     """
     found = np.full(len(latencies.lattice.stages), least)
     value, bound = latencies.value[Strategy.CONCURRENT], latencies.bound[Strategy.CONCURRENT]

@@ -30,9 +30,6 @@ class KnownLatencies:
     """Latencies of the M stages of one block by strategy; all arrays are (M,), by position in `lattice.stages`.
 
     Attributes:
-        cost: the device.
-        names: the operators of the block, in topological order.
-        lattice: the block's states and stages.
         strategies: in order of preference for equal latencies (thesis, algorithm 1).
         bound: lower bounds in microseconds.
         value: measured latencies in microseconds: NaN if not measured, infinite if the stage cannot run so.
@@ -41,11 +38,8 @@ class KnownLatencies:
         forgotten: latencies that are requested again because of interference; else NaN.
         classes: the number of each stage's class; stages of a class are equally fast.
         rounds: the k-th array has for each stage the position of its k-th group as a stage, or -1. Empty unless the
-            cost
-            model has `OperatorBounds`.
-        n_measured: number of requested latencies.
-        n_repeated: number of them repeated because of interference.
-        n_remeasured: number of second measurements.
+            cost model has `OperatorBounds`.
+        n_repeated: number of measurements repeated because of interference.
     """
 
     cost: CostModel
@@ -76,12 +70,8 @@ class KnownLatencies:
     ) -> KnownLatencies:
         """The latencies of a block without measurements or bounds.
 
-        Args:
-            cost: the device.
-            names: the operators of the block, in topological order.
-            lattice: its states and stages.
-            masks: for each strategy the largest sets of operators that may run so (`strategies.masks_of`).
-            classes: the number of each stage's class; by default every stage has its own.
+        `masks` are the largest sets of operators by strategy (`strategies.masks_of`), `classes` the number of each
+        stage's class, by default its own.
         """
         n_stages = len(lattice.stages)
         single = popcount(lattice.stages) == 1
@@ -115,7 +105,6 @@ class KnownLatencies:
         return True
 
     def _ask_bounds(self, strategy: Strategy) -> None:
-        """Requests the bound of one stage of each class."""
         unknown = np.flatnonzero(np.isnan(self.value[strategy]))
         _, first, members = np.unique(self.classes[unknown], return_index=True, return_inverse=True)
         bounds = [self.cost.lower_bound_us(self.stage_by(position, strategy)) for position in unknown[first].tolist()]
@@ -128,7 +117,6 @@ class KnownLatencies:
         return [question for name in self.names for question in _of_bounds(name)]
 
     def _ask_operators(self, deadline: Callable[[], bool]) -> bool:
-        """Requests the operators' latencies; False if the deadline passed first."""
         found: list[tuple[float, float]] = []
         for name in self.names:
             if deadline():
@@ -232,13 +220,7 @@ class KnownLatencies:
     def measure(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> int:
         """Requests a stage by every strategy that may be its best; returns the number of requests.
 
-        Args:
-            position: of the stage in `lattice.stages`.
-            slack: factor on bounds.
-            worse_than_us: a latency above which the exact value does not matter.
-
-        Raises:
-            ValueError: the answer is NaN or negative.
+        The exact value does not matter above `worse_than_us`. Raises a ValueError for NaN or a negative answer.
         """
         asked = 0
         while strategies := self._open_strategies(position, slack):
@@ -259,7 +241,6 @@ class KnownLatencies:
         return sorted(found, key=lambda each: float(self.bound[each][position]))
 
     def _best_us(self, position: int) -> float:
-        """Latency by the best measured strategy; infinite only if none is measured."""
         measured = [float(value[position]) for value in self.value.values()]  # numpy is slow on single numbers
         return min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
 
@@ -311,11 +292,7 @@ class KnownLatencies:
         return [Question(self.stage_by(position, strategy), "again")]
 
     def remeasure(self, position: int) -> None:
-        """Requests a stage a second time, by its best measured strategy.
-
-        Raises:
-            ValueError: the answer is NaN or negative.
-        """
+        """Requests a stage again, by its best measured strategy; raises a ValueError for NaN or a negative answer."""
         strategy = self._best_strategy(position)
         for question in self.questions_again(position):
             latency = _checked(ask(self.cost, question), question.stage)
@@ -368,7 +345,6 @@ class KnownLatencies:
         return Stage(plain.strategy, plain.groups, predicted_us=float(self.value[strategy][position]))
 
     def _best_strategy(self, position: int) -> Strategy:
-        """The strategy of least measured latency; if none is measured, one that can run the stage."""
 
         def rank(strategy: Strategy) -> tuple[float, bool]:
             latency = float(self.value[strategy][position])
@@ -416,14 +392,9 @@ def concurrent_bounds(
 ) -> Latencies:
     """Lower bounds of stages under the promises of `cost.OperatorBounds`, in microseconds, (M,).
 
-    Args:
-        masks: (M,) the operators of each stage.
-        rounds: their groups, as `lattice.components` returns them.
-        alone_us: latency of each operator on all lanes.
-        work_us: latency of each operator on one lane.
-        lanes: how many groups run concurrently.
-
-    Complexity: O(M * (operators + groups * lanes)), with two lanes O(M * 2^7) more.
+    `masks` are the operators of each stage, and `rounds` their groups as `lattice.components` returns them. `alone_us`
+    and `work_us` are each operator's latency on all lanes and on one. Complexity: O(M * (operators + groups * lanes)),
+    with two lanes O(M * 2^7) more.
     """
     groups = np.zeros((len(masks), max(len(rounds), 1)))
     n_groups = np.zeros(len(masks), dtype=np.int64)

@@ -101,11 +101,7 @@ def in_order(graph: ComputationGraph, names: Iterable[str]) -> tuple[str, ...]:
 def count_fitting(predecessors: Iterable[int], max_states: int) -> int:
     """How many operators, from the first on, fit into a block of at most `max_states` states; at least one.
 
-    Stops counting at the limit: O(operators * max_states).
-
-    Args:
-        predecessors: of each operator in topological order, as masks.
-        max_states: the limit.
+    `predecessors` are masks in topological order. Stops counting at the limit: O(operators * max_states).
     """
     states, count = np.zeros(1, dtype=np.uint64), 0
     for before in islice(predecessors, MAX_OPERATORS):
@@ -210,7 +206,6 @@ class Lattice:
     """The states of a block and the transitions between them.
 
     Attributes:
-        order: the edges inside the block.
         states: (S,) down-sets by number of operators, then by mask; the first is empty, the last is the block.
         levels: (L + 1,) `states[levels[k]:levels[k + 1]]` have k operators.
         offsets: (S + 1,) the transitions of state b are `offsets[b]:offsets[b + 1]`; none for the empty state.
@@ -239,8 +234,6 @@ def build(
     """The lattice of a block.
 
     Args:
-        order: the edges inside the block; at most 63 operators.
-        pruning: the limits on groups.
         only: if given, stages are single operators and subsets of these masks.
         single_source: omits stages with a group of several sources, as in the thesis's table 3.1.
 
@@ -280,7 +273,6 @@ def _within(stages: Masks, only: Sequence[int]) -> Flags:
 
 
 def _have_single_sources(stages: Masks, order: Relation) -> Flags:
-    """Whether each group of a stage has just one operator without predecessors in it."""
     sources = np.zeros(len(stages), dtype=np.uint64)
     for index, before in enumerate(order.predecessors):
         bit = np.uint64(1 << index)

@@ -114,7 +114,6 @@ def shortest_path(lattice: Lattice, weights_us: Latencies) -> list[int]:
 
 
 def _tight_transitions(lattice: Lattice, weights_us: Latencies, reached: Latencies) -> dict[int, list[int]]:
-    """For every state on a shortest path, its transitions that lie on one."""
     found: dict[int, list[int]] = {}
     pending = [len(lattice.states) - 1]
     while pending:

@@ -21,11 +21,7 @@ DEFAULT_PRECISION: PrecisionName = "fp32"
 
 
 def precision_named(text: str) -> PrecisionName:
-    """The precision of that name.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The precision of that name; raises a UsageError if there is none."""
     for known in PRECISIONS:
         if known == text:
             return known

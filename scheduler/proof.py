@@ -27,12 +27,9 @@ from iosched.scheduler.strategies import STAGE_RULES
 
 
 def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False) -> str:
-    """The proof in words, shared by all commands.
+    """The proof in words, shared by all commands; it holds `under` the named latencies.
 
-    Args:
-        proven: the scope of the proof.
-        under: the latencies that it holds under, if named.
-        measured: whether latencies are measured: another measurement may have another optimum.
+    Another measurement may have another optimum, so measured latencies are named.
     """
     if proven is None:
         return "not proven optimal"
@@ -45,14 +42,11 @@ def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False)
 def gap_text(
     gap: float | None, of: Scope | None, under: str, *, measured: bool = False, predicted: float | None = None
 ) -> str:
-    """The distance of a found schedule from the optimum, in words.
+    """The distance of a found schedule from the optimum, in words; None without a search.
 
-    Args:
-        gap: the share of the latency that the optimum may save; None without a search.
-        of: the scope of the gap: the whole graph or each block.
-        under: the latencies that a gap of 0 holds under.
-        measured: whether latencies are measured. Their bounds are estimates, because of caches and noise.
-        predicted: the gap by predictions of stages, if these ended the search.
+    `gap` is the share of the latency that the optimum in scope `of` may save, `under` the latencies that a gap of 0
+    holds under, and `predicted` the gap by predictions, if these ended the search. Bounds of measured latencies are
+    estimates, because of caches and noise.
     """
     if gap is None:
         return "nothing was searched"
@@ -77,12 +71,7 @@ def scope(
 ) -> Scope:
     """The scope in which the best schedules of all `blocks` form the best schedule; see above.
 
-    Args:
-        graph: the partitioned graph.
-        blocks: the operators of each, in topological order; the first k blocks form a down-set, for every k.
-        cost: compares schedules.
-        strategies: how stages of several operators may run.
-        pruning: the limits on groups.
+    The first k blocks form a down-set, for every k, and their operators are in topological order.
     """
     if len(blocks) < 2:
         return "whole"
@@ -96,8 +85,7 @@ def loses_nothing(graph: ComputationGraph, blocks: Sequence[Sequence[str]]) -> b
     """Whether at each cut between blocks every operator before it leads to every one after it.
 
     That holds if all sinks before the cut are read by all sources after it: a path between them has no operator in
-    between.
-    Time O(operators + edges).
+    between. Time O(operators + edges).
     """
     names = [name for block in blocks for name in block]
     ends, starts, edges = _across(graph, names)
@@ -128,7 +116,6 @@ def _across(graph: ComputationGraph, names: Sequence[str]) -> tuple[list[int], l
 
 
 def _add(changes: list[int], first: int, last: int) -> None:
-    """Adds one from `first` to `last`, in a list of changes; nothing if `first` is after `last`."""
     if first <= last:
         changes[first] += 1
         changes[last + 1] -= 1

@@ -26,11 +26,8 @@ class Strategy(StrEnum):
 class Division:
     """The lanes of a device that the groups of a stage run on.
 
-    Groups that share a lane run one after another on it, in the order of the stage. A lane may have no group.
-
-    Attributes:
-        lanes: number of lanes of the device; other devices ignore the division.
-        groups: for each group of the stage its lanes, ascending.
+    Groups that share a lane run one after another on it, in the order of the stage. Lanes of a group ascend, and a lane
+    may have no group. A device with another number of `lanes` ignores the division.
     """
 
     lanes: int
@@ -42,9 +39,8 @@ class Stage:
     """A set of operators that run together.
 
     Groups are the weakly connected components of the stage; operators of a group are in topological order, groups in
-    the
-    order of their first operators. A merge stage lists each merged operator as a group. Without a `division` the device
-    divides its lanes itself.
+    the order of their first operators. A merge stage lists each merged operator as a group. Without a `division` the
+    device divides its lanes itself.
     """
 
     strategy: Strategy

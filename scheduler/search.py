@@ -51,18 +51,13 @@ class SearchResult:
 
     Attributes:
         schedule: the best one; its stages carry `predicted_us` (None if a deadline came before any latency).
-        states: states of all blocks, without the empty ones.
-        transitions: (state, ending) pairs of all blocks.
-        stages: distinct stages of all blocks.
+        states, transitions, stages: of all blocks, empty states excluded.
         measured: requested latencies; equal blocks (`OperatorKeys`) share them.
-        lower_bound_us: lower bound of all schedules in `scope` under this cost; the predicted latency if proven
-            optimal, 0
-            if nothing is known.
+        lower_bound_us: lower bound of all schedules in `scope` under this cost; 0 if nothing is known.
         remeasured: second measurements (`Remeasurable`), not counted in `measured`.
-        scope: of the bound and the proof: the whole graph, or each block.
-        predicted_least_us: the bound by optimistic predictions of unmeasured stages; None without predictions. It
-            affects
-            neither `lower_bound_us` nor `gap` nor `proven`.
+        scope: of the bound and the proof.
+        predicted_least_us: the bound by optimistic predictions, which affects neither `lower_bound_us` nor `gap` nor
+            `proven`; None without predictions.
     """
 
     schedule: Schedule
@@ -77,7 +72,7 @@ class SearchResult:
 
     @property
     def predicted_gap(self) -> float | None:
-        """The share of the predicted latency that a better schedule may save by predictions; None without predictions."""
+        """The share of the latency that a better schedule may save by predictions; None without predictions."""
         predicted, least = self.schedule.predicted_us, self.predicted_least_us
         return None if not predicted or least is None else max(1 - least / predicted, 0.0)
 
@@ -115,34 +110,18 @@ def search(
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block; `SearchResult.proven` is the scope of the proof.
 
+    Among equally fast schedules, it returns one with the fewest stages, then the one whose later stages hold the lower
+    operators. Complexity: a pass over the T <= C(n/d + 2, 2)^d transitions of a block of n operators and width d (MLSys
+    2021, theorem 1) for each round of measurements; memory O(T).
+
     Args:
-        graph: the graph to schedule.
         cost: the device; every stage is requested once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
             equal stages.
-        strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators), "both" or "dos",
-            which is "both" with limits of its own instead of `pruning`; see `strategies.SEARCHES`.
-        pruning: at most r operators in a group and s groups in a stage.
-        observer: receives the progress.
+        strategy: see `strategies.SEARCHES`; "dos" has limits of its own instead of `pruning`.
         deadline: checked before each measurement; once true, the search returns the best known schedule, never worse
-            than
-            the sequential one under the known latencies. With a deadline the blocks alternate, one round of
-            measurements
-            each.
-        effort: the effort of the search.
-        max_states: the bound of `blocks.partition`.
+            than the sequential one under the known latencies. With a deadline the blocks alternate, one round each.
         ahead: is told rounds of questions before they are asked one by one (`Prefetchable`); by default the cost model
-            if
-            it can. All blocks are then searched at once. The result does not depend on it. A round is announced before
-            the
-            deadline or not at all.
-
-    Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
-    stages
-    hold the lower operators.
-
-    Complexity: O(T) for each pass over the T <= C(n/d + 2, 2)^d transitions of a block of n operators and width d
-    (MLSys
-    2021, theorem 1), and a pass for each round of measurements; memory O(T).
+            if it can. All blocks are then searched at once, with the same result.
 
     Raises:
         ValueError: the strategy is unknown, or the cost model returns NaN or a negative latency.

@@ -39,8 +39,8 @@ def stage_signature(graph: ComputationGraph, stage: Stage, label: Label | None =
     `label` has what affects an operator's latency; by default type, attributes, shapes and types.
 
     Exact if the operators that refinement cannot distinguish have at most 5,040 orders (any group of up to seven
-    operators,
-    and nearly all larger ones). Otherwise equal stages may get two signatures, but unequal ones never share one.
+    operators, and nearly all larger ones). Otherwise equal stages may get two signatures, but unequal ones never share
+    one.
     """
     return Signatures(graph, label or default_label(graph)).of(stage)
 
@@ -84,8 +84,6 @@ def group_form(graph: ComputationGraph, group: tuple[str, ...], label: Label) ->
 
 @dataclass(frozen=True)
 class _View:
-    """A group's operators: their labels and the sources of their inputs, in order."""
-
     label: dict[str, str]
     reads: dict[str, tuple[tuple[str | None, int], ...]]  # for each input (operator of the group or None, its output)
     returned: dict[str, tuple[int, ...]]  # positions of the outputs that are read outside the group

@@ -1,8 +1,7 @@
 """All strategies: how a stage may run, how stages may run in each search, and baselines.
 
 A stage strategy is a member of `Strategy` with a rule in `STAGE_RULES`, which the search, the proof, the schedule file
-and
-the pictures follow. It also needs a lowering for each kind of device (`runtime/`), and a latency on simulated GPUs
+and the pictures follow. It also needs a lowering for each kind of device (`runtime/`), and a latency on simulated GPUs
 (`profiler/devices/analytic/`). Commands take their choices from here, so nothing heavy is imported.
 """
 
@@ -51,9 +50,7 @@ class StageRule:
         largest_sets: the largest sets of some operators that may run so, as may every part of two or more.
         refusal: why these operators may not run so; None if they may.
         is_one_operator: whether two or more operators run as one. They are independent, each listed as a group.
-        mark: a word next to the stage in pictures; empty for the usual strategy.
-        colour: of the dashed line around it.
-        legend: of that line.
+        mark, colour, legend: of such stages in pictures; empty for the usual strategy.
         is_in_order: whether all operators run one after another, across groups.
     """
 
@@ -90,8 +87,7 @@ STAGE_RULES: dict[Strategy, StageRule] = {
 
 _BY_STATES = (Strategy.MERGE, Strategy.CONCURRENT)
 """How the stages of a block's states may run. Files may contain sessions, but none is searched: they were no faster
-than
-stages (ADR 0039).
+than stages (ADR 0039).
 """
 
 
@@ -180,11 +176,7 @@ def is_searched(name: str) -> TypeGuard[SearchStrategy]:
 
 
 def refuse_limits(name: str, given: Pruning) -> None:
-    """Rejects limits for a strategy that has its own, unless they are default or equal.
-
-    Raises:
-        UsageError: they would be ignored.
-    """
+    """Raises a UsageError for limits of a strategy that has its own, unless they are default or equal."""
     own = LIMITED.get(name)
     if own is not None and given not in (own, DEFAULT_PRUNING):
         raise UsageError(

@@ -26,12 +26,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Teams:
-    """How the cores share the work.
-
-    Attributes:
-        requests: number of concurrent runs of the model, each on cores of its own.
-        count: number of teams of one run; each runs the schedule for its share of the images.
-        images: images that a team computes at once; the last of its share may be fewer.
+    """How the cores share the work: concurrent runs of the model, teams of each, and images that a team computes at
+    once.
     """
 
     requests: LaneCount
@@ -72,10 +68,8 @@ def for_cores(teams: Teams, made_for: int, lanes: int) -> Teams:
 def possible(batch: int, lanes: int, *, divides: bool) -> tuple[Teams, ...]:
     """The teams worth trying for a batch, first all cores for the whole batch.
 
-    Concurrent requests are tried only if a batch has fewer images than cores or cannot be divided.
-
-    Args:
-        divides: whether the model computes the images of a batch independently.
+    Concurrent requests are tried only if a batch has fewer images than cores or cannot be divided. `divides` is whether
+    the model computes the images of a batch independently.
     """
     requests = (1,) if divides and batch >= lanes else _divisors(lanes)
     found = [

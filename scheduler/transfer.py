@@ -21,16 +21,11 @@ if TYPE_CHECKING:
 def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     """The document for a model of equal structure: its schedules name that model's operators.
 
-    Args:
-        document: the schedule of `model`, or of one with other weights or names.
-        model: its structure is computed only if the digests differ.
+    `document` may be of a model with other weights or names. Complexity: O(operators + edges).
 
     Raises:
         InvalidScheduleError: names the first difference of the structures; or the digests differ and the document has
-            no
-            structure.
-
-    Complexity: O(operators + edges).
+            no structure.
     """
     if document.sha256 == model.digest or document.structure is None:
         document.validate_for(model.graph, model.digest, model.bindings)
@@ -51,14 +46,10 @@ def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
 def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     """The document for the same model at another batch size: the same stages, without latencies.
 
-    Args:
-        document: the schedule of `model` at another batch size, or of one with other weights or names.
-        model: the model at its batch size.
+    `document` may be of a model with other weights or names. Complexity: O(operators + edges).
 
     Raises:
         InvalidScheduleError: the models differ in more than the batch, or a stage cannot be merged at this batch size.
-
-    Complexity: O(operators + edges).
     """
     check_dtype(document.dtype, model.graph)
     if not _differ_in_batch(document.inputs, model.bindings):
@@ -73,7 +64,6 @@ def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
 def _of_model(
     document: ScheduleDocument, schedule: Schedule, model: Model, names: Mapping[str, str]
 ) -> ScheduleDocument:
-    """The document with a schedule and renamed units of `model`."""
     check_operators(schedule, model.graph)
     units = tuple(tuple(names.get(name, name) for name in unit) for unit in document.units)
     check_units(units, model.graph)
@@ -113,7 +103,6 @@ def _names_beyond_sizes(name: str, theirs: Structure, ours: Structure) -> dict[s
 
 
 def _names(theirs: Structure, ours: Structure) -> dict[str, str]:
-    """For each operator of their model the one at its position in ours."""
     return {one.name: other.name for one, other in zip(theirs.operators, ours.operators, strict=True)}
 
 

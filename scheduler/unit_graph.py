@@ -28,9 +28,8 @@ _MOST_NAMES, _LONGEST_NAME = 6, 60
 class UnitGraph:
     """A computation graph in which each unit is one operator.
 
-    Attributes:
-        graph: one operator for each unit; a unit of several operators has the name of its first output.
-        members: for each unit its operators of the original graph, in topological order.
+    A unit of several operators has the name of its first output; `members` are its original operators in topological
+    order.
     """
 
     graph: ComputationGraph
@@ -107,10 +106,9 @@ def join_units(graph: ComputationGraph, units: Iterable[Sequence[str]]) -> UnitG
 
 
 def parse_units(text: bytes) -> tuple[Unit, ...]:
-    """The units in a JSON list of lists of operator names.
+    """The units in a JSON list of lists of operator names, not checked against a model.
 
-    Raises:
-        UsageError: it is invalid, too large or empty; the names are not checked against a model.
+    Raises a UsageError if it is invalid, too large or empty.
     """
     if len(text) > MOST_NBYTES:
         raise UsageError(f"larger than {MOST_NBYTES >> 20} MiB, the limit for a list of units")
@@ -124,7 +122,6 @@ def parse_units(text: bytes) -> tuple[Unit, ...]:
 
 
 def _check_names(graph: ComputationGraph, units: Sequence[Sequence[str]]) -> None:
-    """Checks that units name operators of the graph, each once."""
     number_of: dict[str, int] = {}
     for number, unit in enumerate(units, 1):
         if not unit:
@@ -202,11 +199,11 @@ def components(names: Sequence[str], after: Mapping[str, set[str]]) -> list[list
     done: set[str] = set()
     stack: list[str] = []
     found: list[list[str]] = []
-    place = {name: index for index, name in enumerate(names)}
+    rank = {name: index for index, name in enumerate(names)}
     for root in names:
         if root in order:
             continue
-        work = [(root, iter(sorted(after[root], key=place.__getitem__)))]
+        work = [(root, iter(sorted(after[root], key=rank.__getitem__)))]
         order[root] = low[root] = len(order)
         stack.append(root)
         while work:
@@ -217,37 +214,35 @@ def components(names: Sequence[str], after: Mapping[str, set[str]]) -> list[list
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[name])
                 if low[name] == order[name]:
-                    found.append(_pop_component(stack, name, done, place))
+                    found.append(_pop_component(stack, name, done, rank))
             elif following in order:
                 low[name] = min(low[name], order[following])
             else:
                 order[following] = low[following] = len(order)
                 stack.append(following)
-                work.append((following, iter(sorted(after[following], key=place.__getitem__))))
+                work.append((following, iter(sorted(after[following], key=rank.__getitem__))))
     return found[::-1]
 
 
-def _pop_component(stack: list[str], root: str, done: set[str], place: Mapping[str, int]) -> list[str]:
+def _pop_component(stack: list[str], root: str, done: set[str], rank: Mapping[str, int]) -> list[str]:
     component = []
     while True:
         name = stack.pop()
         done.add(name)
         component.append(name)
         if name == root:
-            return sorted(component, key=place.__getitem__)
+            return sorted(component, key=rank.__getitem__)
 
 
 def contracted(
     graph: ComputationGraph, units: Iterable[Sequence[str]], after: Mapping[str, Collection[str]]
 ) -> UnitGraph:
-    """The graph of these units, which cover all operators.
+    """The graph of these units, which cover all operators and do not depend on each other.
 
-    Args:
-        units: the operators of each, in topological order; no two units depend on each other.
-        after: for each operator its dependents, possibly more than its readers.
+    `after` are the dependents of each operator, possibly more than its readers.
     """
-    place = {operator.name: index for index, operator in enumerate(graph.operators)}
-    units = sorted(units, key=lambda unit: min(place[name] for name in unit))  # siblings stay in the model's order
+    rank = {operator.name: index for index, operator in enumerate(graph.operators)}
+    units = sorted(units, key=lambda unit: min(rank[name] for name in unit))  # siblings stay in the model's order
     home = {name: index for index, unit in enumerate(units) for name in unit}
     before: list[set[int]] = [set() for _ in units]
     for name, successors in after.items():
@@ -322,18 +317,17 @@ def numbered_unit_stages(units: UnitGraph, schedule: Schedule) -> list[tuple[int
     """The schedule in units, without latencies and empty stages, each stage with its number in the schedule.
 
     A unit runs in the last stage of its operators, or later if its inputs come later: schedules of another device may
-    split
-    operators that this one cannot. A stage keeps its division if its groups of units are its groups of operators.
+    split operators that this one cannot. A stage keeps its division if its groups of units are its groups of operators.
     """
     unit_of = units.unit_of
     position: dict[str, int] = {}
     label: dict[str, tuple[int, int]] = {}
     stages = tuple(schedule.stages)
     for number, stage in enumerate(stages):
-        for place, group in enumerate(stage.groups):
+        for index, group in enumerate(stage.groups):
             for name in group:
                 position[unit_of[name]] = number
-                label[unit_of[name]] = (number, place)
+                label[unit_of[name]] = (number, index)
     for operator in units.graph.operators:
         before = [position[name] for name in units.graph.predecessors[operator.name]]
         position[operator.name] = max([position[operator.name], *before])
@@ -346,7 +340,6 @@ def _group_units(
     label: Mapping[str, tuple[int, int]],
     stages: Sequence[Stage],
 ) -> list[tuple[int, Stage]]:
-    """The stages by number, with groups of units that share an original group or depend on each other."""
     group_of: dict[str, list[str]] = {}
     first_of: dict[tuple[int, int], str] = {}
     for operator in units.graph.operators:
@@ -368,14 +361,13 @@ def _group_units(
             groups_of[position[name]].append(tuple(sorted(group, key=order.__getitem__)))
     found = []
     for number, (stage, groups) in enumerate(zip(stages, groups_of, strict=True)):
-        places = [{label[name] for name in group} for group in groups]
-        found.append((number, Stage(stage.strategy, tuple(groups), division=_division(stage, number, places))))
+        origins = [{label[name] for name in group} for group in groups]
+        found.append((number, Stage(stage.strategy, tuple(groups), division=_division(stage, number, origins))))
     return [(number, stage) for number, stage in found if stage.groups]
 
 
-def _division(stage: Stage, number: int, places: Sequence[set[tuple[int, int]]]) -> Division | None:
-    """The division of a stage for its groups of units, which stem from these groups of operators."""
-    wanted = {(number, place) for place in range(len(stage.groups))}
-    if stage.division is None or any(len(own) != 1 for own in places) or set().union(*places) != wanted:
+def _division(stage: Stage, number: int, origins: Sequence[set[tuple[int, int]]]) -> Division | None:
+    wanted = {(number, index) for index in range(len(stage.groups))}
+    if stage.division is None or any(len(own) != 1 for own in origins) or set().union(*origins) != wanted:
         return None
-    return replace(stage.division, groups=tuple(stage.division.groups[place] for ((_, place),) in places))
+    return replace(stage.division, groups=tuple(stage.division.groups[index] for ((_, index),) in origins))

@@ -49,11 +49,9 @@ def across_cuts(
     faster.
 
     The greedy schedule of all their operators, or one of three beam searches, may be faster: the fastest by measurement
-    is
-    taken. Each of their stages is measured at most once, and none of a schedule that bounds rule out. With `doubted`,
-    the
-    stages of a winner are measured a second time, and it has to win again. `hand_over` receives the questions about a
-    schedule before they are asked (`Prefetchable`).
+    is taken. Each of their stages is measured at most once, and none of a schedule that bounds rule out. With
+    `doubted`, the stages of a winner are measured a second time, and it has to win again. `hand_over` receives the
+    questions about a schedule before they are asked (`Prefetchable`).
     """
     found: list[Block] = []
     measured = remeasured = 0
@@ -92,18 +90,10 @@ def _best_across(
 
 @dataclass
 class _Trial:
-    """Compares schedules with the best one so far, and measures each only while it may still be faster.
+    """Compares schedules with the best one so far, of `limit_us`, and measures each only while it may still be faster.
 
-    Attributes:
-        cost: the device.
-        limit_us: latency of the best schedule so far.
-        is_over: whether the deadline has passed.
-        hand_over: receives the next questions.
-        doubted: the same device, if latencies are to be measured a second time.
-        n_measured: number of requested latencies.
-        n_remeasured: number of second measurements.
-        known_us: latencies of concurrent stages by their groups.
-        settled: the groups of stages that were measured a second time.
+    `known_us` are latencies of concurrent stages by their groups; `settled` ones were measured a second time, on
+    `doubted`.
     """
 
     cost: CostModel
@@ -135,7 +125,6 @@ class _Trial:
         return estimate_us
 
     def beaten_by(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
-        """The stages with their latencies if they are faster than the limit, which their sum then replaces."""
         unknown = [Question(stage) for stage in stages if stage.groups not in self.known_us]
         total = self._total_us(stages, self._measured_us, unknown)
         if total < self.limit_us and self.doubted is not None:
@@ -198,13 +187,8 @@ Estimate = Callable[[Stage], float]
 
 @dataclass(frozen=True)
 class _Partial:
-    """Stages that lead to a state, the newest first, as a linked list.
-
-    Attributes:
-        total_us: estimated latency of the stages.
-        alone_us: estimated latency of their operators one after another.
-        stage: the newest stage; None for the empty state.
-        before: the stages before it.
+    """Stages that lead to a state, the newest first, as a linked list; `alone_us` is that of their operators in
+    sequence.
     """
 
     total_us: float
@@ -264,7 +248,6 @@ class _Subgraph:
 
     @cached_property
     def ahead_us(self) -> tuple[float, ...]:
-        """Estimated latency of the longest path from each operator to the end, itself included."""
         found = [0.0] * len(self.names)
         for index in reversed(range(len(self.names))):
             found[index] = self.alone_us[index] + max(

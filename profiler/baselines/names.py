@@ -1,9 +1,9 @@
-"""The names of the runtimes in this folder, in a file that imports none of them."""
+"""The names of the baselines, in a file that imports none of them."""
 
 from __future__ import annotations
 
 FOR_THROUGHPUT = ("onnxruntime-sessions", "openvino-streams")
-"""Peers that run as many requests at the same time as there are cores, and are measured only if asked for by name."""
+"""Baselines with one request per core, measured only by request."""
 
 ON_CPU = {
     "onnxruntime": "onnxruntime in its fastest setting",
@@ -18,7 +18,7 @@ ON_GPU = {
     "torch-cudagraph": "PyTorch in one CUDA graph",
     "torch-compile": "PyTorch, compiled by torch.compile",
 }
-"""What each peer is, by its name."""
+"""A description of each baseline."""
 
 SLOW_TO_OPEN = ("torch-compile",)
-"""Peers that take minutes until their first run, and are measured only if they are asked for by name."""
+"""Baselines that take minutes until their first run, measured only by request."""

@@ -1,4 +1,4 @@
-"""Plain onnxruntime, which a schedule has to beat on the CPU, and which is a peer on the CPU and on GPUs."""
+"""onnxruntime as a baseline, which a schedule has to beat on the CPU."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
 """Enough rounds to choose among ways to run models, but not to claim that one is the fastest."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
-"""The settings of onnxruntime are compared only for models with fewer bytes of weights: every session copies them."""
+"""Settings are compared only for models with fewer bytes of weights, since every session copies them."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxruntimeBaseline:
-    """Plain onnxruntime on the model as it was given, with `threads` cores of this machine."""
+    """onnxruntime on the original model, with `threads` cores of this machine."""
 
     model: Model
     threads: int
@@ -44,10 +44,7 @@ class OnnxruntimeBaseline:
         return Candidate(partial(reference.time, inputs), reference.close)
 
     def best(self, inputs: Arrays) -> ReferenceSettings:
-        """The setting in which onnxruntime is fastest, see `fastest_setting`.
-
-        It is the usual one if there is no other, or if every session would copy large weights.
-        """
+        """The fastest setting (`fastest_setting`); the usual one without others or with large weights."""
         settings = self.settings
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
         if len(settings) == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
@@ -58,7 +55,7 @@ class OnnxruntimeBaseline:
 
     @cached_property
     def opening_and_run_s(self) -> tuple[float, float]:
-        """Seconds to open the model in the usual setting, and seconds of one run; measured once."""
+        """Seconds to open the model in the usual setting, and of one run; measured once."""
         began = time.monotonic()
         with Reference(self.model, self.settings[0]) as reference:
             run_s = reference.time(random_inputs(self.model.graph.inputs), 1)[0] / 1e6
@@ -66,13 +63,13 @@ class OnnxruntimeBaseline:
 
 
 def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens plain onnxruntime in the setting in which it is fastest."""
+    """Opens onnxruntime in its fastest setting."""
     plain = OnnxruntimeBaseline(model, threads)
     return plain.ready(plain.best(inputs), inputs)
 
 
 def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens plain onnxruntime in its own parallel mode."""
+    """Opens onnxruntime in its parallel mode."""
     return OnnxruntimeBaseline(model, threads).ready(
         ReferenceSettings("parallel", max(1, threads // 2), threads), inputs
     )

@@ -1,6 +1,6 @@
-"""The device that the text of `--device` means on this machine: the only file that asks of which kind a device is.
+"""Resolves `--device`: the only file that asks for the kind of a device.
 
-A kind is loaded when it is asked for: on a CPU nothing of CUDA and of the analytic model is imported.
+A kind is imported on demand: on a CPU nothing of CUDA and of the analytic model is imported.
 """
 
 from __future__ import annotations
@@ -34,21 +34,17 @@ if TYPE_CHECKING:
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
 KINDS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
-"""`DeviceKind.key` by the folder of a kind. An attached GPU comes before the specification of a GPU of the same name."""
+"""`DeviceKind.key` by folder. An attached GPU precedes a specification of the same name."""
 
 
 def device_facts() -> tuple[DeviceFacts, ...]:
-    """Facts about each kind of device on this machine, usable or not; first about the CPU, which every machine has."""
+    """Facts about each kind of device on this machine, usable or not, the CPU first."""
     kinds = map(_kind, (_CPU, _CUDA, _ANALYTIC))
     return tuple(kind.facts() for kind in kinds if kind.facts is not None)
 
 
 def check_name(device: str) -> None:
-    """Accepts the texts that `resolve` accepts on some machine; does not look at this one.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-    """
+    """Raises a UsageError for a text that `resolve` accepts on no machine; lists all and similar ones."""
     if not device.strip():
         raise UsageError("--device is empty: use auto, cpu or the name of a GPU")
     if not any(kind.knows(device) for kind in _kinds(device)):
@@ -56,85 +52,62 @@ def check_name(device: str) -> None:
 
 
 def resolve(device: str, model: Model | None = None) -> ProfiledDevice:
-    """The device that `--device` means.
-
-    Args:
-        model: the model to run, if it is known: `auto` means no GPU for a model that the GPU runtime cannot place.
+    """The device that `--device` means; `auto` means no GPU for a `model` that the GPU runtime does not support.
 
     Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-        DeviceError: the GPU that was asked for is not attached or cannot be used, or this is not Linux; the text
-            says what to do.
+        UsageError: there is no such device; lists all, and similar names.
+        DeviceError: the GPU is not attached or cannot be used, or this is not Linux.
     """
     return _opened(_kind_of(device, model), device)
 
 
 def remarks(device: str) -> tuple[str, ...]:
-    """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
+    """Why attached devices of that name are not what `resolve` returns."""
     from iosched.runtime.cuda.gpu.library import look
 
     return () if _is_cpu(device) or not look().gpus else tuple(_kind(_CUDA).remarks(device))
 
 
 def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:
-    """Sentences that a user should read before models are measured on a device with so many threads.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-    """
+    """Sentences for the user before measurements on this device and number of threads; raises as `check_name`."""
     return core_remarks_before(threads) if is_measured_on_cpu(device) and not_linux() is None else ()
 
 
 def is_measured_on_cpu(device: str) -> bool:
-    """Whether `resolve` returns the CPU of this machine.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-    """
+    """Whether `resolve` returns the CPU of this machine; raises as `check_name`."""
     return _kind_of(device).key == KINDS[_CPU]
 
 
 def speed_text(kind: str) -> str:
-    """Of which speed of the machine sums of stages measured on a kind of device are; "" where of the present one.
-
-    Args:
-        kind: see `DeviceInfo.kind`.
-    """
+    """The speed that sums of measured stages refer to, in words; "" for the present one. See `DeviceInfo.kind`."""
     return next((each.speed for each in _kinds_called(kind)), "")
 
 
 def runner(device: str, document: ScheduleDocument | None) -> ProfiledDevice:
-    """The device to run a schedule on; `auto` means a device of the kind that the schedule was made on.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-        DeviceError: the GPU that was asked for is not attached or cannot be used, or this is not Linux; the text
-            says what to do.
-    """
+    """The device to run a schedule on; `auto` means a device of the kind that it was made on. Raises as `resolve`."""
     return _opened(_runner_kind(device, document), device)
 
 
 def runner_name(device: str, document: ScheduleDocument | None) -> str:
-    """The name of the device that `runner` returns, which is not opened for it; "" if it cannot be used."""
+    """The name of the device of `runner`, without opening it; "" if it cannot be used."""
     return _runner_kind(device, document).name(device)
 
 
 def runner_design(device: str, document: ScheduleDocument | None) -> Mapping[str, str]:
-    """The design of the device that `runner` returns, which is not opened for it; see `DeviceInfo.design`."""
+    """The design of the device of `runner`, without opening it; see `DeviceInfo.design`."""
     return _runner_kind(device, document).design()
 
 
 def unscheduled_text(device: str) -> str:
-    """Says how the device that `runner` returns runs a model without a schedule."""
+    """How the device of `runner` runs a model without a schedule."""
     return _runner_kind(device, None).unscheduled
 
 
 def recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]:
-    """The device that a schedule was made for, and the settings with which the model was opened there.
+    """The device and the settings that a schedule was made with.
 
     Raises:
-        DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have; or this is
-            not Linux.
+        DeviceError: the device is not attached or unknown, or this is not Linux.
     """
     device, settings = _recorded(document)
     return device, replace(settings, units=document.units)
@@ -148,10 +121,7 @@ def _recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
-    """The throughputs of stages of `document`, a schedule of `model`.
-
-    If the device or the precision is not known, they have no peak to be compared with.
-    """
+    """The throughputs of stages of `document`, without a peak for unknown devices or precisions."""
     from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 
     if document.cost != "analytic" and document.device_kind == "cuda":
@@ -173,7 +143,7 @@ def _kind(folder: str) -> DeviceKind:
 
 
 def _kinds(device: str) -> Iterator[DeviceKind]:
-    """The kinds that can claim a text of `--device`; attached GPUs only where the packages are that run them."""
+    """The kinds that can claim a text of `--device`; attached GPUs only with their packages."""
     if _has_gpu_packages() or device.strip().lower().startswith("cuda"):
         yield _kind(_CUDA)
     yield _kind(_CPU)
@@ -221,7 +191,6 @@ def _imported_profile(database: ProfileDatabase, model: Model, gpu: str, precisi
 
 
 def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit, ...]) -> tuple[Stage, ...]:
-    """The stages of the best schedule by the analytic model; none where the GPU's specification is not known."""
     from iosched.profiler.devices.gpus import spec_of
 
     spec = spec_of(gpu)
@@ -254,17 +223,13 @@ _NAMES = {"Darwin": "macOS"}
 
 
 def not_linux() -> str | None:
-    """What this operating system is called; None where it is Linux."""
+    """The name of this operating system; None on Linux."""
     system = platform.system()
     return None if system == "Linux" else _NAMES.get(system, system or "an unknown system")
 
 
 def check_system() -> None:
-    """Accepts Linux alone: threads are pinned, processes watched and processors read by its means.
-
-    Raises:
-        DeviceError: this is another system; the text says what can be done there.
-    """
+    """Raises a DeviceError unless this is Linux, whose interfaces pin threads and watch processes and processors."""
     if (system := not_linux()) is not None:
         raise DeviceError(
             f"running and measuring models needs Linux, and this is {system}: simulate a GPU instead (--device v100),"

@@ -1,4 +1,4 @@
-"""What SQLite and the file system say of a profile database, as errors for people."""
+"""Converts errors of SQLite and the file system into errors with a way out."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WAY_OUT = (
 
 @contextmanager
 def explained(path: Path | None) -> Iterator[None]:
-    """Turns errors of SQLite and of the file system that are raised inside into errors that say what to do.
+    """Converts errors of SQLite and the file system raised inside.
 
-    A ValueError or TypeError inside comes from a row with impossible values, so the file is damaged there.
+    A ValueError or TypeError comes from a row with impossible values, so the file is damaged.
 
     Raises:
-        UsageError: the file is damaged, or it or its folder cannot be written.
+        UsageError: the file is damaged, or it or its folder is not writable.
         ResourceError: the disk is full, or fails.
-        DeviceError: another process keeps the file locked.
+        DeviceError: another process locks the file.
     """
     try:
         yield

@@ -12,19 +12,12 @@ Clusters = tuple[tuple[int, ...], ...]
 
 
 def similar_clusters(similarity: Sequence[Sequence[float]], fits: Fits) -> Clusters:
-    """Clusters of similar models.
+    """Clusters of similar models, from `similarities`.
 
     Each starts with the first remaining model and repeatedly adds the model most similar to any member that fits. A
-    model
-    that does not fit is skipped; the paper closes the cluster at the first such model, loses the last cluster, and
-    starts
-    with a random model. A model that does not even fit alone is a cluster of its own.
-
-    Args:
-        similarity: of every two models, as from `similarities`.
-        fits: called O(models) times for each cluster.
-
-    Complexity: O(models squared), besides `fits`.
+    model that does not fit is skipped; the paper closes the cluster at the first such model, loses the last cluster,
+    and starts with a random model. A model that does not even fit alone is a cluster of its own. Complexity: O(models
+    squared), besides O(models) calls of `fits` for each cluster.
     """
     left = list(range(len(similarity)))
     found: list[tuple[int, ...]] = []
@@ -61,13 +54,13 @@ def common_length(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
     Bit i of a number is `one[i]`, so a row of the table is one addition of long integers (Crochemore et al., 2001).
     Complexity: O(len(other) * len(one) / 64) besides hashing.
     """
-    places: dict[Hashable, int] = {}
+    bits_of: dict[Hashable, int] = {}
     for index, item in enumerate(one):
-        places[item] = places.get(item, 0) | 1 << index
+        bits_of[item] = bits_of.get(item, 0) | 1 << index
     whole = (1 << len(one)) - 1
     row = whole
     for item in other:
-        hits = row & places.get(item, 0)
+        hits = row & bits_of.get(item, 0)
         row = (row + hits | row - hits) & whole
     return len(one) - row.bit_count()
 

@@ -56,7 +56,6 @@ class DerivedCosts:
     """Costs derived from others.
 
     Attributes:
-        costs: the others.
         at: computes a cost from the other cost as a function of the number of models, and that number.
     """
 

@@ -16,14 +16,9 @@ from iosched.scheduler.batching.costs import BatchingCosts
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Groups of two and more operators of an ensemble; every other operator runs on its own.
+    """Groups of two and more operators of an ensemble, by operator; every other operator runs on its own.
 
     Facts about a group are cached by its first operator: groups must not change under a plan.
-
-    Attributes:
-        ensemble: the models.
-        costs: of groups.
-        groups: the group of every batched operator.
     """
 
     ensemble: Ensemble
@@ -99,18 +94,17 @@ class Plan:
         """Whether some reader of a result has it not in place, or a model returns it.
 
         A group with the output in place has one reader of each result. So no other reads it if all readers of the first
-        result
-        have it in place, and each of the other results has as many readers.
+        result have it in place, and each of the other results has as many readers.
         """
         if len(group) < 2:
             return False
         results, readers = self.results(group, index), self.ensemble.readers
         if not self.ensemble.returned.isdisjoint(results):
             return True
-        places = {(self.group(name), port) for name, port in readers.get(results[0], ())}
-        if any(len(readers.get(tensor, ())) != len(places) for tensor in results):
+        ports = {(self.group(name), port) for name, port in readers.get(results[0], ())}
+        if any(len(readers.get(tensor, ())) != len(ports) for tensor in results):
             return True
-        return any(self.feeder(reading, port) != group for reading, port in places)
+        return any(self.feeder(reading, port) != group for reading, port in ports)
 
     def group_value_us(self, group: Group) -> float:
         """Gain of a group minus the cost of joining and splitting its tensors."""

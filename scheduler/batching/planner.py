@@ -35,29 +35,17 @@ def folded(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
 
     Each member is matched with the most similar member of the plan; operators join the groups of matched operators. A
     member whose matches make the plan worse is left out. This is done with the given costs and with costs spread over
-    all
-    models; the better plan is pruned and returned.
+    all models; the better plan is pruned and returned. Complexity: two `Pairing` for each member, and O(operators) for
+    the line.
 
     No cycle can arise. There always is a line of positions, each for one group or single operator, such that every edge
     leads to a later position. The first member's order is such a line. A new member is matched with the operators of
-    one
-    member in the order of their positions, one for each position, so matches ascend in both orders. Its unmatched
-    operators
-    are inserted between the positions of the matches before and after them, in its own topological order. Then every
-    edge
-    of the new member leads to a later position, and the line keeps its order.
-
-    Operators that the new member shares with earlier ones are in the line already. Their predecessors are shared too,
-    so
-    edges lead from shared operators to the others and never back. An operator may therefore only match after all shared
-    operators that it, or one before it in its member's order, reads; unmatched operators are inserted after them
-    likewise.
-
-    Args:
-        ensemble: the members.
-        costs: of groups.
-
-    Complexity: that of two `Pairing` for each member, and O(operators) to extend the line.
+    one member in the order of their positions, one for each position, so matches ascend in both orders. Its unmatched
+    operators are inserted between the positions of the matches before and after them, in its own topological order.
+    Then every edge of the new member leads to a later position, and the line keeps its order. Operators that it shares
+    with earlier members are in the line already, and their predecessors are shared too. An operator may therefore only
+    match after all shared operators that it, or one before it in its member's order, reads; unmatched operators are
+    inserted after them likewise.
     """
     similarity = similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
     prices = [costs, spread(costs, len(similarity))] if len(similarity) > 2 else [costs]
@@ -77,24 +65,24 @@ def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan,
     ensemble = plan.ensemble
     heads = {plan.group(name)[0]: index for index, name in enumerate(line)}
     both = (*ensemble.sequences[new], *ensemble.sequences[old])
-    place = {name: heads[head] for name in both if (head := plan.group(name)[0]) in heads}
-    fresh = [name for name in ensemble.sequences[new] if name not in place]
-    floors = _floors(ensemble, fresh, place)
-    there = {place[name]: name for name in ensemble.sequences[old]}
-    places = sorted(there)
-    pairing = Pairing(plan, fresh, [there[index] for index in places], lambda i, j: places[j] > floors[i])
+    position = {name: heads[head] for name in both if (head := plan.group(name)[0]) in heads}
+    fresh = [name for name in ensemble.sequences[new] if name not in position]
+    floors = _floors(ensemble, fresh, position)
+    there = {position[name]: name for name in ensemble.sequences[old]}
+    positions = sorted(there)
+    pairing = Pairing(plan, fresh, [there[index] for index in positions], lambda i, j: positions[j] > floors[i])
     _, matches = pairing.best()
-    larger = plan.with_pairs((fresh[i], there[places[j]]) for i, j in matches)
+    larger = plan.with_pairs((fresh[i], there[positions[j]]) for i, j in matches)
     if difference_us(plan, larger, [fresh[i] for i, _ in matches]) < 0:
         matches, larger = (), plan
-    matched = {fresh[i]: places[j] for i, j in matches}
+    matched = {fresh[i]: positions[j] for i, j in matches}
     return larger, _drawn(line, fresh, floors, matched)
 
 
-def _floors(ensemble: Ensemble, fresh: Sequence[str], place: dict[str, int]) -> list[int]:
+def _floors(ensemble: Ensemble, fresh: Sequence[str], position: dict[str, int]) -> list[int]:
     """For each operator the last position in the line of what it, or one before it, reads; -1 without any."""
     before = ensemble.graph.predecessors
-    lasts = (max((place[other] for other in before[name] if other in place), default=-1) for name in fresh)
+    lasts = (max((position[other] for other in before[name] if other in position), default=-1) for name in fresh)
     return [*accumulate(lasts, max)]
 
 
@@ -123,9 +111,8 @@ def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
 def pruned(plan: Plan) -> Plan:
     """The plan without groups that cost more than they save; a local optimum.
 
-    Single groups and connected chains of groups are tried until none is worth removing.
-
-    Complexity: O(operators + edges) for each round, one more than the rounds with a removal.
+    Single groups and connected chains of groups are tried until none is worth removing. Complexity: O(operators +
+    edges) for each round, one more than the rounds with a removal.
     """
     while True:
         before = plan
@@ -141,7 +128,6 @@ def pruned(plan: Plan) -> Plan:
 
 
 def _chains(plan: Plan) -> list[list[Group]]:
-    """Groups that pass results to each other in place, together."""
     chains: dict[str, list[Group]] = {}
     for group in plan.all_groups():  # each after those that feed it
         chain = chains[group[0]] = [group]

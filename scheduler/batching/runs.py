@@ -30,8 +30,7 @@ class Match:
         gain: what the larger group saves over the smaller, minus the costs that do not depend on other matches.
         starts: (back, price): paid if the match `back` positions before is not in the run.
         ends: for each output (price, readers); its readers are (ahead, price) positions later in the run. If one of
-            them is
-            not in the run, its price and that of the output are paid.
+            them is not in the run, its price and that of the output are paid.
     """
 
     gain: float
@@ -67,9 +66,8 @@ class Pairing:
     def best(self) -> tuple[float, tuple[Pair, ...]]:
         """The value of the best set of runs, and its matches; (0, ()) if no run is worth its price.
 
-        Row i of the table is the row before it, except for what the matches of operator i raise.
-
-        Complexity: O(len(new) * len(old) + the sum over all diagonals of matches of their lengths squared).
+        Row i of the table is the row before it, except for what the matches of operator i raise. Complexity: O(len(new)
+        * len(old) + the sum over all diagonals of matches of their lengths squared).
         """
         matches = dict(self._matches())
         value = [[0.0] * (len(self.old) + 1)]
@@ -87,14 +85,13 @@ class Pairing:
         return value[-1][-1], tuple(_path(value, taken))
 
     def _matches(self) -> Iterator[tuple[Pair, Match]]:
-        """The matches, in the order of the table."""
         likeness = self.plan.ensemble.likeness
-        places: dict[str, list[int]] = {}
+        positions: dict[str, list[int]] = {}
         for j, name in enumerate(self.old):
-            places.setdefault(likeness[name].key, []).append(j)
+            positions.setdefault(likeness[name].key, []).append(j)
         maker = _Maker(self.plan, {n: i for i, n in enumerate(self.new)}, {n: j for j, n in enumerate(self.old)})
         for i, name in enumerate(self.new):
-            for j in places.get(likeness[name].key, ()):
+            for j in positions.get(likeness[name].key, ()):
                 if self.plan.ensemble.are_alike(name, self.old[j]) and self.allowed(i, j):
                     yield (i, j), maker.match(name, self.old[j])
 
@@ -102,7 +99,7 @@ class Pairing:
 def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
     """The value of the run that ends with the match (i, j), for each possible length, from 1 on."""
     total, length = 0.0, 0
-    # By the number of places before (i, j) at which a match stands: what is saved where it is in the run.
+    # By the number of positions before (i, j) at which a match stands: what is saved where it is in the run.
     waiting: dict[int, float] = {}
     while (match := matches.get((i - length, j - length))) is not None:
         total += match.gain - match.end_price(length) + waiting.pop(length, 0.0)
@@ -113,10 +110,9 @@ def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
         yield total
 
 
-def _raise(row: list[float], place: int, least: float) -> None:
-    """Raises an ascending row to at least `least` from a position on."""
-    end = bisect_left(row, least, place)
-    row[place:end] = [least] * (end - place)
+def _raise(row: list[float], start: int, least: float) -> None:
+    end = bisect_left(row, least, start)
+    row[start:end] = [least] * (end - start)
 
 
 def _path(value: Sequence[Sequence[float]], taken: dict[Pair, int]) -> Iterator[Pair]:
@@ -185,7 +181,7 @@ class _Maker:
         return back if is_aligned and len(self.plan.group(other[0])) == size else 0
 
     def _readers(self, x: str, v: str, group: Group, index: int) -> Iterator[tuple[float, float]]:
-        """For every reader of an output how many positions ahead its match is, and the price of its group without it."""
+        """For every reader of an output the positions ahead to its match, and the price of its group without it."""
         plan, ensemble = self.plan, self.plan.ensemble
         ours, theirs = (ensemble.graph.by_name[name].outputs[index] for name in (x, v))
         if not ensemble.returned.isdisjoint((ours, theirs)):

@@ -180,7 +180,7 @@ def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Pl
 @pytest.mark.parametrize(
     ("explanation", "verdict"),
     [
-        (beside(), "present_placement"),
+        (beside(), "only_place"),
         (beside((110.0, 110.0), present_us=None), "unknown"),
         (beside((106.0, 120.0), (107.0, 107.0)), "best"),
         (beside((104.0, 120.0), (107.0, 107.0)), "as_good"),

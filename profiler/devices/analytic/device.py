@@ -1,4 +1,4 @@
-"""A GPU that is not attached, as a device: nothing runs there, and latencies are computed from its specification."""
+"""A simulated GPU as a device: nothing runs there, and latencies are computed from its specification."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _LONG_SEARCH = 2_000  # stages computed of a block
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """A GPU of which only the specification is known; see `ProfiledDevice`.
+    """A GPU known by its specification; see `ProfiledDevice`.
 
     Attributes:
-        remarks: why a GPU that is attached and has this name cannot be used, if there is one.
-        find_imported: finds in the profile database what was measured on such a GPU on another machine.
+        remarks: why an attached GPU of this name cannot be used, if there is one.
+        find_imported: finds what the profile database has of such a GPU on another machine.
     """
 
     gpu: GpuSpec
@@ -57,23 +57,15 @@ class SimulatedGpu:
 
     @property
     def info(self) -> DeviceInfo:
-        """The GPU's short name and its product's; no memory, because GPUs of one name are sold with different ones."""
+        """The GPU's short name and its product's; no memory, which differs between cards of one name."""
         return DeviceInfo(self.gpu.key, "cuda", self.gpu.name, "analytic")
 
     def checks(self) -> Sequence[SelfCheck]:
-        """Refuses to try anything.
-
-        Raises:
-            DeviceError: always; the text says what can be done instead.
-        """
+        """Raises a DeviceError: nothing can run here."""
         raise self._not_here()
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings for attached GPUs, precisions that the GPU does not have, and unknown ways to launch.
-
-        Raises:
-            UsageError: a setting is refused; the text says which.
-        """
+        """Raises a UsageError for settings for attached GPUs, unsupported precisions and unknown launches."""
         refuse_for_attached_gpus(settings)
         refuse_throughput(settings)
         self._precision(settings)
@@ -87,11 +79,9 @@ class SimulatedGpu:
         *,
         beside: OpenModel | None = None,
     ) -> OpenOnSimulatedGpu:
-        """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
+        """Opens the analytic model of `model`, with imported stages from the database.
 
-        Raises:
-            UsageError: the GPU has no such precision, there is no such way to launch, the database is damaged, the
-                model is in whole numbers, or its units cannot be.
+        Raises a UsageError for an invalid precision, launch or units, a damaged database, or a model in integers.
         """
         del beside
         _refuse_whole_numbers(self.gpu, model.graph)
@@ -110,14 +100,10 @@ class SimulatedGpu:
         return replace(opened, cost=scaled, elsewhere=replace(found, factor=scaled.scaling.factor))
 
     def plain(self, model: Model, settings: OpenSettings) -> None:
-        """None: plain onnxruntime runs on the CPU."""
+        """None: onnxruntime runs on the CPU."""
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Refuses to run anything.
-
-        Raises:
-            DeviceError: always; the text says what can be done instead.
-        """
+        """Raises a DeviceError: nothing can run here."""
         del model, document, threads
         raise self._not_here()
 
@@ -145,7 +131,7 @@ def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
 
 @dataclass(frozen=True, eq=False)
 class OpenOnSimulatedGpu:
-    """A model on a GPU that is not attached; see `OpenModel`."""
+    """A model on a simulated GPU; see `OpenModel`."""
 
     device: SimulatedGpu
     cost: AnalyticCost | ScaledCost
@@ -159,7 +145,7 @@ class OpenOnSimulatedGpu:
 
     @property
     def graph(self) -> ComputationGraph:
-        """The model's own operators, or the units that the user asked for."""
+        """The model's operators, or the requested units."""
         return self.units.graph
 
     @property
@@ -169,10 +155,7 @@ class OpenOnSimulatedGpu:
 
     @cached_property
     def details(self) -> CostDetails:
-        """Intervals are by how far kernels and networks that others measured lie from the model.
-
-        The share of the SMs' time that is filled with work is known where nothing was measured.
-        """
+        """Intervals come from the errors of the model on measured kernels and networks."""
         uncertainty = AnalyticUncertainty(self.cost, self.launch)
         return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty)
 
@@ -180,18 +163,17 @@ class OpenOnSimulatedGpu:
         return idle_streams(stage, self.cost.stage_latency_us)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Does nothing."""
 
 
 def _effort(gap_percent: float | None) -> Effort:
-    """Searches to the proof, or to the gap that is asked for; by default a long search may leave 1 %."""
+    """Searches to the proof, or to the requested gap; by default a long search may leave 1 %."""
     if gap_percent is None:
         return Effort(long_after=_LONG_SEARCH, long_tolerance=0.01)  # the model itself is known to some 10 %
     return Effort(tolerance=gap_percent / 100)
 
 
 def _spec(text: str) -> GpuSpec | None:
-    """The specification of the GPU with this key or full name."""
     return gpu_named(text.strip()) or gpu_called(text.strip())
 
 

@@ -1,4 +1,4 @@
-"""Facts about the CPU: the processor, the runtime, and whether the compiled executor was built."""
+"""Facts about the CPU: the processor, the runtime, and the compiled executor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
 def cpu_facts() -> DeviceFacts:
-    """Facts about this machine's CPU and what is installed to run on it."""
+    """Facts about this machine's CPU and its runtimes."""
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
     processor, quota, threads = read_processor(), cpu_quota(), cpu_count()
@@ -61,7 +61,6 @@ def cpu_facts() -> DeviceFacts:
 
 
 def _findings(*, is_runnable: bool) -> Iterator[Finding]:
-    """What is wrong with running on this CPU, where `is_runnable` says whether there is an onnxruntime at all."""
     if not is_runnable:
         yield Finding("models cannot run on the CPU without onnxruntime", "onnxruntime", _WAY)
     slow = library.missing()

@@ -1,4 +1,4 @@
-"""Facts about attached GPUs: their names, the packages that are missing, and what else prevents their use."""
+"""Facts about attached GPUs: names, usability, missing packages and other problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from iosched.runtime.session import load_onnxruntime
 
 
 def cuda_facts() -> DeviceFacts:
-    """Facts about this machine's GPUs and about what is missing for using them."""
+    """Facts about this machine's GPUs and their requirements."""
     seen = look()
     names = [gpu.name for gpu in seen.gpus] or gpu_names()
     known = seen if seen.gpus else _by_name(names)
@@ -54,10 +54,7 @@ def cuda_facts() -> DeviceFacts:
 
 
 def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str], found: GpuProbe) -> Iterator[Finding]:
-    """What keeps the attached GPUs from being used, or slows them down.
-
-    A GPU for which nobody installed anything is only worth a remark: the CPU of that machine may be all that is wanted.
-    """
+    """Problems of attached GPUs. A GPU without any package is only a remark: its CPU may be all that is wanted."""
     if not names:
         return
     where = ", ".join(names)
@@ -74,7 +71,7 @@ def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str],
 
 
 def _by_name(names: Sequence[str]) -> Seen:
-    """What the driver's library would tell of these GPUs, with a new driver; those without a specification left out."""
+    """What the driver's library would report of these GPUs with a new driver; unknown ones are omitted."""
     specs = [(name, spec_of(name)) for name in names]
     gpus = (SeenGpu(name, spec.capability) for name, spec in specs if spec is not None)
     return Seen(1000 * EXTRAS[0].cuda, tuple(gpus))
@@ -86,9 +83,9 @@ def missing_packages(extra: Extra) -> list[str]:
 
 
 def extra_here(seen: Seen) -> Extra | None:
-    """The extra for this machine: one that is installed, if none runs on more of its GPUs.
+    """The extra for this machine: an installed one unless another supports more of its GPUs.
 
-    Where the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
+    If the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
     """
     driver = seen.cuda if extra_for(seen.cuda, seen.capabilities) else max(seen.cuda, 1000 * EXTRAS[0].cuda)
     best = extra_for(driver, seen.capabilities) if seen.gpus else EXTRAS[0]
@@ -103,7 +100,6 @@ def _of_driver(seen: Seen) -> list[str]:
 
 
 def _reason(extra: Extra, seen: Seen) -> str:
-    """Why it is not the newest one."""
     newest = EXTRAS[0]
     old = [gpu for gpu in seen.gpus if gpu.capability < newest.least_capability]
     if extra is newest or not seen.gpus:
@@ -117,7 +113,6 @@ def _reason(extra: Extra, seen: Seen) -> str:
 
 
 def _unservable(seen: Seen) -> list[str]:
-    """Why no extra runs on a GPU, for each of them."""
     return [
         f"{gpu.name}: {way_to_run(seen.cuda, gpu.capability)}"
         for gpu in seen.gpus
@@ -126,7 +121,7 @@ def _unservable(seen: Seen) -> list[str]:
 
 
 def gpu_names() -> list[str]:
-    """Names of the attached GPUs from the files or the tool of the driver, also of those that its library hides."""
+    """Names of the attached GPUs from the driver's files or tool, including those that its library hides."""
     return _names_from_files() or _names_from_tool()
 
 
@@ -139,7 +134,7 @@ def _names_from_files() -> list[str]:
 
 
 def _names_from_tool() -> list[str]:
-    """Names of the GPUs in a container, where the driver's files are missing."""
+    """Names of the GPUs in a container, which lacks the driver's files."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -159,9 +154,9 @@ class GpuProbe:
     """Which GPUs of this machine can be used.
 
     Attributes:
-        names: the names of the GPUs in the order of their numbers in CUDA; "" for one that cannot be used.
-        problems: why GPUs cannot be used, each with what to do about it.
-        remarks: what is missing without which GPUs can be used, but models run more slowly.
+        names: of the GPUs by their numbers in CUDA; "" for unusable ones.
+        problems: why GPUs cannot be used, each with a fix.
+        remarks: what is missing for full speed.
     """
 
     names: tuple[str, ...] = ()
@@ -175,7 +170,7 @@ class GpuProbe:
 
 
 def probe() -> GpuProbe:
-    """Tries CuPy, the driver, each GPU and cuDNN; if one of them fails, those after it are not tried."""
+    """Tries CuPy, the driver, each GPU and cuDNN, up to the first failure."""
     names: list[str] = []
     problems: list[str] = []
     try:
@@ -195,10 +190,7 @@ def probe() -> GpuProbe:
 
 
 def usable_names() -> tuple[str, ...]:
-    """Names of the GPUs in the order of their numbers, "" for one that cannot be used.
-
-    There are none if CuPy or cuDNN's frontend is not installed.
-    """
+    """Names of the GPUs by their numbers, "" for unusable ones; none without CuPy or cuDNN's frontend."""
     if find_spec("cupy") is None or find_spec("cudnn") is None:
         return ()
     return probe().names

@@ -1,4 +1,4 @@
-"""Stages of a model that were measured on a GPU which is not attached here, out of an imported profile."""
+"""Stages of a model that were measured on a GPU of another machine, from an imported profile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONGEST_NAME = 60
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """What the key of a device in the database says, see `device_key`."""
+    """The fields of a device's key in the database, see `device_key`."""
 
     kind: str
     name: str
@@ -46,20 +46,16 @@ prepare(_Fields)
 
 @dataclass(frozen=True)
 class _Known:
-    """A GPU that the database has measurements of."""
-
     key: str
     fields: _Fields
     newest: datetime
 
     @property
     def name(self) -> str:
-        """The name that its driver gave, as far as a line has room for it."""
         return self.fields.name[:_LONGEST_NAME]
 
     @property
     def text(self) -> str:
-        """Its name, the versions that matter most, and the day of its last measurement."""
         versions = (
             f"{name} {self.fields.versions[name][:_LONGEST_NAME]}"
             for name in ("cuda", "cudnn") if name in self.fields.versions
@@ -68,24 +64,17 @@ class _Known:
 
     @property
     def runs_as_here(self) -> bool:
-        """Whether stages were run and timed there as this iosched does it."""
         return self.fields.threads == MAX_LANES and self.fields.versions.get("lowering") == str(CUDA_LOWERING)
 
 
 def imported_profile(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
-    """The stages of `model` that the database has measurements of on a GPU of the table.
+    """The stages of `model` that the database has of a GPU of the table, by its key.
 
-    Stages are told by the signatures that the runtime of such a GPU makes, for which the model is lowered without one,
-    with the choices between kernels that the database has. Stages of different drivers or libraries are never mixed:
-    of several the one is taken that has most operators of this model alone, and of equals the one measured last. What
-    was measured in another precision, on another card, or by an iosched that runs stages in another way, is no
-    measurement of these; `ImportedProfile.passed_over` then says so. Nothing is written.
-
-    Args:
-        gpu: the key of the GPU in the table.
-
-    Complexity: a lowering of the model, and a pass over the stages in the database, for each of the driver and library
-    versions, of which the eight measured last are looked at.
+    Stages are found by the signatures of such a GPU's runtime, for which the model is lowered with the choices of
+    kernels in the database. Drivers and libraries are never mixed: of several the one with most operators of this model
+    is taken, of equals the latest. Stages of another precision, card or lowering are skipped, and
+    `ImportedProfile.passed_over` says so. Nothing is written. Complexity: a lowering of the model, and a pass over the
+    stages in the database, for each of the eight latest versions.
     """
     spec = gpu_named(gpu)
     if spec is None or not is_supported(model):
@@ -113,7 +102,7 @@ def _known(database: ProfileDatabase) -> Iterator[_Known]:
 
 
 def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> str | None:
-    """Why the stages of that GPU are not taken; None where nobody would expect them to be."""
+    """Why the stages of that GPU are skipped; None if nobody would expect them."""
     card, there = card_of(known.fields.name), f"The profile database has stages that were measured on {known.name}"
     if card is None:
         other = spec_of(known.fields.name) == wanted
@@ -139,7 +128,7 @@ def _stages(database: ProfileDatabase, model: Model, precision: Precision, gpu: 
 
 
 def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> Network:
-    """The model as `CudaBackend` lowers it where these choices are known and no others may be made."""
+    """The model as `CudaBackend` lowers it with these choices and no timing."""
     network = Network(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
     layout = layout_by_choice(network, choices, _untimed).layout
     found, _ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
@@ -147,12 +136,10 @@ def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnP
 
 
 def _operators_in(found: ImportedStages, model: Model) -> int:
-    """How many operators of the model were measured alone."""
     return sum(found.known_us(stage) is not None for stage in _alone(model))
 
 
 def _alone(model: Model) -> Iterator[Stage]:
-    """Each operator as a stage of its own."""
     return (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
 
 

@@ -404,7 +404,7 @@ def test_the_first_yardstick_of_a_device_stays(path: Path) -> None:
         finish(pool, pool.submit(toy_task()))
         assert pool.calls[0][1].rows == (old,)
     with ProfileDatabase(path) as database:
-        found = database.yardstick(KEY)
+        found = database.calibration(KEY)
     assert found is not None
     assert found.samples_us == (100.0,)
 

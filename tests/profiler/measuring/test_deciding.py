@@ -47,14 +47,14 @@ def test_one_of_ours_ships_if_it_is_faster_than_every_plain_way(
 def test_a_few_rounds_say_nothing() -> None:
     rounds = session(LEAST_ROUNDS - 3, found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
     assert trial(rounds).verdict == "undecided"
-    assert trial(rounds).ratio("reference", "found") is None
+    assert trial(rounds).speedup("reference", "found") is None
     assert trial(rounds, rounds).verdict == "faster", "rounds of two days count together"
 
 
 def test_days_of_different_speed_are_not_mixed_up() -> None:
     """On the second day all takes three times as long, and only one of two was measured often."""
     fast, slow = session(12, found=10.0, reference=11.0), session(40, found=30.0, reference=33.0)
-    found = Trial((fast, slow), {"found": 0.5}, ("reference",)).ratio("reference", "found")
+    found = Trial((fast, slow), {"found": 0.5}, ("reference",)).speedup("reference", "found")
     assert found is not None
     assert (found.low, found.value, found.high) == (1.1, 1.1, 1.1)
 
@@ -64,7 +64,7 @@ def test_the_ends_of_an_interval_share_the_error(ratios: list[float], share: flo
     """What may be called faster has little of it; what is called slower or equal ships nothing of ours."""
     times = {"found": (1.0,) * len(ratios), "reference": tuple(ratios)}
     rounds = Session(times, times, (Interference(),) * len(ratios))
-    found = Trial((rounds,), {"found": share}, ("reference",)).ratio("reference", "found")
+    found = Trial((rounds,), {"found": share}, ("reference",)).speedup("reference", "found")
     assert found is not None
     assert found.low == min(found.value, lasting_interval(ratios, ERROR * share)[0])
     assert found.high == max(found.value, lasting_interval(ratios, ERROR * (1 - share))[1])

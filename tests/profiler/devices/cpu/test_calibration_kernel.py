@@ -103,7 +103,7 @@ def test_the_speed_now_is_known_only_beside_a_reference() -> None:
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         assert cost.slowness() is None
-        assert database.yardstick(cost.device) is None
+        assert database.calibration(cost.device) is None
         database.keep_calibration(cost.device, summarize([1e6] * 7))
         slowness = cost.slowness()
         assert slowness is not None
@@ -117,7 +117,7 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
             cost = CpuStageCost(backend, database, resume=resume)
             cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
-            stored.append(database.yardstick(cost.device))
+            stored.append(database.calibration(cost.device))
     assert stored[0] == stored[1] == stored[2]
     assert stored[0] is not None
 
@@ -127,7 +127,7 @@ def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
-        known = database.yardstick(cost.device)
+        known = database.calibration(cost.device)
         assert known is not None
         assert known.median_us < 1e5
         again = CpuStageCost(backend, database)
