@@ -28,7 +28,7 @@ from testbed import SEEDS, Bed, open_bed, option_parser, print_table, write_resu
 from iosched.jobs.costing import schedule_latency_us, stage_latency_us
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.device import OpenOnPaper, PaperGpu
+from iosched.profiler.devices.analytic.device import OpenOnSimulatedGpu, SimulatedGpu
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.blocks import partition
@@ -172,7 +172,11 @@ def measured_pairs(network: str, options: Namespace) -> Found:
             print(f"\r{network}: stages of {len(predicted)} of {len(schedules)}", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         spec = spec_of(bed.device)
-        model = None if spec is None else OpenOnPaper(PaperGpu(spec), AnalyticCost(bed.graph, spec, options.precision))
+        model = (
+            None
+            if spec is None
+            else OpenOnSimulatedGpu(SimulatedGpu(spec), AnalyticCost(bed.graph, spec, options.precision))
+        )
         distinct = {stage: bed.stage_us(stage) for schedule in schedules for stage in schedule.stages}
         turns = bed.in_turn(schedules, options.rounds)
         pairs = [_pair(*each, model) for each in zip(schedules, predicted, turns.measured, strict=True)]
@@ -191,7 +195,7 @@ def _sums(bed: Bed, schedule: Schedule) -> tuple[float, float | None]:
 
 
 def _pair(
-    schedule: Schedule, sums_us: tuple[float, float | None], measured: Measurement, model: OpenOnPaper | None
+    schedule: Schedule, sums_us: tuple[float, float | None], measured: Measurement, model: OpenOnSimulatedGpu | None
 ) -> Pair:
     predicted_us, warm_us = (None if us is None else round(us, 1) for us in sums_us)
     rested_us = None if measured.rested is None else round(measured.rested.median_us, 1)

@@ -22,7 +22,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
@@ -105,7 +105,7 @@ def in_turn(
         for way, schedule in schedules.items():
             compiled = backend.compile(schedule)
             candidates[way] = Candidate(partial(compiled.time, inputs), compiled.close)
-        return measure_in_turn(candidates, Budget(rounds))
+        return measure_interleaved(candidates, Budget(rounds))
     finally:
         close_all(candidates.values())
 

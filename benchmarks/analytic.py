@@ -27,7 +27,7 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.constants import CALIBRATION, Calibration
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule

@@ -33,7 +33,7 @@ from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, measure_interleaved
 from iosched.profiler.measuring.statistics import summarize
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
@@ -83,7 +83,7 @@ def in_turn(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -
     for way, document in found.items():
         opened[way] = open_executor(model, as_schedule(document), device="cpu", threads=THREADS)
     try:
-        taken = measure_in_turn({way: each.ready(inputs) for way, each in opened.items()}, Budget(30, 25.0))
+        taken = measure_interleaved({way: each.ready(inputs) for way, each in opened.items()}, Budget(30, 25.0))
     finally:
         for each in opened.values():
             each.close()

@@ -41,8 +41,8 @@ from testbed import SEEDS, option_parser, print_table, write_results, zoo_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.cpu.cache_flush import swept_amid
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.statistics import median_interval
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
@@ -79,14 +79,14 @@ class Subject:
     with_barriers: CompiledModel
     model: CompiledModel
     inputs: Mapping[str, np.ndarray]
-    swept_nbytes: int
+    flushed_nbytes: int
 
     def observe(self, evict: Callable[[], None]) -> dict[str, float]:
         """Microseconds in every way, once each."""
         return {
             "alone": self._sum(0),
             "handed over": self._sum(1),
-            "swept": self._sum(self.swept_nbytes),
+            "swept": self._sum(self.flushed_nbytes),
             "barriers": self._in_a_row(lambda count: self.with_barriers.time(self.inputs, count)),
             "in a row": self._in_a_row(lambda count: self.model.time(self.inputs, count)),
             "parked": self._after(lambda: time.sleep(PARKED_SECONDS)),
@@ -130,7 +130,7 @@ def observe(network: str, options: Namespace) -> dict[str, Any]:
     """For every schedule of `network`, the latencies of every round; and those of the yardstick."""
     model, rounds = _model(network), []
     with CpuBackend(model) as backend:
-        yardstick, evict = compile_yardstick(backend), _eviction()
+        yardstick, evict = compile_calibration_kernel(backend), _eviction()
         subjects = _subjects(backend, random_inputs(model.graph.inputs), options.schedules)
         for number in range(1 + options.rounds):
             found = {subject.name: subject.observe(evict) for subject in subjects}
@@ -175,7 +175,7 @@ def _subject(
             compiled[stage] = found
         stages.append(compiled[stage])
     plain, kept_apart = backend.compile(schedule), backend.compile(schedule, barriers=True)
-    return Subject(name, tuple(stages), kept_apart, plain, inputs, swept_amid(backend))
+    return Subject(name, tuple(stages), kept_apart, plain, inputs, flushed_nbytes_of(backend))
 
 
 def _eviction() -> Callable[[], None]:

@@ -45,7 +45,7 @@ from iosched.models.model import Model
 from iosched.models.zoo.light import light_model
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, measure_interleaved
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
@@ -160,7 +160,7 @@ def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> tuple[dict[st
     try:
         shares: dict[str, list[float]] = {way: [] for way in opened}
         watched = {way: _watched(each.ready(inputs), shares[way]) for way, each in opened.items()}
-        found = measure_in_turn(watched, Budget(ROUNDS, MEASURE_S), rest=rest)
+        found = measure_interleaved(watched, Budget(ROUNDS, MEASURE_S), rest=rest)
     finally:
         for each in opened.values():
             each.close()

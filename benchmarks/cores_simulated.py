@@ -28,10 +28,10 @@ from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_n
 from testbed import YARDSTICK, print_table, write_results, zoo_model
 
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
-from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, measure_interleaved
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate
@@ -95,7 +95,7 @@ def measure_units(model: Model, profile_db: Path | None, known: Mapping[str, Any
     with ProfileDatabase(profile_db) as database, closing(CpuBackend(model, lanes=2)) as backend:
         cost = CpuStageCost(backend, database)
         units = {name: _measured(cost, name) for name in backend.graph.by_name}
-        begun = database.yardstick(cost.device)
+        begun = database.calibration(cost.device)
     return {
         "units": {name: [unit.one_us, unit.two_us, unit.nbytes] for name, unit in units.items()},
         "yardstick_us": None if begun is None else begun.median_us,
@@ -116,8 +116,8 @@ def measure_networks(model: Model, profile_db: Path | None, known: Mapping[str, 
         compiled = {"one core": alone.compile(sequential(alone.graph))}
         compiled |= {name: backend.compile(schedule) for name, schedule in schedules.items()}
         candidates = {name: Candidate(partial(each.time, inputs), each.close) for name, each in compiled.items()}
-        candidates[YARDSTICK] = Candidate(compile_yardstick(backend).time)
-        found = measure_in_turn(candidates, Budget(ROUNDS, 120.0))
+        candidates[YARDSTICK] = Candidate(compile_calibration_kernel(backend).time)
+        found = measure_interleaved(candidates, Budget(ROUNDS, 120.0))
     return {"samples_us": {name: each.samples_us for name, each in found.items()}}
 
 

@@ -14,8 +14,8 @@ from iosched.models.editable_graph import EditableGraph
 from iosched.models.errors import DeviceError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cpu.open import OpenOnCpu
+from iosched.profiler.devices.device import Way
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Program
 from iosched.runtime.cpu.python_executor import open_program

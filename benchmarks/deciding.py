@@ -23,7 +23,7 @@ from testbed import RESULTS, keep_results, markdown_table
 
 from iosched.jobs.time_budget import LEAST_DECIDING_S, MOST_DECIDING_S
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round
 from iosched.profiler.measuring.statistics import quantile
 
@@ -52,7 +52,7 @@ class Machine:
 
     latency_us: Mapping[str, float]
     noise: Sequence[Sequence[float]]
-    script: Callable[[Machine], tuple[Callable[[], float], Taken]]
+    script: Callable[[Machine], tuple[Callable[[], float], Interference]]
     draws: random.Random
     now_s: float = 0.0
     state: dict[str, float] = field(default_factory=dict)
@@ -68,36 +68,36 @@ class Machine:
         return Round(samples_us, samples_us, load)
 
 
-def quiet(machine: Machine) -> tuple[Callable[[], float], Taken]:
+def quiet(machine: Machine) -> tuple[Callable[[], float], Interference]:
     """Nothing but the noise."""
-    return lambda: 1.0, Taken()
+    return lambda: 1.0, Interference()
 
 
-def bursty(machine: Machine) -> tuple[Callable[[], float], Taken]:
+def bursty(machine: Machine) -> tuple[Callable[[], float], Interference]:
     """Neighbours come and go; each run beside them is hit by as much of them as happens to fall into it."""
     draws, is_on = machine.draws, machine.state.get("on", 0.0) > 0
     machine.state["on"] = float(draws.random() < (0.85 if is_on else 0.1))
     if not machine.state["on"]:
-        return lambda: 1.0, Taken()
+        return lambda: 1.0, Interference()
     share = draws.uniform(0.1, 0.9)
-    return lambda: 1 + share * draws.uniform(0.0, 2.0), Taken(others=share)
+    return lambda: 1 + share * draws.uniform(0.0, 2.0), Interference(others=share)
 
 
-def drifting(machine: Machine) -> tuple[Callable[[], float], Taken]:
+def drifting(machine: Machine) -> tuple[Callable[[], float], Interference]:
     """The speed walks by up to a quarter within a minute, also within a round."""
 
     def factor() -> float:
         phase = machine.state.setdefault("phase", machine.draws.uniform(0, 2 * math.pi))
         return 1 + 0.25 * math.sin(phase + machine.now_s / 10)
 
-    return factor, Taken()
+    return factor, Interference()
 
 
-def stolen(machine: Machine) -> tuple[Callable[[], float], Taken]:
+def stolen(machine: Machine) -> tuple[Callable[[], float], Interference]:
     """The host takes some of the cores in every second round, at times less than counts as a disturbance."""
     draws = machine.draws
     share = draws.uniform(0.0, 0.25) if draws.random() < 0.5 else 0.0
-    return lambda: 1 / (1 - share * draws.uniform(0.0, 2.0)), Taken(stolen=share)
+    return lambda: 1 / (1 - share * draws.uniform(0.0, 2.0)), Interference(stolen=share)
 
 
 SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": stolen}

@@ -38,7 +38,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import StageRow
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 PUBLISHED = {1: (233, 83.43), 2: (219, 44.85), 3: (236, 32.7), 4: (226, 26.36)}

@@ -28,8 +28,7 @@ from iosched.models.model import Model
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.checks import model_dtype
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, model_dtype
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "foreign-models.json"

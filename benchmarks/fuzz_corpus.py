@@ -236,7 +236,7 @@ def _profile(folder: Path) -> tuple[bytes, bytes]:
         for number in range(40):
             found = summarize([50.0 + number + sample for sample in range(12)])
             database.keep_stage(f"stage {number}", _DEVICE, found)
-        database.keep_yardstick(_DEVICE, summarize([30.0, 31.0, 32.0]))
+        database.keep_calibration(_DEVICE, summarize([30.0, 31.0, 32.0]))
         database.choose("setting", _DEVICE, "2 threads")
         database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     lines = iosched("profile", "export", "-", "--profile-db", str(path))

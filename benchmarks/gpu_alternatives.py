@@ -22,13 +22,12 @@ from testbed import compared
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.baselines.gpu_openers import open_on_gpu
-from iosched.profiler.baselines.gpu_place import GpuPlace
+from iosched.profiler.baselines.gpu_openers import GpuSetup, open_on_gpu
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.device import GPU_EFFORT
 from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost
 from iosched.profiler.devices.gpus import spec_of
-from iosched.profiler.measuring.interleaved_models import Budget, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, measure_interleaved
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -184,7 +183,7 @@ class CaseRun:
             with timed(self._seconds, "wait for the host"):
                 until_compared.enter_context(alone(self._lock))
             with timed(self._seconds, "compare"):
-                found = measure_in_turn(candidates, Budget(ROUNDS, MOST_COMPARED_S), rest=lambda: None)
+                found = measure_interleaved(candidates, Budget(ROUNDS, MOST_COMPARED_S), rest=lambda: None)
         return {
             "complete": False,
             "gpu": self._gpu.name,
@@ -253,7 +252,7 @@ def open_peers(
         return jax_peers.peers(model, inputs, precision), {}
     if way == ONNXRUNTIME:
         computed = Precision(precision_named(precision))
-        place = GpuPlace(model, inputs, computed, gpu.driver, Provider.cuda(gpu.index, computed))
+        place = GpuSetup(model, inputs, computed, gpu.driver, Provider.cuda(gpu.index, computed))
         return {way: Peer(open_on_gpu(place).time, None)}, {}
     import torch_peers
 

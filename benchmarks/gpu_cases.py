@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol
 
 from iosched.models import zoo
-from iosched.scheduler.strategy_names import SearchStrategy
+from iosched.scheduler.strategies import SearchStrategy
 
 CALL_S = 530.0
 """The longest piece: a call that is cut off at ten minutes has time left to start and to bring the results back."""

@@ -17,7 +17,7 @@ from iosched.models import zoo
 from iosched.models.errors import IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named, spec_of
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.cuda.cudnn.graph import load_cudnn
@@ -88,7 +88,7 @@ def stand_in() -> GpuSpec:
 def on_paper(model: Model, spec: GpuSpec, precision: str) -> Paper:
     """The schedule that the analytic model of a GPU finds best."""
     started = time.monotonic()
-    opened = PaperGpu(spec).open(model, OpenSettings(precision=precision))
+    opened = SimulatedGpu(spec).open(model, OpenSettings(precision=precision))
     schedule = search(opened.graph, opened.cost, effort=opened.effort).schedule
     return Paper(spec, schedule, round(time.monotonic() - started, 2))
 

@@ -23,7 +23,7 @@ from testbed import compared, print_table, ratio_text, speedup_text
 
 from iosched.models import zoo
 from iosched.models.load import load_model
-from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.baselines import greedy, sequential
@@ -173,7 +173,7 @@ def predicted_table(found: Mapping[str, Entry], gpu: str) -> Table:
 def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
     proto = zoo.build(each["network"])
     model = load_model(proto.SerializeToString(), name=each["network"], batch_size=each["batch"])
-    opened = PaperGpu(spec).open(model, OpenSettings(precision=each["precision"]))
+    opened = SimulatedGpu(spec).open(model, OpenSettings(precision=each["precision"]))
     schedules = {
         BASE: sequential(opened.graph),
         "greedy": greedy(opened.graph),

@@ -24,8 +24,7 @@ from intervals_networks import elsewhere_covered, left_out, network_spreads, net
 from measured import read
 from testbed import keep_results
 
-from iosched.profiler.devices.analytic.interval import LEVEL, Spread
-from iosched.profiler.devices.analytic.uncertainty import SPREADS, Spreads
+from iosched.profiler.devices.analytic.uncertainty import LEVEL, SPREADS, Spread, Spreads
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -20,8 +20,7 @@ from kernels_fit import GPUS, bandwidths, fit, for_fit
 from measured import Row
 from numpy.typing import NDArray
 
-from iosched.profiler.devices.analytic.interval import NORMAL, Share, Spread, deviation
-from iosched.profiler.devices.analytic.uncertainty import SHORT_US
+from iosched.profiler.devices.analytic.uncertainty import NORMAL, SHORT_US, Share, Spread, deviation
 
 STUDENT = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943}  # two-sided 90 %, by degrees of freedom
 LEAST = 5  # kernels of a series, below which their offset is not known

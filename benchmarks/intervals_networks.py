@@ -32,15 +32,14 @@ from published import (
 
 from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.interval import NORMAL, Spread
-from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty, Spreads
+from iosched.profiler.devices.analytic.constants import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.uncertainty import NORMAL, AnalyticUncertainty, Spread, Spreads
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import search
-from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
+from iosched.scheduler.strategies import SearchStrategy, pruning_of
 
 LAUNCHES = ("kernel_us", "issue_us", "fork_us")
 EXACT = {"convolution": Spread(0.0, 0.0)}

@@ -19,8 +19,14 @@ from measured import SPLIT_SEED, TEST_PART, Row, read, spec
 from numpy.typing import NDArray
 from testbed import keep_results
 
-from iosched.profiler.devices.analytic.calibration import CALIBRATION
-from iosched.profiler.devices.analytic.constants import KERNELS, MEASURED, UNMEASURED, KernelConstants, Measured
+from iosched.profiler.devices.analytic.constants import (
+    CALIBRATION,
+    KERNELS,
+    MEASURED,
+    UNMEASURED,
+    KernelConstants,
+    Measured,
+)
 from iosched.profiler.devices.analytic.work import ModelledGpu
 
 Floats = NDArray[np.float64]

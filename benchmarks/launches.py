@@ -21,7 +21,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import (
+from iosched.profiler.devices.analytic.constants import (
     CALIBRATIONS,
     LEAST_NODE_US,
     MOST_NODE_US,

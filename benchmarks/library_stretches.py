@@ -34,7 +34,7 @@ from iosched.models.graph import Operator
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.wiring import reads
-from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate
@@ -139,7 +139,9 @@ def _in_turn(ways: Mapping[str, tuple[Opened | Chain, Model]], rounds: int) -> d
         for name, (opened, model) in ways.items()
     }
     try:
-        return {name: list(each.samples_us) for name, each in measure_in_turn(candidates, Budget(rounds, 60.0)).items()}
+        return {
+            name: list(each.samples_us) for name, each in measure_interleaved(candidates, Budget(rounds, 60.0)).items()
+        }
     finally:
         close_all(candidates.values())
 

@@ -32,7 +32,7 @@ from iosched.scheduler.counts import count_blocks
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import search
-from iosched.scheduler.strategy_names import SearchStrategy
+from iosched.scheduler.strategies import SearchStrategy
 
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
 TABLE_3_1 = {

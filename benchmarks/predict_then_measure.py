@@ -25,9 +25,9 @@ from cpu_models import cpu_model, short_name
 from testbed import compared, print_table, ratio_text, write_results
 
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
+from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.store.database import ProfileDatabase

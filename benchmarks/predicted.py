@@ -21,9 +21,9 @@ from testbed import SEEDS, YARDSTICK, option_parser, print_table, write_results
 from iosched.jobs.costing import schedule_latency_us
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.candidates import Way
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile
@@ -64,10 +64,10 @@ def observed(seed: int, rounds: int) -> list[dict[str, object]]:
         predicted = {name: schedule_latency_us(there, schedule) for name, schedule in schedules.items()}
         inputs = random_inputs(model.graph.inputs)
         wholes = {name: there.ready(Way(schedule), inputs) for name, schedule in schedules.items()}
-        yardstick = Candidate(compile_yardstick(there.cost.backend).time)
+        yardstick = Candidate(compile_calibration_kernel(there.cost.backend).time)
         taken = there.in_turn({**wholes, YARDSTICK: yardstick}, Budget(rounds, 60.0))
         close_all(wholes.values())
-        reference = database.yardstick(there.cost.device)
+        reference = database.calibration(there.cost.device)
         assert reference is not None
         slowness = taken[YARDSTICK].median_us / reference.median_us
         there.close()

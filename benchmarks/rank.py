@@ -38,7 +38,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
@@ -166,11 +166,11 @@ class Bench:
             try:
                 candidates["shipped"] = device.executor(model, document, settings.threads).ready(inputs)
                 candidates["sequential"] = there.ready(there.one_after_another()["sequential"], inputs)
-                yardstick = Candidate(compile_yardstick(there.cost.backend).time)
+                yardstick = Candidate(compile_calibration_kernel(there.cost.backend).time)
                 found = there.in_turn({**candidates, YARDSTICK: yardstick}, Budget(PASS_ROUNDS, 10.0, PASS_ROUNDS))
             finally:
                 close_all(candidates.values())
-            reference = there.cost.database.yardstick(there.cost.device)
+            reference = there.cost.database.calibration(there.cost.device)
         assert reference is not None
         samples_us = {name: rounded(each.samples_us) for name, each in found.items()}
         return {**before, "passes": [*before["passes"], {**samples_us, "reference_us": reference.median_us}]}

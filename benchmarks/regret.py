@@ -38,7 +38,7 @@ from testbed import print_table, write_results, zoo_model
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cache_flush import swept_amid
+from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.disturbance import disturbances, read_load
@@ -190,7 +190,7 @@ def candidate_of(candidates: dict[tuple[object, ...], tuple[Stage, ...]], schedu
 
 
 def _swept(backend: CpuBackend, graph: ComputationGraph) -> int:
-    return 0 if graph is backend.graph else swept_amid(backend)
+    return 0 if graph is backend.graph else flushed_nbytes_of(backend)
 
 
 def in_turn(compiled: Sequence[CompiledStage], rounds: int, sweep_nbytes: int) -> list[list[float]]:

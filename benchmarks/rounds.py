@@ -36,8 +36,8 @@ from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.cost import Question
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 from iosched.scheduler.signature import stage_signature

@@ -22,8 +22,8 @@ from kernels import TRUSTED_US, Floats, Predicted, predict, was_unseen
 from measured import Row, read
 from testbed import keep_results
 
-from iosched.profiler.devices.analytic.kernels import Kind, kind_of
-from iosched.profiler.devices.analytic.scaled import PRIOR, Ratio, scaling
+from iosched.profiler.devices.analytic.kernels import KernelKind, kind_of
+from iosched.profiler.devices.analytic.scaled import PRIOR, MeasuredFactor, scaling
 
 KERNELS, GIVEN, NETWORKS, SEED = 40, (1, 3, 6, 12, 24), 60, 0
 FORMER = {"convolution": 0.83, "product": 0.45}  # of the former model on the T4, see `results/kernels-before.json`
@@ -36,11 +36,11 @@ class Way:
     prior: float
     by_kind: bool
 
-    def logs(self, kinds: Sequence[Kind], given: Floats, others: Sequence[Kind]) -> Floats:
+    def logs(self, kinds: Sequence[KernelKind], given: Floats, others: Sequence[KernelKind]) -> Floats:
         """The logarithms of the factors of other kernels by those that were given."""
         names = kinds if self.by_kind else [None] * len(kinds)
         pairs = zip(names, np.exp(given).tolist(), strict=True)
-        found = scaling([Ratio(kind, factor) for kind, factor in pairs], self.prior)
+        found = scaling([MeasuredFactor(kind, factor) for kind, factor in pairs], self.prior)
         return np.log([found.of(kind) if self.by_kind else found.factor for kind in others])
 
 
@@ -57,7 +57,7 @@ WAYS: Mapping[str, Way] = {
 class Series:
     """Kernels of one GPU, library and precision: kinds, and logarithms of measured over predicted latencies."""
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[KernelKind]
     off: Floats
 
     @cached_property

@@ -27,7 +27,7 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATION
+from iosched.profiler.devices.analytic.constants import CALIBRATION
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase

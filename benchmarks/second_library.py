@@ -25,9 +25,9 @@ from testbed import compared, print_table, speedup_text, write_results
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.model import Model
-from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
 from iosched.profiler.devices.cpu.open import CPU_OPENERS
-from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_in_turn
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
@@ -87,7 +87,7 @@ def measured(model: Model, budget_s: float, rounds: int) -> dict[str, object]:
 def in_precision(model: Model, precision: str, rounds: int) -> dict[str, object]:
     """Measures OpenVINO in that precision in turn with the libraries in 32-bit floats."""
     inputs, threads = random_inputs(model.graph.inputs), cpu_count()
-    reduced = PlainOpenvino(model, threads, precision)
+    reduced = OpenvinoBaseline(model, threads, precision)
     candidates = {name: CPU_OPENERS[name](model, threads, inputs) for name in ("onnxruntime", "openvino")}
     return {
         "max_abs": reduced.agreement.max_abs,
@@ -98,7 +98,9 @@ def in_precision(model: Model, precision: str, rounds: int) -> dict[str, object]
 
 def _in_turn(candidates: Mapping[str, Candidate], rounds: int) -> dict[str, list[float]]:
     try:
-        return {name: list(each.samples_us) for name, each in measure_in_turn(candidates, Budget(rounds, 60.0)).items()}
+        return {
+            name: list(each.samples_us) for name, each in measure_interleaved(candidates, Budget(rounds, 60.0)).items()
+        }
     finally:
         close_all(candidates.values())
 

@@ -3,7 +3,7 @@
     python benchmarks/sweeps.py [--models 'inception:64 0,light_squeezenet,...'] [--rounds 31] [--seconds 15]
                                 [--minutes 5] [--list] [-o F.json]
 
-A stage is measured after about as many bytes have been read as its model has weights (`swept_nbytes`). For models of
+A stage is measured after about as many bytes have been read as its model has weights (`flushed_nbytes`). For models of
 many sizes, the sequential schedule and one that a search found: the sum of their stages after a quarter as many bytes
 as the weights have up to four times as many, and the schedule as a whole in a row, all within each round. What a rule
 says that sweeps other bytes is one of these sums or lies between two: the second table compares rules. The third has a
@@ -37,7 +37,7 @@ from testbed import print_table, write_results
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.spaces.space import PREFIX, find_space
-from iosched.profiler.devices.cpu.cache_flush import LEAST_SWEPT, MOST_SWEPT, swept_nbytes
+from iosched.profiler.devices.cpu.cache_flush import LEAST_FLUSHED, MOST_FLUSHED, flushed_nbytes
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.open_settings import OpenSettings
@@ -110,7 +110,7 @@ def next_to_nothing() -> dict[str, float]:
     with CpuBackend(load_model(proto.SerializeToString(), name="nothing")) as backend:
         stage = backend.compile_stage(Stage(Strategy.CONCURRENT, ((backend.graph.operators[0].name,),)))
         assert stage is not None
-        swept = [LEAST_SWEPT << doubled for doubled in range((MOST_SWEPT // LEAST_SWEPT).bit_length())]
+        swept = [LEAST_FLUSHED << doubled for doubled in range((MOST_FLUSHED // LEAST_FLUSHED).bit_length())]
         return {str(nbytes): round(median(stage.time(105, sweep_nbytes=nbytes)[5:]), 2) for nbytes in swept}
 
 
@@ -151,11 +151,11 @@ def sweeps(weights_nbytes: int) -> dict[int, int]:
     """By quarters of a doubling, how many bytes are swept; those of the weights within the bounds of what ever is."""
     near = within_bounds(weights_nbytes)
     found = {quarters: int(near * 2 ** (quarters / 4)) for quarters in QUARTERS}
-    return {quarters: nbytes for quarters, nbytes in found.items() if nbytes <= MOST_SWEPT}
+    return {quarters: nbytes for quarters, nbytes in found.items() if nbytes <= MOST_FLUSHED}
 
 
 def within_bounds(weights_nbytes: int) -> int:
-    return min(max(weights_nbytes, LEAST_SWEPT), MOST_SWEPT)
+    return min(max(weights_nbytes, LEAST_FLUSHED), MOST_FLUSHED)
 
 
 Turn = tuple[float, dict[int, list[float]]]
@@ -239,7 +239,7 @@ def nearest_quarter(weights_nbytes: int, own_cache_nbytes: int) -> float:
 RULES: Mapping[str, Rule] = {
     "the bytes of the weights": lambda weights_nbytes, _own: within_bounds(weights_nbytes),
     "the nearest of four for each doubling": nearest_quarter,
-    "as stages are measured": swept_nbytes,
+    "as stages are measured": flushed_nbytes,
     "512 KiB for all": lambda _weights, _own: MIB / 2,
     "8 MiB for all": lambda _weights, _own: 8 * MIB,
 }

@@ -20,14 +20,12 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Way
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, Way
 from iosched.profiler.devices.facts import package_version
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
-from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
@@ -124,7 +122,7 @@ def _warm(cost: CpuStageCost) -> CpuStageCost:
     return CpuStageCost(cost.backend, cost.database, sweep_nbytes=0)
 
 
-def _in_turn(model: Model, here: OpenModelHere, schedules: Sequence[Schedule], rounds: int) -> Turns:
+def _in_turn(model: Model, here: AttachedModel, schedules: Sequence[Schedule], rounds: int) -> Turns:
     inputs = random_inputs(model.graph.inputs)
     candidates: dict[str, Candidate] = {}
     try:
@@ -133,16 +131,16 @@ def _in_turn(model: Model, here: OpenModelHere, schedules: Sequence[Schedule], r
         found = here.in_turn({**candidates, **yardstick}, Budget(rounds, MAX_SECONDS))
     finally:
         close_all(candidates.values())
-    begun = here.cost.database.yardstick(here.cost.device) if yardstick else None
+    begun = here.cost.database.calibration(here.cost.device) if yardstick else None
     slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
     return Turns([found[name] for name in candidates], slowness)
 
 
-def _yardstick(here: OpenModelHere) -> dict[str, Candidate]:
+def _yardstick(here: AttachedModel) -> dict[str, Candidate]:
     """The CPU's yardstick, to be timed in turn with models; GPUs have none."""
     if not isinstance(here, OpenOnCpu):
         return {}
-    stage = compile_yardstick(here.cost.backend)
+    stage = compile_calibration_kernel(here.cost.backend)
     return {YARDSTICK: Candidate(stage.time)}
 
 

@@ -15,7 +15,7 @@ from testbed import option_parser, print_table, write_results
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATION
+from iosched.profiler.devices.analytic.constants import CALIBRATION
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.search import search

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from testbed import option_parser, print_table, write_results, zoo_model
 
-from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick, runs_beside
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel, runs_beside
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.schedule import Stage, Strategy
@@ -48,7 +48,7 @@ def main() -> None:
 
 def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, list[float]]]]:
     """For each stage, its runs and the yardstick's beside them, visit by visit."""
-    yardstick = compile_yardstick(backend)
+    yardstick = compile_calibration_kernel(backend)
     stages = {name: backend.compile_stage(Stage(Strategy.CONCURRENT, groups)) for name, groups in STAGES.items()}
     found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in stages}
     end = time.monotonic() + seconds

@@ -41,7 +41,7 @@ from iosched.cli.pictures.charts import draw_bars
 from iosched.jobs.bench_rows import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import is_searched
 
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult

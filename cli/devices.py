@@ -47,9 +47,9 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
     if device is not None:
         raise UsageError("--device names what --selftest tests: add --selftest")
     from iosched.profiler.devices.gpus import known_gpus
-    from iosched.profiler.devices.resolve import facts_here
+    from iosched.profiler.devices.resolve import device_facts
 
-    found, plannable = facts_here(), known_gpus()
+    found, plannable = device_facts(), known_gpus()
     if as_json:
         named = [{"device": gpu.key, "name": gpu.name} for gpu in plannable]
         emit_json({"devices": [dict(facts.values) for facts in found], "plannable": named})

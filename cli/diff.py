@@ -19,14 +19,14 @@ from iosched.models.errors import IoschedError, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import CONFIDENCE
 from iosched.scheduler.schedule import Stage, Strategy, total_us
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
     from iosched.jobs.difference.results import Gate, ResultsDifference, RowDifference
     from iosched.jobs.difference.schedules import SchedulesDifference
     from iosched.models.model import Model
-    from iosched.scheduler.difference import OperatorChange, Place, StagePair
+    from iosched.scheduler.difference import OperatorChange, OperatorPosition, StagePair
     from iosched.scheduler.document import ScheduleDocument
 
     Scheduled = tuple[ScheduleDocument, Model | None]
@@ -286,9 +286,9 @@ def _sentence(each: OperatorChange) -> str:
     return f"{what}: {_where(each.operator, each.before)} -> {_where(each.operator, each.after)}"
 
 
-def _where(operator: str, place: Place) -> str:
+def _where(operator: str, place: OperatorPosition) -> str:
     others = [name for name in place.together if name != operator]
-    if STAGES[place.strategy].is_one_operator:
+    if STAGE_RULES[place.strategy].is_one_operator:
         how = f"merged with {_few(others)}" if others else "merged"
     else:
         in_session = "in a session, " if place.strategy is Strategy.SESSION else ""

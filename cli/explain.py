@@ -33,7 +33,7 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
-    from iosched.scheduler.places import Elsewhere, Places, Verdict
+    from iosched.scheduler.alternatives import OtherPlacement, Placement, Verdict
     from iosched.scheduler.schedule import Stage
 
 _OBJECT = """
@@ -134,7 +134,7 @@ def as_object(found: Explained) -> dict[str, object]:
     )
 
 
-def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, object]:
+def _placement_object(found: Explained, placement: OtherPlacement) -> dict[str, object]:
     in_turn = found.in_turn.get(placement)
     return json_object(
         placement,
@@ -252,7 +252,7 @@ def _stage_line(found: Explained, stage: Stage, number: str = "") -> str:
     return f"  {number}{stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}"
 
 
-def _place(placement: Elsewhere, explanation: Places) -> str:
+def _place(placement: OtherPlacement, explanation: Placement) -> str:
     if placement.kind == "alone":
         return "alone"
     if placement.kind == "fewer":
@@ -264,7 +264,7 @@ def _place(placement: Elsewhere, explanation: Places) -> str:
     return f"{when}, with stage {placement.stage + 1}"
 
 
-def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
+def _price(placement: OtherPlacement, found: Explained) -> tuple[str, str]:
     us, least = placement.at_most_us, ""
     if not placement.is_exact:
         us, least = placement.at_least_us, "at least "
@@ -278,7 +278,7 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 
-def _idle(placement: Elsewhere, found: Explained) -> str:
+def _idle(placement: OtherPlacement, found: Explained) -> str:
     own = (stage for stage in placement.stages if found.explanation.operator in stage.operators)
     return idle_text(next(map(found.idle.get, own), None))
 

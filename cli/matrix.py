@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.scheduler.precision import PrecisionName
     from iosched.scheduler.pruning import Pruning
-    from iosched.scheduler.strategy_names import SearchStrategy
+    from iosched.scheduler.strategies import SearchStrategy
 
 
 _TARGET = "device name batch_size cost optimal proven taken_from sequential_us speedup"

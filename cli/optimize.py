@@ -38,7 +38,7 @@ from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each,
 from iosched.cli.optimize_report import as_object, print_estimate, table_rows
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
-from iosched.scheduler.strategy_names import BASELINE_NAMES
+from iosched.scheduler.strategies import BASELINE_NAMES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.devices.open_settings import Barriers, LayoutName
     from iosched.scheduler.pruning import Pruning
-    from iosched.scheduler.strategy_names import StrategyName
+    from iosched.scheduler.strategies import StrategyName
 
 
 _SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "units", "dry_run")

@@ -41,8 +41,7 @@ from iosched.models.batching.rewrite import weightless
 from iosched.models.composition.compose import compose, footprint_of, together_nbytes
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Running
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice
+from iosched.profiler.devices.device import OpenModel, ProfiledDevice, Running
 from iosched.profiler.devices.resolve import remarks
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import rtol_of

@@ -18,8 +18,7 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.baselines.names import FOR_THROUGHPUT, SLOW_TO_OPEN
-from iosched.profiler.devices.candidates import Way
-from iosched.profiler.devices.device import OpenModelHere, attached
+from iosched.profiler.devices.device import AttachedModel, Way, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.background_load import background_load as busy_processes
@@ -31,7 +30,7 @@ from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.strategy_names import COMPARED, LIMITED, StrategyName
+from iosched.scheduler.strategies import COMPARED, LIMITED, StrategyName
 from iosched.scheduler.transfer import fitted
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
@@ -151,7 +150,7 @@ class _Alternatives:
 
     model: Model
     document: ScheduleDocument | None
-    here: OpenModelHere
+    here: AttachedModel
     threads: int | None
     observer: Observer | None
     background_load: int
@@ -212,7 +211,7 @@ class _Alternatives:
         return self.here.ready(Way(found.schedule), inputs)
 
     def _refused(self) -> Candidate:
-        raise DeviceError(self.here.measuring.wording.elsewhere)
+        raise DeviceError(self.here.measuring.wording.other_device)
 
 
 def _few_notes(rows: Sequence[Row]) -> Iterator[str]:

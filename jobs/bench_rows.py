@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosched.profiler.baselines.names import ON_CPU, ON_GPU
-from iosched.scheduler.strategy_names import COMPARED, MEANINGS, ONE_SESSION
+from iosched.scheduler.strategies import COMPARED, MEANINGS, ONE_SESSION
 
 ROWS: dict[str, str] = {
     "iosched": "what 'optimize' chose for this model",

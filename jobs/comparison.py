@@ -13,9 +13,8 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
-from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.candidates import Way
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
+from iosched.profiler.devices.device import AttachedModel, Way
 from iosched.profiler.measuring.deciding import Session, Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile
@@ -25,9 +24,9 @@ from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.lane_schedules import divided
+from iosched.scheduler.cost import divided
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.strategies import ONE_SESSION
 
 _log = logger(__name__)
 
@@ -68,13 +67,13 @@ class Compared:
     @property
     def measured(self) -> Mapping[str, Measurement]:
         """The latencies of all that was measured by name."""
-        names = dict.fromkeys((*self.ways, *self.trial.ours, *self.trial.plain))
+        names = dict.fromkeys((*self.ways, *self.trial.ours, *self.trial.baselines))
         return {name: each for name in names if (each := self.trial.measured(name))}
 
 
 @contextmanager
 def comparing(
-    latencies: ModelLatencies, here: OpenModelHere, pace: Pace, observer: Observer, faults: Faults
+    latencies: ModelLatencies, here: AttachedModel, pace: Pace, observer: Observer, faults: Faults
 ) -> Iterator[Comparison]:
     """Compares ways to run a model as long as the context lasts; what was opened is closed at the end.
 
@@ -97,7 +96,7 @@ class Comparison:
     """A comparison that goes on: what was opened stays open, and all rounds count."""
 
     latencies: ModelLatencies
-    here: OpenModelHere
+    here: AttachedModel
     pace: Pace
     observer: Observer
     faults: Faults
@@ -128,13 +127,13 @@ class Comparison:
             raise self.faults.first
         return replace(compared, notes=(*interference_notes(compared.measured), *notes, *self.faults.notes))
 
-    def of_libraries(self, openvino: PlainOpenvino) -> Compared:
+    def of_libraries(self, openvino: OpenvinoBaseline) -> Compared:
         """Compares OpenVINO with plain onnxruntime; raises as `of` does."""
         trial, setting = self._measured({}, {}, (), openvino, self.pace.deciding_s(0.0))
         compared = Compared((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
-    def _openvino(self) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
+    def _openvino(self) -> tuple[OpenvinoBaseline | None, tuple[str, ...]]:
         """OpenVINO if it computes what onnxruntime computes and there is time for it, and a sentence if it does not."""
         openvino = self.here.baselines.openvino
         if openvino is None:
@@ -154,7 +153,7 @@ class Comparison:
         every: Mapping[str, Way],
         ways: Mapping[str, Way],
         found: tuple[str, ...],
-        openvino: PlainOpenvino | None,
+        openvino: OpenvinoBaseline | None,
         limit_s: float,
     ) -> tuple[Trial, ReferenceSettings | None]:
         """Earlier rounds and those of now, and onnxruntime's setting in them; `ways` are those there is time for."""
@@ -188,7 +187,7 @@ class Comparison:
         return len({name for session in known for name in session.samples_us} - texts.keys())
 
     def _texts(
-        self, ways: Mapping[str, Way], setting: ReferenceSettings | None, openvino: PlainOpenvino | None
+        self, ways: Mapping[str, Way], setting: ReferenceSettings | None, openvino: OpenvinoBaseline | None
     ) -> dict[str, str]:
         """For each way a text that says all of how it runs."""
         texts = {name: way.text + self.here.measuring.opened_with for name, way in ways.items()}
@@ -215,7 +214,7 @@ class Comparison:
         names: Sequence[str],
         ways: Mapping[str, Way],
         setting: ReferenceSettings | None,
-        openvino: PlainOpenvino | None,
+        openvino: OpenvinoBaseline | None,
     ) -> Mapping[str, Candidate]:
         """The named ways, ready to be timed; without those that fail, and of ways with one text the first."""
         inputs = random_inputs(self.latencies.model.graph.inputs)
@@ -255,7 +254,7 @@ class Comparison:
 
         def is_over(done: int) -> bool:
             nonlocal deadline
-            self.observer.progress(done, None, f"comparing with {self.here.measuring.wording.rival}")
+            self.observer.progress(done, None, f"comparing with {self.here.measuring.wording.baseline}")
             if self.pace.interrupt.came:
                 self.pace.ask()
                 deadline = -math.inf

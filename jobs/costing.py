@@ -6,17 +6,15 @@ import math
 from dataclasses import replace
 
 from iosched.profiler.devices.device import OpenModel
-from iosched.scheduler.cost import Remeasurable
-from iosched.scheduler.prefetch import ask_ahead
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question, Remeasurable, announce
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
     """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
     stages = tuple(opened.units.stages(schedule))
-    ask_ahead(opened.cost, [Question(stage, "again") for stage in stages])
+    announce(opened.cost, [Question(stage, "again") for stage in stages])
     return sum(stage_latency_us(opened, stage) for stage in stages)
 
 
@@ -38,12 +36,12 @@ def stages_as_run(opened: OpenModel, schedule: Schedule) -> tuple[Stage, ...]:
 
 def _runnable(opened: OpenModel, stage: Stage) -> Stage:
     """The stage, or its groups side by side where it cannot be merged."""
-    refusal = STAGES[stage.strategy].refusal(opened.graph, stage.operators)
+    refusal = STAGE_RULES[stage.strategy].refusal(opened.graph, stage.operators)
     return stage if refusal is None else _side_by_side(stage)
 
 
 def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
-    """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `FoundElsewhere`."""
+    """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `ImportedProfile`."""
     return opened.details.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
 
 

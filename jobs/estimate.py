@@ -12,21 +12,19 @@ from iosched.jobs.open_model import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Prices
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, OpenModel, Prices
 from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
-from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.counts import width
+from iosched.scheduler.equivalence import BlockKey, block_key, stage_classes
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
-from iosched.scheduler.strategies import SEARCHES, masks_of
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import SEARCHES, is_searched, masks_of
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     opening = replace(settings.opening, may_time=False)
     with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
         here = open_model.here
-        counter = None if here is None else _Counter(here, settings, here.cost.counted_apart())
+        counter = None if here is None else _Counter(here, settings, here.cost.with_own_counts())
         counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
         graph, key_of = open_model.graph, open_model.cost.operator_key
         has_blocks = open_model.baselines.only_way is None
@@ -139,7 +137,7 @@ class _Counter:
         asked: the cost model that is asked, which counts what it finds.
     """
 
-    here: OpenModelHere
+    here: AttachedModel
     settings: OptimizeSettings
     asked: MeasuredCosts
 

@@ -14,19 +14,17 @@ from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import ComparesStretches, MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.cost import ComparesSegments, MeasuredCosts, known_us
+from iosched.profiler.devices.device import OpenModel, Uncertainty
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval
-from iosched.scheduler.alternatives import only_place, places_of
+from iosched.scheduler.alternatives import OtherPlacement, Placement, operator_placement, present_placement
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import is_searched
 from iosched.scheduler.teams import Teams
 from iosched.scheduler.transfer import fitted
 from iosched.scheduler.unit_graph import UnitGraph
@@ -87,7 +85,7 @@ class Explained:
     document: ScheduleDocument
     operator: Operator
     units: UnitGraph
-    explanation: Places
+    explanation: Placement
     device_name: str
     cost: str
     tolerance: float
@@ -96,8 +94,8 @@ class Explained:
     measurements: int = 0
     measured_share: float | None = None
     considered: tuple[Considered, ...] = ()
-    in_turn: Mapping[Elsewhere, Interval] = field(default_factory=dict)
-    equal: frozenset[Elsewhere] | None = None
+    in_turn: Mapping[OtherPlacement, Interval] = field(default_factory=dict)
+    equal: frozenset[OtherPlacement] | None = None
     teams: Teams | None = None
     side_by_side: tuple[str, ...] = ()
 
@@ -107,7 +105,7 @@ class Explained:
         return self.units.members[self.units.unit_of[self.operator.name]]
 
     @property
-    def better(self) -> Elsewhere | None:
+    def better(self) -> OtherPlacement | None:
         """The other place that is faster beyond the noise, measured in turn; the fastest of several."""
         faster = [place for place, found in self.in_turn.items() if found.is_faster]
         return max(faster, key=lambda place: self.in_turn[place].value, default=None)
@@ -150,7 +148,7 @@ def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel
             yield Considered(alternative.name, alternative.latency_us, own, idle)
 
 
-def _idle(open_model: OpenModel, found: Places) -> dict[Stage, float | None]:
+def _idle(open_model: OpenModel, found: Placement) -> dict[Stage, float | None]:
     stages = {found.present, *(stage for place in found.elsewhere for stage in place.stages)}
     return {stage: open_model.details.idle_share(stage) for stage in stages}
 
@@ -166,9 +164,9 @@ def _weighed(
         known_stage_us = open_model.cost.stage_latency_us if known is None else known.known_us
         pruning = Pruning(document.search.pruning.r, document.search.pruning.s)
         schedule = open_model.units.scheduled(document.schedule)
-        models, found = _models_beside(model, document, operator), only_place(schedule, unit, known_stage_us)
+        models, found = _models_beside(model, document, operator), present_placement(schedule, unit, known_stage_us)
         if not models or _is_within(found.present, pruning):
-            found = places_of(
+            found = operator_placement(
                 open_model.graph,
                 schedule,
                 unit,
@@ -198,13 +196,13 @@ def _weighed(
         )
 
 
-def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Interval]:
+def _in_turn(cost: object, found: Placement) -> dict[OtherPlacement, Interval]:
     """How many times as fast the block really is with the operator in places that look better.
 
     Their stages were measured one by one, and minutes apart: of many that are measured so, some look better by chance.
     """
     now = found.present_us
-    if not isinstance(cost, ComparesStretches) or now is None:
+    if not isinstance(cost, ComparesSegments) or now is None:
         return {}
     promising = sorted(
         (place for place in found.possible if place.at_most_us < now), key=lambda place: place.at_most_us
@@ -236,7 +234,7 @@ def _models_beside(model: Model, document: ScheduleDocument, operator: Operator)
     return tuple(member.name for bit, member in enumerate(members) if reduce(or_, bits) >> bit & 1)
 
 
-def _equal(uncertainty: Uncertainty | None, found: Places) -> frozenset[Elsewhere] | None:
+def _equal(uncertainty: Uncertainty | None, found: Placement) -> frozenset[OtherPlacement] | None:
     if uncertainty is None:
         return None
     known = (place for place in found.elsewhere if place.stages)

@@ -30,8 +30,7 @@ from iosched.models.model import Model
 from iosched.models.mutation.record import Record
 from iosched.models.mutation.variant import replay
 from iosched.models.spaces.space import Space
-from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.system import check_system
+from iosched.profiler.devices.resolve import check_system, resolve
 from iosched.runtime.missing_dependencies import way_to_install
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.transfer import fitted

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.executor import Candidate
@@ -63,7 +63,7 @@ class _StoppedError(Exception):
 
 
 def compared_in_turn(
-    here: OpenModelHere,
+    here: AttachedModel,
     candidates: Mapping[str, Candidate],
     budget: Budget,
     interrupt: Interrupt,

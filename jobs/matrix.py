@@ -17,15 +17,14 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
-from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_planned_gpus
+from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings, refuse_for_simulated_gpus
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Scope
-from iosched.scheduler.strategy_names import SearchStrategy, pruning_of, refuse_limits
+from iosched.scheduler.strategies import SearchStrategy, pruning_of, refuse_limits
 
 R = TypeVar("R")
 
@@ -181,11 +180,11 @@ def matrix(
     """
     if pool is None:
         if all(resolve(device).info.cost_kind == "measured" for device in settings.devices):
-            refuse_for_planned_gpus(settings.opening)
+            refuse_for_simulated_gpus(settings.opening)
         with LocalPool(settings.profile_db) as here:
             return _matrix(here, batches, settings, observer or Silence())
     refuse_measuring_anew(settings.resume)
-    refuse_for_planned_gpus(settings.opening)
+    refuse_for_simulated_gpus(settings.opening)
     return _matrix(pool, batches, settings, observer or Silence())
 
 

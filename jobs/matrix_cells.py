@@ -18,7 +18,7 @@ from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Scope
-from iosched.scheduler.strategy_names import SearchStrategy
+from iosched.scheduler.strategies import SearchStrategy
 
 _ROUNDING = 1e-9
 

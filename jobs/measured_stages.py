@@ -14,7 +14,7 @@ from iosched.models.errors import ExecutionError
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import is_searched
 
 
 @dataclass(frozen=True, eq=False)

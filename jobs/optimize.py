@@ -35,7 +35,7 @@ from iosched.runtime.faults import Faults
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategy_names import NAMES
+from iosched.scheduler.strategies import NAMES
 from iosched.scheduler.transfer import fitted
 
 _log = logger(__name__)

@@ -24,7 +24,7 @@ from iosched.models.source import Source, StrPath
 from iosched.profiler.devices.open_settings import Barriers, LayoutName
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.strategy_names import StrategyName
+from iosched.scheduler.strategies import StrategyName
 from iosched.scheduler.teams import Objective
 
 

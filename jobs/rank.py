@@ -20,7 +20,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import share_s
 from iosched.models.errors import DeviceLostError, IoschedError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.resolve import remarks, resolve
 from iosched.profiler.store.database import default_path
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName

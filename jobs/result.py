@@ -19,7 +19,7 @@ from iosched.models.files import atomic_write
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel
 from iosched.profiler.measuring.deciding import Decision
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.compare import Check
@@ -200,7 +200,7 @@ def result_of(
     model: Model,
     settings: OptimizeSettings,
     device: Device,
-    here: OpenModelHere | None,
+    here: AttachedModel | None,
     found: SearchResult,
     verdict: Verdict,
     cost: MeasuredCosts | None,

@@ -5,19 +5,18 @@ from __future__ import annotations
 from iosched.jobs.provenance import provenance
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel
 from iosched.runtime.device import Device
 from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.scheduler import document_format as file
-from iosched.scheduler.checks import model_dtype
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, model_dtype
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import RecordedStrategy
 
 
-def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:
+def document_from(model: Model, device: Device, here: AttachedModel | None, schedule: Schedule) -> ScheduleDocument:
     """A schedule file that says of which model, device, machine and versions it is, and nothing of the search.
 
     One whose latencies are computed is the same on every machine, and says nothing of the one that it was made on.
@@ -43,7 +42,7 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
 
 
 def search_record(
-    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: OpenModelHere | None
+    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: AttachedModel | None
 ) -> file.SearchRecord:
     """What a schedule file says of a search; `here` is the model as it was open, if the device is at hand."""
     signatures = found.measured if here is None else here.cost.signatures

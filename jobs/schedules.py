@@ -12,15 +12,12 @@ from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.components import components, search_components
-from iosched.scheduler.cost import CostModel, Prefetchable
+from iosched.scheduler.cost import CostModel, Prefetchable, Question, announce
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.prefetch import ask_ahead
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
-from iosched.scheduler.strategies import BASELINES, SEARCHES
-from iosched.scheduler.strategy_names import StrategyName, is_searched, pruning_of
+from iosched.scheduler.strategies import BASELINES, SEARCHES, StrategyName, is_searched, pruning_of
 
 Deadline = Callable[[], bool]
 
@@ -120,7 +117,7 @@ def unsearched(schedule: Schedule) -> SearchResult:
 
 def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
     """`schedule`, in the device's units, with the latency of each stage; what is not known of it is measured."""
-    ask_ahead(opened.cost, [Question(stage) for stage in schedule.stages])
+    announce(opened.cost, [Question(stage) for stage in schedule.stages])
     blocks = (
         replace(
             block,

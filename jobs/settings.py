@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
-from iosched.profiler.devices.open_settings import Barriers, LayoutName, OpenSettings
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, Barriers, LayoutName, OpenSettings
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.strategy_names import StrategyName, pruning_of, refuse_limits
+from iosched.scheduler.strategies import StrategyName, pruning_of, refuse_limits
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
 from iosched.scheduler.unit_graph import Unit
 

@@ -26,9 +26,8 @@ from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
-from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere, TeamWays
+from iosched.profiler.devices.device import AttachedModel, TeamWays, Way
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
@@ -42,7 +41,7 @@ from iosched.scheduler.document import Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.strategies import is_searched
 from iosched.scheduler.teams import Teams, possible
 
 _TRIED = Budget(rounds=2, max_seconds=40.0, least_rounds=1)
@@ -109,7 +108,7 @@ class _Choice:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    here: OpenModelHere
+    here: AttachedModel
     ways: TeamWays
     choices: TeamChoices
     model: Model
@@ -255,7 +254,7 @@ class _Job:
 
 
 def best_throughput(
-    here: OpenModelHere, model: Model, settings: OptimizeSettings, observer: Observer, pace: Pace
+    here: AttachedModel, model: Model, settings: OptimizeSettings, observer: Observer, pace: Pace
 ) -> tuple[SearchResult, Verdict, MeasuredCosts]:
     """Finds the way with the most images a second, and decides what ships; also returns what the search measured.
 
@@ -312,7 +311,7 @@ def _compared(
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
         budget = job.pace.comparison(_COMPARED, len(opened))
-        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.rival}"))
+        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.baseline}"))
         return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
 
 

@@ -10,11 +10,10 @@ from functools import cached_property
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
-from iosched.profiler.baselines.onnxruntime import QUICK, PlainOnnxruntime
-from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.baselines.onnxruntime import QUICK, OnnxruntimeBaseline
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
 from iosched.profiler.devices.device import OpenModel, attached
-from iosched.profiler.measuring.choose import turns_to_choose
-from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, turn_seconds
+from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, runs_to_choose, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
@@ -58,8 +57,8 @@ class Pace:
     budget_s: float | None
     started: float
     interrupt: Interrupt = Uninterrupted()
-    plain: PlainOnnxruntime | None = None
-    openvino: PlainOpenvino | None = None
+    plain: OnnxruntimeBaseline | None = None
+    openvino: OpenvinoBaseline | None = None
     turn_s: Callable[[float], float] = turn_seconds
     least: int = LEAST_SAMPLES
     reserved_s: float = 0.0
@@ -199,7 +198,7 @@ class Pace:
             return True
         open_s, run_s = self.plain.opening_and_run_s
         count = len(self.plain.settings)
-        effort_s = count * open_s + turns_to_choose(count) * turn_seconds(run_s)
+        effort_s = count * open_s + runs_to_choose(count) * turn_seconds(run_s)
         return left_s > effort_s + self.least_comparison_s() + self._openvino_s
 
     def deciding_s(self, search_s: float) -> float:

@@ -11,10 +11,8 @@ from iosched.jobs.schedules import priced
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.candidates import Running
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
-from iosched.profiler.devices.uncertainty import LEVEL, Uncertainty
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
+from iosched.profiler.devices.device import LEVEL, AttachedModel, OpenModel, Running, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
 from iosched.profiler.measuring.interleave import relative_speed_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
@@ -24,8 +22,7 @@ from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategies import runs_as_one
-from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.strategies import ONE_SESSION, runs_as_one
 from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
@@ -96,7 +93,7 @@ class Verdict:
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
 
 
-def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
+def measured_verdict(here: AttachedModel, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
@@ -118,7 +115,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     if shipped == OPENVINO:
         running = replace(running, n_kernels=None)
     n_rounds = trial.n_rounds(trial.leader)
-    rest_notes = _rest_notes(trial, trial.chosen_plain, chosen, words)
+    rest_notes = _rest_notes(trial, trial.chosen_baseline, chosen, words)
     hurried = pace.notes(n_rounds) if trial.verdict == "undecided" else ()
     notes = (*hurried, *compared.notes, *rest_notes, *running.notes)
     runtime = {WITHOUT_OPENVINO: _shipped(without, labels)} if shipped == OPENVINO else {}
@@ -142,7 +139,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         latencies={label: measured[name] for label, name in shown.items()},
         kernels_before=here.running(None, {}).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
-        ratio=_labelled(trial.ratio(trial.fastest_plain, trial.candidate), labels),
+        ratio=_labelled(trial.speedup(trial.fastest_baseline, trial.candidate), labels),
         verdict=trial.verdict,
         candidate=labels.get(trial.candidate, trial.candidate),
     )
@@ -163,16 +160,16 @@ def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | N
 
 def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
     """Says why what ships does; `words` describes each candidate."""
-    ours, plain = words[trial.candidate], words[trial.fastest_plain]
-    found = trial.ratio(trial.fastest_plain, trial.candidate)
+    ours, plain = words[trial.candidate], words[trial.fastest_baseline]
+    found = trial.speedup(trial.fastest_baseline, trial.candidate)
     if found is None:
         return f"too few runs to tell whether {ours} is faster than {plain}; repeat the command to continue"
     speed = relative_speed_text(ours, found, plain)
     if trial.verdict == "faster":
         return speed
-    than_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
+    than_usual = None if trial.chosen == trial.baselines[0] else trial.speedup(trial.baselines[0], trial.chosen)
     if than_usual is not None:
-        speed = f"{relative_speed_text(plain, than_usual, words[trial.plain[0]])}, and {speed}"
+        speed = f"{relative_speed_text(plain, than_usual, words[trial.baselines[0]])}, and {speed}"
     if trial.verdict == "slower":
         return speed if than_usual else f"{plain} is faster: {speed}"
     if trial.verdict == "equal":
@@ -181,8 +178,8 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
 
 
 def reduced_verdict(
-    here: OpenModelHere,
-    only_way: PlainOpenvino,
+    here: AttachedModel,
+    only_way: OpenvinoBaseline,
     found: SearchResult,
     pace: Pace,
     comparison: Comparison,
@@ -228,7 +225,7 @@ def reduced_verdict(
     )
 
 
-def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
+def unscheduled_verdict(here: AttachedModel, found: SearchResult) -> Verdict:
     """The verdict on a model that no schedule can be run for: plain onnxruntime ships."""
     running, plain = here.running(None, {}), here.baselines.onnxruntime
     return Verdict(
@@ -327,7 +324,7 @@ def with_setting(running: Running, setting: ReferenceSettings | None) -> Running
 
 def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence if the way that ships is slower than the plain way after a rest; else empty."""
-    found = trial.rested_ratio(plain, shipped)
+    found = trial.speedup_after_idle(plain, shipped)
     if found is None or not found.is_slower:
         return ()
     speed = relative_speed_text(words[shipped], found, words[plain])

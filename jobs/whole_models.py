@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import SearchResult
 
 
-def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> str:
+def whole_key(model: Model, settings: OptimizeSettings, here: AttachedModel) -> str:
     """A digest of the model, its shapes, what is searched for, and which libraries take part."""
     pruning = settings.pruning
     asked = [settings.strategy, pruning.r, pruning.s, settings.objective, here.measuring.opened_with]
@@ -32,7 +32,7 @@ def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> 
 def keep_whole(
     model: Model,
     settings: OptimizeSettings,
-    here: OpenModelHere,
+    here: AttachedModel,
     found: SearchResult,
     verdict: Verdict,
 ) -> None:
@@ -58,7 +58,7 @@ def keep_whole(
     )
 
 
-def operators_us(here: OpenModelHere) -> float:
+def operators_us(here: AttachedModel) -> float:
     """The sum of the latencies of single operators in microseconds.
 
     Measures none after a search that has found a schedule with a latency: it asks for single operators first.

@@ -1,9 +1,9 @@
-"""Why an operator is in its stage: the best schedules of its block that have it elsewhere.
+"""Explains an operator's placement: the best schedules of its block with the operator in another stage.
 
-Every schedule runs an operator in exactly one stage, so the stages that hold it are a cut through the lattice of
+Every schedule runs an operator in exactly one stage, so the stages that contain it are a cut through the lattice of
 states. The best schedule with the operator in one of some stages is a shortest path over the lattice without the other
-stages that hold it; latencies are asked for lazily, as in `search`. What runs as one session is weighed as a whole,
-against the best stages of its blocks.
+stages that contain it; latencies are requested lazily, as in `search`. A session is compared as a whole with the best
+stages of its blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -21,18 +22,16 @@ from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import MAX_STATES, partition
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.latencies import KnownLatencies, stages_within
-from iosched.scheduler.lattice import Flags, Latencies, Lattice, fitting, in_order, popcount
+from iosched.scheduler.lattice import Flags, Latencies, Lattice, count_fitting, in_order, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
-from iosched.scheduler.places import Elsewhere, ElsewhereKind, Places
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
-from iosched.scheduler.strategies import SEARCHES, STAGES, masks_of
-from iosched.scheduler.strategy_names import SearchStrategy
+from iosched.scheduler.strategies import SEARCHES, STAGE_RULES, SearchStrategy, masks_of
 
 KnownLatency = Callable[[Stage], float | None]
 
 
-def places_of(
+def operator_placement(
     graph: ComputationGraph,
     schedule: Schedule,
     operator: str,
@@ -43,41 +42,36 @@ def places_of(
     pruning: Pruning = DEFAULT_PRUNING,
     bound_slack: float = 1.0,
     max_states: int = MAX_STATES,
-) -> Places:
-    """Weighs every other place of `operator` in its block against the one that `schedule` gives it.
+) -> Placement:
+    """Compares the stage of `operator` in `schedule` with every other stage of its block that could contain it.
+
+    Complexity: for each placement that of a lazy search, O(T) a round over the T transitions of the block.
 
     Args:
-        graph: the graph that was scheduled.
-        schedule: any legal schedule of it.
-        operator: one of its operators.
-        cost: bounds of stages; with `OperatorBounds`, it says 0 for operators whose latencies are not known.
-        known_us: latency of a stage; None where it is not known and not to be measured, infinite where it cannot run.
-        strategy: that of the search, which says how stages may run.
-        pruning: the limits on the stages that are weighed.
+        cost: bounds of stages; with `OperatorBounds`, 0 for operators of unknown latency.
+        known_us: latency of a stage; None if unknown and not to be measured, infinite if the stage cannot run.
         bound_slack: factor on lower bounds, as in `search`.
-        max_states: a block of more states is weighed only in the stages around the operator's own.
-
-    Complexity: for each place, that of a lazy search: O(T) for each round over the T transitions of the block.
+        max_states: a block of more states is searched only around the operator's own stage.
 
     Raises:
-        UsageError: the schedule does not run the operator.
+        UsageError: the schedule does not contain the operator.
     """
     block, number = _find(schedule, operator)
     now = block.stages[number]
-    is_session = STAGES[now.strategy].is_in_order
+    is_session = STAGE_RULES[now.strategy].is_in_order
     window = (number, number) if is_session else _window(graph, block, number, operator, max_states)
     first, last = window or (number, number)
     stages = block.stages[first : last + 1]
     present_us = sum_us([_present_us(known_us, stage) for stage in stages])  # asks for all, whatever is not known
     weigh = partial(_Weighed.of, graph, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
-    found: tuple[Elsewhere, ...] = ()
+    found: tuple[OtherPlacement, ...] = ()
     if is_session:
         found = (_by_stages(weigh, _blocks_of(graph, now, max_states)),)
     elif window is not None:
         weighed = weigh(in_order(graph, (name for stage in stages for name in stage.operators)))
         masks = [weighed.mask(stage.operators) for stage in stages]
         found = tuple(_elsewhere(weighed, operator, masks, number - first, first))
-    return Places(
+    return Placement(
         operator=operator,
         block=block.index,
         stage=number,
@@ -90,16 +84,16 @@ def places_of(
     )
 
 
-def only_place(schedule: Schedule, operator: str, known_us: KnownLatency) -> Places:
-    """The place of `operator` with no other beside it: its stage alone, however many operators that has.
+def present_placement(schedule: Schedule, operator: str, known_us: KnownLatency) -> Placement:
+    """The present stage of `operator`, without a search for others.
 
     Raises:
-        UsageError: the schedule does not run the operator.
+        UsageError: the schedule does not contain the operator.
     """
     block, number = _find(schedule, operator)
     stage = block.stages[number]
     group = next(index for index, names in enumerate(stage.groups) if operator in names)
-    return Places(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
+    return Placement(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
 
 
 def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
@@ -118,10 +112,10 @@ def _present_us(known_us: KnownLatency, stage: Stage) -> float | None:
 def _window(
     graph: ComputationGraph, block: Block, number: int, operator: str, max_states: int
 ) -> tuple[int, int] | None:
-    """First and last of the stages that are weighed together; None where the operator's own has too many states.
+    """First and last of the stages that are searched together; None if the operator's own stage has too many states.
 
-    They are those of the block that a search would make, where the schedule keeps to it; else as many around stage
-    `number` as have no more than `max_states` states.
+    They form the block of a search if the schedule keeps to it, else as many stages around `number` as fit
+    `max_states`.
     """
     part = next(set(part.operators) for part in partition(graph, max_states) if operator in part.operators)
     inside = [index for index, stage in enumerate(block.stages) if not part.isdisjoint(stage.operators)]
@@ -142,27 +136,24 @@ def _window(
 
 
 def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> bool:
-    """Whether the lattice of these stages' operators has at most `max_states` states."""
     names = in_order(graph, (name for stage in stages for name in stage.operators))
-    return fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
+    return count_fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
 
 
 def _blocks_of(graph: ComputationGraph, session: Stage, max_states: int) -> Sequence[tuple[str, ...]]:
-    """The operators of a session as a search would have them in blocks."""
     inside = frozenset(session.operators)
     parts = (tuple(name for name in part.operators if name in inside) for part in partition(graph, max_states))
     return [part for part in parts if part]
 
 
-def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tuple[str, ...]]) -> Elsewhere:
-    """The best stages of each of the blocks, one block after another."""
+def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tuple[str, ...]]) -> OtherPlacement:
     found = []
     for names in blocks:
         weighed = weigh(names)
         any_stage = np.ones(len(weighed.lattice.stages), dtype=np.bool_)
         found.append(weighed.best(weighed.mask(names[:1]), any_stage, "by_stages", None))
     at_most_us = sum(each.at_most_us for each in found)
-    return Elsewhere(
+    return OtherPlacement(
         kind="by_stages",
         stage=None,
         possible=all(each.possible for each in found),
@@ -172,7 +163,9 @@ def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tu
     )
 
 
-def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Elsewhere]:
+def _elsewhere(
+    weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int
+) -> Iterator[OtherPlacement]:
     bit, stages = weighed.mask([operator]), weighed.lattice.stages
     now = np.uint64(masks[number])
     if masks[number] != bit:
@@ -187,10 +180,7 @@ def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: i
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
-    """The stages of the operators that are weighed, with what is known of them so far.
-
-    Latencies are NaN while not asked for; `closed` are stages that nothing more can be learnt of.
-    """
+    """The candidate stages and what is known of them. Latencies not requested yet are NaN; `closed` stages are done."""
 
     latencies: KnownLatencies
     known_us: KnownLatency
@@ -220,15 +210,13 @@ class _Weighed:
         return self.latencies.lattice
 
     def mask(self, names: Sequence[str]) -> int:
-        """The operators as bits."""
         return sum(1 << self.latencies.names.index(name) for name in names)
 
-    def best(self, operator: int, allowed: Flags, kind: ElsewhereKind, stage: int | None) -> Elsewhere:
-        """The best schedule that has the operator in one of the allowed stages."""
+    def best(self, operator: int, allowed: Flags, kind: PlacementKind, stage: int | None) -> OtherPlacement:
         holds = (self.lattice.stages & np.uint64(operator)) != 0
         barred = holds & ~allowed
         if not (holds & allowed).any():
-            return Elsewhere(kind, stage, False, math.inf, math.inf, ())
+            return OtherPlacement(kind, stage, False, math.inf, math.inf, ())
         self._learn_along_shortest_paths(barred, math.nan)
         self._learn_along_shortest_paths(barred, math.inf)
         at_least = bound_us(self.lattice, self._weights(barred, math.nan))
@@ -236,13 +224,13 @@ class _Weighed:
         at_most = bound_us(self.lattice, weights)
         path = shortest_path(self.lattice, weights) if math.isfinite(at_most) else []
         stages = tuple(self.latencies.stage(position) for position in path)
-        return Elsewhere(kind, stage, True, min(at_least, at_most), at_most, stages)
+        return OtherPlacement(kind, stage, True, min(at_least, at_most), at_most, stages)
 
     def _learn_along_shortest_paths(self, barred: Flags, unknown_us: float) -> None:
-        """Until nothing more can be learnt of the stages on the shortest path.
+        """Requests latencies until the shortest path holds only closed stages.
 
-        Stages that are not known and will not be take their bounds at best, which finds what no schedule undercuts, or
-        `unknown_us` if that is infinite, which finds the best schedule that is all known.
+        Stages that stay unknown count by their bounds (a bound on all schedules), or as `unknown_us` if that is
+        infinite (the best schedule of known latencies).
         """
         while True:
             known = np.where(self.closed, self._weights(barred, unknown_us), self._weights(barred, math.nan))
@@ -257,9 +245,8 @@ class _Weighed:
                 self._learn(position)
 
     def _weights(self, barred: Flags, unknown_us: float) -> Latencies:
-        """For each stage its latency by the best strategy known.
-
-        A latency that is not known is taken to be `unknown_us`, or where that is NaN the bound.
+        """For each stage the latency of its best known strategy; unknown ones count as `unknown_us`, or as their bound
+        if NaN.
         """
         latencies = []
         for strategy, value in self.latencies.value.items():
@@ -275,3 +262,94 @@ class _Weighed:
                 known = self.known_us(self.latencies.stage_by(position, strategy))
                 value[position] = np.nan if known is None else known
         self.closed[position] = True
+
+
+PlacementKind = Literal["alone", "fewer", "with_stage", "by_stages"]
+Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
+"""How the present placement compares with all others; see `Placement.verdict`."""
+
+
+@dataclass(frozen=True)
+class OtherPlacement:
+    """Another stage for an operator, and the best known schedule that uses it.
+
+    Attributes:
+        kind: who shares the stage: nobody ("alone"), some of the present stage ("fewer"), operators of another stage
+            ("with_stage"); for an operator in a session: any stages instead ("by_stages").
+        stage: for "with_stage", the number of that stage in its block.
+        possible: whether the pruning allows such a stage.
+        at_least_us: lower bound of all schedules with this placement.
+        at_most_us: latency of `stages`; infinite if too many latencies are unknown.
+    """
+
+    kind: PlacementKind
+    stage: int | None
+    possible: bool
+    at_least_us: float
+    at_most_us: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether `stages` is proven to be the best schedule with this placement."""
+        return self.at_least_us >= self.at_most_us * (1 - 1e-9)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The stage of an operator in a schedule, and the alternatives to it.
+
+    Stages `first_stage` to `last_stage` of the operator's block are compared: the whole block, unless it spans several
+    blocks of `blocks.partition` or has too many states; for a session, that session. Numbers of stages are those in the
+    block. `present_us` is None if unknown, and `is_weighed` False if the operator's own stage has too many states.
+    """
+
+    operator: str
+    block: int
+    stage: int
+    group: int
+    first_stage: int
+    stages: tuple[Stage, ...]
+    present_us: float | None
+    elsewhere: tuple[OtherPlacement, ...]
+    is_weighed: bool = True
+
+    @property
+    def last_stage(self) -> int:
+        """Number of the last compared stage."""
+        return self.first_stage + len(self.stages) - 1
+
+    @property
+    def present(self) -> Stage:
+        """The operator's stage."""
+        return self.stages[self.stage - self.first_stage]
+
+    @property
+    def possible(self) -> tuple[OtherPlacement, ...]:
+        """The other placements that the pruning allows."""
+        return tuple(other for other in self.elsewhere if other.possible)
+
+    @property
+    def rival(self) -> OtherPlacement | None:
+        """The other placement of the lowest bound; None if there is none."""
+        return min(self.possible, key=lambda other: other.at_least_us, default=None)
+
+    def verdict(self, tolerance: float) -> Verdict:
+        """Compares the present placement with the best other one; differences below `tolerance` of a latency are
+        ignored.
+
+        "too_wide" if nothing was compared, "only_place" without alternative, "unknown" without a present latency,
+        "best" if the alternative is slower, "as_good" if it is slower by no more than the tolerance. If the alternative
+        may be faster: "worse" if it is, "within_tolerance" if the gain is too small, "undecided" if too little is
+        known.
+        """
+        if not self.is_weighed:
+            return "too_wide"
+        rival, now = self.rival, self.present_us
+        if rival is None or now is None:
+            return "only_place" if rival is None else "unknown"
+        if rival.at_least_us >= now:
+            return "best" if rival.at_least_us > now * (1 + max(tolerance, 1e-9)) else "as_good"
+        if rival.at_most_us >= now:
+            return "undecided"
+        return "worse" if rival.at_most_us < now * (1 - tolerance) else "within_tolerance"

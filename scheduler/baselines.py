@@ -1,4 +1,4 @@
-"""Schedules that need no search: what the searched ones are compared with (thesis, section 5.1)."""
+"""Schedules that need no search, as baselines for searched ones (thesis, section 5.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sequential(graph: ComputationGraph) -> Schedule:
 
 
 def together(graph: ComputationGraph) -> Schedule:
-    """All operators in one stage, whose groups are the parts of the graph that have no operator in common."""
+    """All operators in one stage, whose groups are the connected components of the graph."""
     names = [operator.name for operator in graph.operators]
     group_of = {name: [name] for name in names}
     for name in names:
@@ -28,9 +28,9 @@ def together(graph: ComputationGraph) -> Schedule:
                 joined = group_of[other]
                 joined.extend(group_of[name])
                 group_of.update(dict.fromkeys(group_of[name], joined))
-    place = {name: number for number, name in enumerate(names)}
-    groups = {min(map(place.__getitem__, group)): group for group in group_of.values()}
-    stage = Stage(Strategy.CONCURRENT, tuple(tuple(sorted(groups[at], key=place.__getitem__)) for at in sorted(groups)))
+    rank = {name: number for number, name in enumerate(names)}
+    groups = {min(map(rank.__getitem__, group)): group for group in group_of.values()}
+    stage = Stage(Strategy.CONCURRENT, tuple(tuple(sorted(groups[at], key=rank.__getitem__)) for at in sorted(groups)))
     return Schedule((Block(0, (stage,)),) if names else ())
 
 
@@ -41,13 +41,13 @@ def one_session(graph: ComputationGraph) -> Schedule:
 
 
 def greedy(graph: ComputationGraph) -> Schedule:
-    """All operators that are ready form the next stage, again and again."""
+    """Each stage runs all ready operators."""
     stages = greedy_stages(graph, [operator.name for operator in graph.operators])
     return Schedule((Block(0, stages),) if stages else ())
 
 
 def greedy_stages(graph: ComputationGraph, names: Sequence[str]) -> tuple[Stage, ...]:
-    """The greedy schedule of some operators, in topological order; what they read of others is there already."""
+    """The greedy schedule of some operators, given in topological order; inputs from other operators count as ready."""
     # No two operators of a set depend on each other, so each is a group of its own.
     return tuple(
         Stage(Strategy.CONCURRENT, tuple((name,) for name in ready))
@@ -56,11 +56,9 @@ def greedy_stages(graph: ComputationGraph, names: Sequence[str]) -> tuple[Stage,
 
 
 def ready_sets(operators: Iterable[T], predecessors: Callable[[T], Iterable[T]]) -> list[list[T]]:
-    """The operators that are ready at first, those that are ready after these, and so on; O(operators + edges).
+    """The initially ready operators, those ready after them, and so on; O(operators + edges).
 
-    Args:
-        operators: in topological order.
-        predecessors: of an operator; those that are not among `operators` are not waited for.
+    Operators are given in topological order; predecessors outside them are ignored.
     """
     depth: dict[T, int] = {}
     found: list[list[T]] = []

@@ -1,6 +1,6 @@
 """Version 2 of the schedule file: schedules of one model for several batch sizes (docs/schedule.schema.json).
 
-Each is a whole schedule file of version 1. Reading is as strict as there, since these files come from anywhere.
+Each is a whole schedule file of version 1, read as strictly.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import BatchShape, at_batch
 from iosched.models.prepared import prepare
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.document_format import Count, FileEntry
-from iosched.scheduler.document_text import (
+from iosched.scheduler.document_format import (
     BATCHES_VERSION,
     FORMAT,
+    Count,
+    FileEntry,
     broken,
     converted,
     file_text,
@@ -29,14 +30,14 @@ from iosched.scheduler.document_text import (
 )
 
 MAX_SIZES = 64
-"""A file has schedules for so many batch sizes at most."""
+"""The most batch sizes of a file."""
 
 BatchSize = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Symbol = Annotated[str, Meta(min_length=1)]
 
 
 class BatchModelEntry(Struct, frozen=True):
-    """The model: its name, and the shapes of its inputs, in which a text stands for the batch size."""
+    """The model: its name, and its input shapes with a name in place of the batch size."""
 
     name: str
     inputs: dict[str, tuple[Count | Symbol, ...]]
@@ -60,10 +61,10 @@ class BatchesEntry(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         sizes = [each.batch_size for each in self.schedules]
         if sizes != sorted(set(sizes)):
-            raise broken("$.schedules are not in the order of their batch sizes, each of which stands there once")
+            raise broken("$.schedules must be in ascending order of batch size, without repeats")
         symbols = {dim for shape in self.model.inputs.values() for dim in shape if isinstance(dim, str)}
         if len(symbols) != 1:
-            raise broken("$.model.inputs has to have one name that stands for the batch size")
+            raise broken("$.model.inputs must use exactly one name for the batch size")
 
 
 prepare(BatchesEntry)
@@ -71,13 +72,7 @@ prepare(BatchesEntry)
 
 @dataclass(frozen=True)
 class BatchSchedules:
-    """Schedules of one model for several batch sizes.
-
-    Attributes:
-        model: the model's name.
-        inputs: the shape of every graph input, in which a text stands for the batch size.
-        by_size: the schedules by batch size, in ascending order; each is for these shapes at its batch size.
-    """
+    """Schedules of one model by batch size, ascending; `inputs` are shapes with a name in place of the batch size."""
 
     model: str
     inputs: Mapping[str, BatchShape]
@@ -85,18 +80,15 @@ class BatchSchedules:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """The batch sizes that there are schedules for, ascending."""
+        """The batch sizes with a schedule, ascending."""
         return tuple(self.by_size)
 
     def shapes_at(self, batch_size: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of all inputs at a batch size, which may be another one than those of the schedules."""
+        """The shapes of all inputs at any batch size."""
         return at_batch(self.inputs, batch_size)
 
     def batch_of(self, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """The batch size that inputs of these shapes have; None where they are not those of this model.
-
-        Inputs that are not in `shapes` may have any.
-        """
+        """The batch size of inputs of these shapes, which may omit inputs; None if they do not fit the model."""
         known = [zip(self.inputs.get(name, ()), shape, strict=False) for name, shape in shapes.items()]
         sizes = {size for pairs in known for dim, size in pairs if isinstance(dim, str)}
         if len(sizes) != 1:
@@ -105,34 +97,26 @@ class BatchSchedules:
         return batch_size if all(found.get(name) == tuple(shape) for name, shape in shapes.items()) else None
 
     def nearest(self, batch_size: int) -> int:
-        """The batch size with a schedule that is nearest in ratio; the smaller of two that are as near."""
+        """The batch size with a schedule that is nearest by ratio, the smaller of two equally near ones."""
         return min(self.by_size, key=lambda size: (abs(math.log(size / batch_size)), size))
 
     def to_json(self) -> str:
-        """Deterministic text: sorted keys, microseconds rounded to 4 digits, one trailing newline.
-
-        Raises:
-            ValueError: a latency or setting is NaN or infinite.
-        """
+        """Deterministic text, as `ScheduleDocument.to_json`."""
         inputs = {name: tuple(shape) for name, shape in self.inputs.items()}
         entries = tuple(ScheduleEntry(size, each.to_entry()) for size, each in self.by_size.items())  # type: ignore[arg-type]
         return file_text(BatchesEntry(model=BatchModelEntry(self.model, inputs), schedules=entries))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> BatchSchedules:
-        """Reads a schedule file of version 2.
-
-        Raises:
-            InvalidScheduleError: it is no JSON, no schedule file of that version, or broken; says where.
-        """
+        """Reads a schedule file of version 2; raises an InvalidScheduleError that names the position."""
         content = parsed(text)
         if version_of(content) != BATCHES_VERSION:
-            raise InvalidScheduleError("the file has the schedule for one batch size; read it with ScheduleDocument")
+            raise InvalidScheduleError("the file holds a schedule for one batch size: read it with ScheduleDocument")
         return cls.from_content(content)
 
     @classmethod
     def from_content(cls, content: object) -> BatchSchedules:
-        """The schedules in the JSON of a file of version 2; see `from_json`."""
+        """The schedules in the parsed JSON of a file of version 2; see `from_json`."""
         entry = converted(content, BatchesEntry)
         found = cls(
             entry.model.name,
@@ -141,25 +125,21 @@ class BatchSchedules:
         )
         for size, document in found.by_size.items():
             if dict(document.inputs) != found.shapes_at(size):
-                raise broken(f"the schedule for batch size {size} is for other shapes than $.model.inputs says")
+                raise broken(f"the schedule for batch size {size} has other input shapes than $.model.inputs")
         return found
 
 
 def _document(entry: ScheduleEntry) -> ScheduleDocument:
     try:
         if version_of(entry.schedule) == BATCHES_VERSION:
-            raise broken("schedules for several batch sizes stand inside each other")
+            raise broken("schedules for several batch sizes are nested in each other")
         return ScheduleDocument.from_entry(converted(entry.schedule, FileEntry))
     except InvalidScheduleError as error:
         raise InvalidScheduleError(f"batch size {entry.batch_size}: {error}") from None
 
 
 def read_schedules(text: str | bytes) -> ScheduleDocument | BatchSchedules:
-    """Reads a schedule file of either version.
-
-    Raises:
-        InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
-    """
+    """Reads a schedule file of either version; raises an InvalidScheduleError that names the position."""
     content = parsed(text)
     if version_of(content) == BATCHES_VERSION:
         return BatchSchedules.from_content(content)

@@ -1,4 +1,4 @@
-"""The searches of all blocks: one after another, a round of each in turn, or all side by side."""
+"""Searches all blocks: one after another, one round each, or all at once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Protocol
 
 from iosched.models.errors import ExecutionError
 from iosched.scheduler.blocks import BlockOperators
-from iosched.scheduler.cost import Prefetchable
+from iosched.scheduler.cost import Prefetchable, Question
 from iosched.scheduler.exploration import BestKnown, Exploration, Round
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block
 
 Deadline = Callable[[], bool]
 
 
 class SearchObserver(Protocol):
-    """Somebody who wants to know how the search goes, and is called meanwhile; every method returns at once."""
+    """Receives the progress of a search; its methods must return at once."""
 
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
-        """Block `index` of `n_blocks` is next; `n_stages` distinct stages are its candidates."""
+        """Block `index` of `n_blocks` starts; it has `n_stages` distinct candidate stages."""
         ...
 
     def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        """`n_measured` stages of the block are known; `n_expected` more is a guess from the current shortest path."""
+        """`n_measured` stages of the block are known; the current shortest path suggests `n_expected` more."""
         ...
 
     def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
@@ -34,11 +33,11 @@ class SearchObserver(Protocol):
         ...
 
     def best_known(self, latency_us: float) -> None:
-        """The best schedule of all blocks that is known so far is predicted to take this long."""
+        """The predicted latency of the best known schedule of all blocks."""
         ...
 
 
-class _Silence:
+class _NoObserver:
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
         pass
 
@@ -52,13 +51,13 @@ class _Silence:
         pass
 
 
-SILENT: SearchObserver = _Silence()
-"""Does not want to know."""
+NO_OBSERVER: SearchObserver = _NoObserver()
+"""Ignores the progress."""
 
 
 @dataclass(frozen=True)
 class Guide:
-    """What accompanies the searches of all blocks."""
+    """Settings shared by the searches of all blocks."""
 
     observer: SearchObserver
     deadline: Deadline | None
@@ -66,18 +65,18 @@ class Guide:
     ahead: Prefetchable | None = None
 
     def hand_over(self, questions: Sequence[Question]) -> None:
-        """Hands over what is asked next, see `Prefetchable`, unless the deadline has come."""
+        """Announces the next questions (see `Prefetchable`), unless the deadline has passed."""
         if self.ahead is not None and questions and not self.is_over():
             self.ahead.prefetch(questions)
 
     def is_over(self) -> bool:
-        """Whether the deadline has come."""
+        """Whether the deadline has passed."""
         return self.deadline is not None and self.deadline()
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a `BlockSearch` came to: the best schedule of its first block, and of each block that is equal to that."""
+class SearchedBlocks:
+    """The result of a `BlockSearch`: the best schedule of its first block, and of each equal block."""
 
     exploration: Exploration
     best: BestKnown
@@ -86,7 +85,7 @@ class Found:
 
 @dataclass(frozen=True)
 class BlockSearch:
-    """The search of one block, and of all that are equal to it but for names; those of the first one stand for all."""
+    """The search of one block and of all blocks equal to it except for names."""
 
     parts: dict[int, BlockOperators]  # by index
     exploration: Exploration
@@ -97,11 +96,7 @@ class BlockSearch:
         return min(self.parts)
 
     def best_known(self) -> BestKnown:
-        """The best schedule known of the first block.
-
-        Raises:
-            ExecutionError: the device can run none.
-        """
+        """The best known schedule of the first block; raises an ExecutionError if the device can run none."""
         found = self.exploration.best_known()
         if found is None:
             names = self.parts[self.index].operators
@@ -109,16 +104,16 @@ class BlockSearch:
         return found
 
     def blocks(self, found: BestKnown) -> Iterator[Block]:
-        """That schedule in each of the blocks."""
+        """That schedule for each of the blocks."""
         for index, part in self.parts.items():
             name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
             yield Block(index, tuple(stage.renamed(name_of) for stage in found.stages), found.optimal)
 
 
-def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[Found]:
-    """Searches all blocks: one after another, or a round of each in turn where a deadline may leave some unfinished.
+def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[SearchedBlocks]:
+    """Searches all blocks: one after another, or in rounds if a deadline may leave some unfinished.
 
-    Where questions are handed over, all blocks are searched side by side, so that their rounds make one list.
+    With prefetching, all blocks are searched at once, so that their questions form one list.
     """
     pending, waiting = deque(searches), deque[BlockSearch]()
     while (pending or waiting) and not guide.is_over():
@@ -160,17 +155,16 @@ def _next_round(guide: Guide, found: BlockSearch) -> Round | None:
     return found.exploration.next_round(guide.is_over)
 
 
-def _finish(guide: Guide, found: BlockSearch, searches: Sequence[BlockSearch]) -> Found:
+def _finish(guide: Guide, found: BlockSearch, searches: Sequence[BlockSearch]) -> SearchedBlocks:
     best = found.best_known()
     _report_best(guide, searches)
     blocks = tuple(found.blocks(best))
     for block in blocks:
         guide.observer.block_finished(block.index, guide.n_blocks, block)
-    return Found(found.exploration, best, blocks)
+    return SearchedBlocks(found.exploration, best, blocks)
 
 
 def _run(guide: Guide, found: BlockSearch, wanted: Round) -> None:
-    """Measures the stages of one round, as far as the deadline allows."""
     exploration = found.exploration
     for done, position in enumerate(wanted.positions, 1):
         if guide.is_over():

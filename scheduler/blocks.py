@@ -1,9 +1,9 @@
-"""Cutting a computation graph into blocks that are scheduled on their own (thesis, section 3.2).
+"""Partitions a computation graph into blocks that are scheduled independently (thesis, section 3.2).
 
-A block ends with a cut vertex: an operator that everything after it depends on, past which nothing else is handed on.
-Neighbouring blocks of one operator are joined into chains. Where a block would have too many states, it is cut at the
-narrowest down-sets: the fewest operators whose results cross the cut, as between the cells of NASNet. Where that leaves
-one of several long towers in a block without the others, all are cut at the same depths instead.
+A block ends with a cut vertex: an operator that everything after it depends on and past which no other result passes.
+Neighbouring blocks of one operator are joined into chains. A block with too many states is cut at the narrowest
+down-sets, where the fewest results cross, as between the cells of NASNet. If that isolates one of several long towers,
+all towers are cut at the same depths instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import ready_sets
-from iosched.scheduler.lattice import fitting
+from iosched.scheduler.lattice import count_fitting
 
 MAX_STATES = 8_000
 _WIDE_STATES = 1_000
@@ -28,8 +28,8 @@ _SHALLOWER = 0.75  # of the depth of all blocks: worth cutting across towers for
 class BlockOperators:
     """The operators of one block, in topological order.
 
-    `narrow` is False where the block had to be cut out of a wider one, so that operators that might run side by side
-    are in different blocks now. Whether a narrow cut loses nothing at all is another question (`scheduler/proof.py`).
+    `narrow` is False if the block was cut out of a wider one, so that operators that could run concurrently are in
+    different blocks. Whether a narrow cut loses nothing is proven separately (`scheduler/proof.py`).
     """
 
     operators: tuple[str, ...]
@@ -37,16 +37,13 @@ class BlockOperators:
 
 
 def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[BlockOperators, ...]:
-    """Every operator in exactly one block; the first k blocks together are a down-set, for every k.
+    """Every operator in exactly one block; the first k blocks form a down-set for every k.
 
-    A block has at most `max_states` states (a single operator has two) and 63 operators. States are counted operator
-    by operator and no further than the bound. Time O(operators + edges) on chains, at most O(operators * max_states).
-
-    Raises:
-        ValueError: `max_states` is less than 2.
+    A block has at most `max_states` states (a single operator has two) and 63 operators. Time O(operators + edges) on
+    chains, at most O(operators * max_states). Raises a ValueError if `max_states` is less than 2.
     """
     if max_states < 2:
-        raise ValueError(f"a block has at least 2 states, so max_states cannot be {max_states}")
+        raise ValueError(f"max_states must be at least 2, not {max_states}")
     order = _narrower_order(graph)
     cuts = _Cuts.of(order)
     parts: list[BlockOperators] = []
@@ -59,8 +56,6 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Bl
 
 @dataclass(frozen=True)
 class _Order:
-    """A topological order; operators are their positions in it."""
-
     names: tuple[str, ...]
     predecessors: tuple[tuple[int, ...], ...]
     starts: tuple[bool, ...]  # reads graph inputs and no operator
@@ -76,11 +71,10 @@ class _Order:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Of each operator, by name."""
         return {name: position for position, name in enumerate(self.names)}
 
     def part(self, positions: Sequence[int]) -> _Order:
-        """Some of the operators in another topological order; what they read of others is like a graph's input."""
+        """Some of the operators in another topological order; results of other operators count as graph inputs."""
         rank = {position: index for index, position in enumerate(positions)}
         before = tuple(
             tuple(rank[other] for other in self.predecessors[position] if other in rank) for position in positions
@@ -94,14 +88,10 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Cuts:
-    """What is known of the cut behind each position of an order.
+    """Facts about the cut after each position of an order.
 
-    Attributes:
-        width: how many results cross the cut.
-        edges: over how many edges they do.
-        vertex: whether the operator at the position is a cut vertex.
-        dead_end: whether nothing reads that operator.
-        last_start: position of the last operator that reads graph inputs and no operator.
+    `width` and `edges` count results and edges that cross it, `vertex` whether the operator is a cut vertex, `dead_end`
+    whether nothing reads it. `last_start` is the position of the last operator that reads only graph inputs.
     """
 
     width: tuple[int, ...]
@@ -137,16 +127,16 @@ class _Cuts:
     def is_narrow(self, first: int, end: int) -> bool:
         """Whether a block that starts at `first` may end before `end` with little loss.
 
-        An operator that nothing reads could run beside all that follow it, and one that reads no other beside all that
-        come before it.
+        An operator that nothing reads could run concurrently with all later ones, and one that reads none with all
+        earlier ones.
         """
         beside = any(self.dead_end[first:end]) or end <= self.last_start
         return self.width[end - 1] <= _NARROW and not beside
 
     def segments(self) -> Iterator[tuple[int, int]]:
-        """Half-open ranges of positions, each ended by a cut vertex or by the last operator.
+        """Half-open ranges of positions, each ended by a cut vertex or the last operator.
 
-        A branch that ends in an output runs beside what follows it, so as many operators again stay in its block.
+        A branch that ends in an output can overlap with its successors, so as many operators again stay in its block.
         """
         first = beside = 0
         for position, is_vertex in enumerate(self.vertex):
@@ -160,7 +150,7 @@ class _Cuts:
 def _join_chains(segments: Iterator[tuple[int, int]], gathers: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Joins neighbouring segments of one operator, so that a stem or a classifier is one block.
 
-    An operator that only gathers the results of the block before it belongs to that block.
+    An operator that only gathers results of the block before it belongs to that block.
     """
     start, end, chain = 0, 0, True
     for first, last in segments:
@@ -177,10 +167,9 @@ def _join_chains(segments: Iterator[tuple[int, int]], gathers: Sequence[bool]) -
 
 
 def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> list[BlockOperators]:
-    """The blocks of a segment: in the given order, or level by level where their depths then add up to far less.
+    """The blocks of a segment: in the given order, or level by level if their depths then add up to far less.
 
-    Blocks run one after another, and so do the operators on the longest path through each: towers that stand in the
-    order one after another are blocks of their own, which could run side by side.
+    Blocks run one after another, so towers that follow each other in the order would not run concurrently.
     """
     parts = list(_split(order, cuts, first, last, max_states))
     if len(parts) == 1:
@@ -196,13 +185,11 @@ def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: in
 
 
 def _depth(order: _Order, part: BlockOperators) -> int:
-    """Operators on the longest path through a block."""
     positions = sorted(order.position[name] for name in part.operators)
     return len(ready_sets(positions, order.predecessors.__getitem__))
 
 
 def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[BlockOperators]:
-    """Blocks of positions `first` to `last`, each as large as the bound allows and ended at a narrow cut."""
     whole = True
     while first < last:
         reach = _reach(order, first, last, max_states)
@@ -221,11 +208,10 @@ def _reach(order: _Order, first: int, last: int, max_states: int) -> int:
         sum(1 << (other - first) for other in order.predecessors[position] if other >= first)
         for position in range(first, last)
     )
-    return first + fitting(masks, max_states)
+    return first + count_fitting(masks, max_states)
 
 
 def _narrowest(order: _Order, cuts: _Cuts, first: int, reach: int, last: int) -> int:
-    """Where to end a block that could go on to `reach`: narrow, with few edges, and not in its first half."""
 
     def key(end: int) -> tuple[int, int, int]:
         width = 1 if _is_waist(order, end - 1, first, last) else cuts.width[end - 1]
@@ -235,9 +221,9 @@ def _narrowest(order: _Order, cuts: _Cuts, first: int, reach: int, last: int) ->
 
 
 def _is_waist(order: _Order, position: int, first: int, last: int) -> bool:
-    """Whether all of the segment before `position` leads to it and all after depends on it.
+    """Whether all of the segment before `position` leads to it and all after it depends on it.
 
-    Such an operator runs beside no other, so a cut behind it takes no concurrency away.
+    Such an operator runs alone, so a cut after it costs no concurrency.
     """
     behind = {position}
     for other in range(position, first - 1, -1):
@@ -253,14 +239,14 @@ def _is_waist(order: _Order, position: int, first: int, last: int) -> bool:
 
 
 def _narrower_order(graph: ComputationGraph) -> _Order:
-    """The given order, or depth first from the outputs where that keeps fewer results waiting."""
+    """The given order, or depth first from the outputs if fewer results then wait."""
     given = _Order.of(graph, [operator.name for operator in graph.operators])
     deep = _Order.of(graph, _depth_first(graph))
     return deep if sum(_Cuts.of(deep).width) < sum(_Cuts.of(given).width) else given
 
 
 def _depth_first(graph: ComputationGraph) -> list[str]:
-    """Topological order that computes an operator's inputs one after the other, each as late as possible."""
+    """Topological order that computes an operator's inputs one after another, each as late as possible."""
     done: dict[str, None] = {}
     for operator in graph.operators:
         if graph.successors[operator.name]:

@@ -1,25 +1,23 @@
-"""Schedules of graphs that do not hang together, as several models in one may not: the search of each part, put
-together.
+"""Schedules graphs of several models: connected components, and regions of shared and own operators.
 
-A part is a weakly connected component of the graph. Parts are searched on their own, equal ones once. How they run
-beside each other is chosen among three ways: one after another; equal parts in step, where some stage of each runs
-beside the same stage of the others; all parts side by side in a single stage, each as one group. Limits on groups
-(`Pruning`) hold inside of parts alone, since in the last two ways there are as many groups as parts, and groups as
-large as these.
+Weakly connected components are searched separately, equal ones once, and then run in one of three ways: one after
+another; equal components in step, each stage concurrently with its copies; or all components in a single stage, one
+group each. `Pruning` applies within components only, since the last two ways have as many groups as components.
+
+Operators that models share alternate with operators of single models. No stage crosses between two such regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import heappop, heappush
 
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.scheduler.block_searches import Deadline
-from iosched.scheduler.classes import block_key
-from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys
-from iosched.scheduler.prefetch import ask_ahead
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys, Question, announce
+from iosched.scheduler.equivalence import block_key
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.search import SearchResult
 
@@ -51,21 +49,13 @@ def components(graph: ComputationGraph) -> tuple[Part, ...]:
 def search_components(
     graph: ComputationGraph, cost: CostModel, find: Find, *, beside: bool = True, is_over: Deadline = lambda: False
 ) -> SearchResult:
-    """What `find` finds for a graph that hangs together; else the best of the ways that this module tells of.
+    """The result of `find` for a connected graph; else the best of the three ways to run its components.
+
+    `lower_bound_us` assumes components one after another; it is 0 if they run otherwise. Raises what `find` raises.
 
     Args:
-        graph: what to schedule.
-        cost: the device.
-        find: searches a schedule of a graph under a cost.
-        beside: whether parts may run beside each other.
-        is_over: once true, nothing more is asked of the device.
-
-    Returns:
-        A schedule with one block for each block of a part, of which some may be of equal parts in step; or with a
-        single block. `lower_bound_us` is of parts one after another; where they run otherwise, nothing is known.
-
-    Raises:
-        What `find` raises.
+        beside: whether components may run concurrently.
+        is_over: once true, the device is not used any more.
     """
     parts = components(graph)
     if len(parts) < 2:
@@ -80,7 +70,7 @@ def search_components(
 
 
 def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
-    """What searches found for parts of a graph, of which none reads from a later one."""
+    """Joins the results for parts of a graph, none of which reads from a later one."""
     blocks = (block for result in results for block in result.schedule.blocks)
     return SearchResult(
         Schedule(tuple(replace(block, index=index) for index, block in enumerate(blocks))),
@@ -98,7 +88,6 @@ def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
 def _all_beside(
     cost: CostModel, parts: Sequence[Part], results: Sequence[SearchResult], is_over: Deadline
 ) -> SearchResult:
-    """All parts side by side where that is faster than what was found so far."""
     found = one_after_another(results)
     if is_over():
         return found
@@ -110,7 +99,7 @@ def _all_beside(
 
 
 def side_by_side(cost: CostModel, parts: Sequence[Part]) -> Stage:
-    """A stage of all parts, each as one group, with its latency."""
+    """A stage of all components, one group each, with its latency."""
     stage = Stage(Strategy.CONCURRENT, tuple(parts))
     return replace(stage, predicted_us=cost.stage_latency_us(stage))
 
@@ -120,7 +109,7 @@ def _is_less(one_us: float | None, other_us: float | None) -> bool:
 
 
 def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts that are equal but for names; their operators correspond to each other in order."""
+    """Groups components that are equal except for names; their operators correspond in order."""
     if not isinstance(cost, OperatorKeys):
         return [[part] for part in parts]
     found: dict[Hashable, list[Part]] = {}
@@ -131,7 +120,7 @@ def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) ->
 
 
 def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
-    """The graph of some operators, in topological order; what they read of others is an input of it."""
+    """The subgraph of some operators, in topological order; results of others become its inputs."""
     operators = tuple(graph.by_name[name] for name in names)
     inside = frozenset(names)
     computed = {tensor: None for operator in operators for tensor in operator.outputs}
@@ -155,38 +144,34 @@ def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
 
 @dataclass(frozen=True, eq=False)
 class _Equal:
-    """Parts of `whole` that are equal but for names; their operators correspond to each other in order."""
+    """Components of `whole` that are equal except for names; their operators correspond in order."""
 
     whole: ComputationGraph
     parts: Sequence[Part]
 
     @property
     def graph(self) -> ComputationGraph:
-        """The graph of the first part."""
         return part_of(self.whole, self.parts[0])
 
     @cached_property
     def _names(self) -> tuple[Mapping[str, str], ...]:
-        """For each part what the operators of the first one are called in it."""
         return tuple(dict(zip(self.parts[0], part, strict=True)) for part in self.parts)
 
     def copies(self, stage: Stage) -> tuple[Stage, ...]:
-        """A stage of the first part in all parts."""
         return tuple(stage.renamed(names) for names in self._names)
 
     def beside(self, stage: Stage) -> Stage | None:
-        """A stage of all parts side by side; None where that cannot be: operators that run as one are of one part."""
+        """The copies of a stage as one stage; None for merged operators, which belong to one component."""
         if stage.strategy is not Strategy.CONCURRENT:
             return None
         return Stage(Strategy.CONCURRENT, tuple(group for copy in self.copies(stage) for group in copy.groups))
 
     def in_a_row(self, alone: SearchResult) -> SearchResult:
-        """All parts one after another, of which the first one's schedule is known."""
         count = len(self.parts)
         rows = [[self.copies(stage) for stage in block.stages] for block in alone.schedule.blocks]
         blocks = [
-            replace(block, stages=tuple(copies[place] for copies in row))
-            for place in range(count)
+            replace(block, stages=tuple(copies[number] for copies in row))
+            for number in range(count)
             for block, row in zip(alone.schedule.blocks, rows, strict=True)
         ]
         return replace(
@@ -200,7 +185,7 @@ class _Equal:
         )
 
     def in_step(self, cost: CostModel, find: Find, row: SearchResult, is_over: Deadline) -> SearchResult:
-        """The parts in step, as a search of the first one finds it under the latencies of all; else `row`."""
+        """The components in step, searched on the first one with the latencies of all; else `row`."""
         if len(self.parts) < 2 or is_over():
             return row
         steps = _InStep(self, cost)
@@ -217,17 +202,16 @@ class _Equal:
 
 @dataclass(frozen=True, eq=False)
 class _InStep:
-    """The cost of a stage of one part where all equal parts run it: side by side or one after another."""
+    """The cost of a stage that all equal components run: concurrently or one after another."""
 
     parts: _Equal
     cost: CostModel
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """See `CostModel`."""
         return sum(step.predicted_us or 0.0 for step in self.best(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """See `CostModel`; all parts do all of their work, and each takes as long as its longest group."""
+        """See `CostModel`: the work of all components, or the longest group."""
         if not isinstance(self.cost, OperatorBounds):
             return 0.0
         work_us = sum(map(self.cost.operator_work_us, stage.operators)) * len(self.parts.parts)
@@ -235,13 +219,11 @@ class _InStep:
         return max(work_us / self.cost.lanes, longest_us if stage.strategy is Strategy.CONCURRENT else 0.0)
 
     def prefetch(self, questions: Sequence[Question]) -> None:
-        """See `Prefetchable`: hands on what the answers are made of, to a device that answers ahead."""
         stages = [question.stage for question in questions]
         found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
-        ask_ahead(self.cost, [Question(stage) for stage in found])
+        announce(self.cost, [Question(stage) for stage in found])
 
     def best(self, stage: Stage) -> tuple[Stage, ...]:
-        """The stage of all parts, with latencies."""
         alone_us = self.cost.stage_latency_us(stage)
         row = tuple(replace(copy, predicted_us=alone_us) for copy in self.parts.copies(stage))
         beside = self.parts.beside(stage)
@@ -253,9 +235,89 @@ class _InStep:
 
 @dataclass(frozen=True, eq=False)
 class _KeyedSteps(_InStep):
-    """The same, of a device that says which operators are alike."""
-
     def operator_key(self, name: str) -> str:
-        """See `OperatorKeys`."""
         assert isinstance(self.cost, OperatorKeys)
         return self.cost.operator_key(name)
+
+
+def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]:
+    """All operators in alternating regions of common and other operators; no region reads from a later one.
+
+    Each operator is in its earliest possible region. Complexity: O(operators + edges).
+    """
+    region_of: dict[str, int] = {}
+    found: dict[int, list[str]] = {}
+    for operator in graph.operators:
+        parity = int(operator.name in common)
+        earliest = max((region_of[name] for name in graph.predecessors[operator.name]), default=0)
+        region_of[operator.name] = earliest + (earliest % 2 != parity)
+        found.setdefault(region_of[operator.name], []).append(operator.name)
+    return tuple(tuple(found[index]) for index in sorted(found))
+
+
+def owner_parts(graph: ComputationGraph, owners: Mapping[str, int]) -> tuple[Part, ...]:
+    """All operators in parts of equal owners, by a simple heuristic for few parts; no part reads from a later one.
+
+    A part continues while an operator of its owners, a bit for each model, is ready. The next part has the most owners,
+    and of these the first operator in the graph. Complexity: O(operators log operators + edges).
+    """
+    position = {operator.name: index for index, operator in enumerate(graph.operators)}
+    waiting = {name: len(before) for name, before in graph.predecessors.items()}
+    ready: dict[int, list[tuple[int, str]]] = {}
+    for operator in graph.operators:
+        if not waiting[operator.name]:
+            heappush(ready.setdefault(owners[operator.name], []), (position[operator.name], operator.name))
+    found: list[Part] = []
+    while ready:
+        own = min(ready, key=lambda owner: (-owner.bit_count(), ready[owner][0]))
+        part: list[str] = []
+        while ready[own]:
+            name = heappop(ready[own])[1]
+            part.append(name)
+            for reader in graph.successors[name]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heappush(ready.setdefault(owners[reader], []), (position[reader], reader))
+        del ready[own]
+        found.append(tuple(part))
+    return tuple(found)
+
+
+def search_owner_parts(
+    graph: ComputationGraph,
+    cost: CostModel,
+    owners: Mapping[str, int],
+    find: Find,
+    *,
+    is_over: Deadline = lambda: False,
+) -> SearchResult:
+    """The best schedule of each of `owner_parts`, one after another: models in turn, each with its own schedule."""
+    parts = [part_of(graph, part) for part in owner_parts(graph, owners)]
+    return one_after_another([search_components(part, cost, find, is_over=is_over) for part in parts])
+
+
+def packed_regions(graph: ComputationGraph, cost: CostModel, common: Container[str], find: Find) -> SearchResult:
+    """Regions one after another; within each, all components run concurrently."""
+    return one_after_another([_packed(graph, region, cost, find) for region in regions(graph, common)])
+
+
+def _packed(graph: ComputationGraph, region: Part, cost: CostModel, find: Find) -> SearchResult:
+    part = part_of(graph, region)
+    apart = components(part)
+    if len(apart) < 2:
+        return find(part, cost)
+    schedule = Schedule((Block(0, (side_by_side(cost, apart),)),))
+    return SearchResult(schedule, states=0, transitions=0, stages=1, measured=1, lower_bound_us=0.0)
+
+
+def search_regions(
+    graph: ComputationGraph,
+    cost: CostModel,
+    common: Container[str],
+    find: Find,
+    *,
+    is_over: Deadline = lambda: False,
+) -> SearchResult:
+    """The best schedule of each region of `common` and other operators, one after another."""
+    parts = [part_of(graph, region) for region in regions(graph, common)]
+    return one_after_another([search_components(part, cost, find, is_over=is_over) for part in parts])

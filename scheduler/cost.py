@@ -1,54 +1,52 @@
-"""What the search asks of a device: the latency of a stage."""
+"""The interface between the search and a device: latencies of stages, and optional capabilities."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
 from iosched.scheduler.lattice import Latencies, Lattice
-from iosched.scheduler.questions import Question
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 
 class CostModel(Protocol):
     """Latency of stages of one computation graph on one device."""
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of `stage` in microseconds; may measure it, so it may be slow the first time it is asked.
-
-        `math.inf` says that the device cannot run the stage this way.
-        """
+        """Latency of `stage` in microseconds, which may measure it; `math.inf` if the device cannot run the stage."""
         ...
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """A bound that `stage_latency_us` will not undercut, known without measuring `stage` itself; 0 if none."""
+        """A lower bound of `stage_latency_us`, known without measuring `stage`; 0 if none."""
         ...
 
 
 @runtime_checkable
 class OperatorBounds(Protocol):
-    """Optional part of a `CostModel`: bounds of concurrent stages from what is known of single operators.
+    """Optional part of a `CostModel`: bounds of concurrent stages from single operators.
 
-    A cost model that has these promises, up to the search's `bound_slack`, that a concurrent stage takes at least
-        * the sum of `operator_latency_us` over the operators of any one of its groups (they run in order),
-        * the sum of `operator_work_us` over all of its operators, divided by `lanes`,
-        * where it has at least `lanes` groups: as long as the busiest lane when every group runs on one lane, its
-          operators taking `operator_work_us`, and the groups are placed in the best way,
-        * as long as any one of its groups as a stage of its own.
-    The search then asks `lower_bound_us` for merge stages only, and bounds 100,000 stages without building them.
+    Up to the search's `bound_slack`, such a cost model promises that a concurrent stage takes at least
+        * the sum of `operator_latency_us` over any one group, since a group runs in order,
+        * the sum of `operator_work_us` over all operators, divided by `lanes`,
+        * with at least `lanes` groups: the makespan of the best placement of whole groups on lanes, by
+              `operator_work_us`,
+        * the latency of any one group as a stage of its own.
+    The search then requests `lower_bound_us` for merge stages only, and bounds 100,000 stages without building them.
     """
 
     @property
     def lanes(self) -> int:
-        """How many operators can run side by side at full speed: cores, say."""
+        """How many operators can run concurrently at full speed, such as the number of cores."""
         ...
 
     def operator_latency_us(self, name: str) -> float:
-        """Latency of the operator with the whole device to itself; may measure it."""
+        """Latency of the operator on the whole device; may measure it."""
         ...
 
     def operator_work_us(self, name: str) -> float:
-        """Lane-microseconds that the operator takes at best: its latency on one lane; may measure it."""
+        """Minimum lane-microseconds of the operator, its latency on one lane; may measure it."""
         ...
 
 
@@ -56,27 +54,25 @@ class OperatorBounds(Protocol):
 class ConcurrentBounds(Protocol):
     """Optional part of a `CostModel`: bounds all concurrent stages of a block at once.
 
-    The search then asks `lower_bound_us` for merge stages only.
+    The search then requests `lower_bound_us` for merge stages only.
     """
 
     def concurrent_bounds_us(self, names: Sequence[str], lattice: Lattice) -> Latencies:
-        """For each of `lattice.stages` a bound that its latency side by side will not undercut, in microseconds, (M,).
+        """Lower bounds of the concurrent latency of `lattice.stages` in microseconds, (M,).
 
         Args:
-            names: the operators of the block; operator `i` is bit `i` of the lattice's masks.
-            lattice: the states and stages of the block.
+            names: the operators of the block; operator `i` is bit `i` of the masks.
         """
         ...
 
 
 @runtime_checkable
 class AdditiveGroups(Protocol):
-    """Optional part of a `CostModel`: a stage of one group takes at least as long as its operators one after another.
+    """Optional part of a `CostModel`: a stage of one group takes at least as long as its operators in stages of their
+    own.
 
-    The operators then are in stages of their own. Where a cost model declares this, the best schedules of blocks that
-    are cut at single operators make the best schedule of the whole graph (`scheduler/proof.py`). A formula can know it
-    of itself; a device that is measured cannot: what an operator finds in the caches depends on what ran before it, and
-    measurements are noisy.
+    Then the best schedules of blocks cut at single operators form the best schedule of the graph
+    (`scheduler/proof.py`). A formula can promise this; a measured device cannot, because of caches and noise.
     """
 
     @property
@@ -87,18 +83,16 @@ class AdditiveGroups(Protocol):
 
 @runtime_checkable
 class Remeasurable(Protocol):
-    """Optional part of a `CostModel` whose latencies are noisy: what the choice hangs on can be measured again.
+    """Optional part of a `CostModel` with noisy latencies: stages that the result depends on can be measured again.
 
-    The least of many noisy latencies is too low, and so is the predicted latency of a schedule that is made of such.
-    Before a search ends, it therefore has the stages of its best schedule, and of those that come close, measured once
-    more.
+    The minimum of many noisy latencies is too low. Before a search ends, it therefore measures the stages of its best
+    schedule, and of close ones, a second time.
     """
 
     def remeasure(self, stage: Stage) -> float:
-        """Latency of `stage` from fresh samples together with the known ones; the same answer when asked again.
+        """Latency of `stage` including fresh samples; later calls return the same value.
 
-        `stage_latency_us` goes on to answer the first value, and a cost model that keeps latencies keeps both: a later
-        search then gets the same answers to the same questions.
+        `stage_latency_us` keeps its first value, and both are stored, so that a later search sees the same answers.
         """
         ...
 
@@ -107,91 +101,145 @@ class Remeasurable(Protocol):
 class Suggesting(Protocol):
     """Optional part of a `CostModel`: stages of a schedule that is likely good.
 
-    They are measured right after the single operators, so a search that ends early has that schedule.
+    They are measured right after the single operators, so that an early end of the search still has that schedule.
     """
 
     def suggested_stages(self) -> Iterable[Stage]:
-        """The stages, of all blocks; those that a search does not consider are passed over."""
+        """The stages of all blocks; unsuitable ones are ignored."""
         ...
 
 
 @runtime_checkable
 class Curtailable(Protocol):
-    """Optional part of a `CostModel` that need not learn exactly what is too slow to matter.
+    """Optional part of a `CostModel` that may stop measuring stages that are clearly too slow.
 
-    The search knows above what latency a stage is on no schedule better than the best one known. With noise, what
-    looked too slow may matter again, once the best schedule was measured again and is slower than it looked: where such
-    a stage is then on the best schedule, it is measured again in full (`Remeasurable`).
+    With noise, such a stage may matter again after the best schedule was measured again; it is then measured in full
+    (`Remeasurable`).
     """
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
-        """The answer of `stage_latency_us`; or, where that is clearly above `worse_than_us`, a rough value above it."""
+        """Like `stage_latency_us`, but only a rough value if the latency is clearly above `worse_than_us`."""
         ...
 
 
 @runtime_checkable
 class Dividing(Protocol):
-    """Optional part of a `CostModel` that tries several divisions of its lanes among the groups of a stage.
-
-    Its latency of a stage without a division is that of the division that it found fastest.
-    """
+    """Optional part of a `CostModel` that tries several divisions of lanes among groups and uses the fastest."""
 
     def divided(self, stage: Stage) -> Stage:
-        """The stage with the division that its latency is of, as far as is known by now; measures nothing.
-
-        A stage that has a division keeps it, and one whose groups have no choice gets none.
-        """
+        """The stage with the fastest known division; measures nothing. An existing division is kept."""
         ...
 
 
 @runtime_checkable
 class Disturbable(Protocol):
-    """Optional part of a `CostModel` that measures, and notices when something else disturbed a measurement.
+    """Optional part of a `CostModel` that detects interference with measurements.
 
-    Such a latency has a wide interval. At the end of a block the search goes on with the low ends of such intervals in
-    place of the latencies, and asks again for a stage only if it may be on the best schedule then.
+    Such a latency has a wide interval. At the end of a block, the search continues with the low ends of these
+    intervals, and measures a stage again only if it may be on the best schedule.
     """
 
     def disturbed_low_us(self, stage: Stage) -> float | None:
-        """The least that a stage may take whose last answer was disturbed; None if it is not to be asked again."""
+        """Lower bound of a stage whose last measurement had interference; None if it is not to be measured again."""
         ...
 
     def try_again(self) -> None:
-        """From now on, what was disturbed is measured again when it is asked for, each once."""
+        """Measures disturbed stages again, once each, when they are next requested."""
         ...
 
 
 @runtime_checkable
 class OperatorKeys(Protocol):
-    """Optional part of a `CostModel`: which operators are alike.
+    """Optional part of a `CostModel`: which operators are equal.
 
-    Stages that agree in the keys of their operators, in the edges between these, and in what they read together and
-    hand on (`signature.stage_signature`) have one latency: the search asks for one of them, and blocks that repeat
-    are searched once.
+    Stages with equal operator keys, edges, shared inputs and outputs (`signature.stage_signature`) have one latency:
+    one of them is measured, and equal blocks are searched once.
     """
 
     def operator_key(self, name: str) -> str:
-        """All of an operator that changes its latency: type, shapes, types; no names."""
+        """Everything that affects the operator's latency, such as type, shapes and attributes; no names."""
         ...
 
 
 @runtime_checkable
 class Prefetchable(Protocol):
-    """Optional part of a `CostModel` that answers many questions side by side: several machines may share them.
+    """Optional part of a `CostModel` that answers many questions at once, for example on several machines.
 
-    The search hands over a whole round of questions, then asks them one by one, as it would have without. So answers
-    have to be kept until then, and to be the same as without.
+    The search announces a round of questions, then asks them one by one. Answers must be kept until then and must not
+    depend on the announcement.
     """
 
     def prefetch(self, questions: Sequence[Question]) -> None:
-        """These are asked next, in any order; returns when what can be answered ahead is.
+        """Announces the next questions, in any order; returns when the answers that can be prepared are ready.
 
-        Each is surely asked, but for those that the answer to another of the same list rules out: once a stage is known
-        to be fast merged, say, it need not be known side by side (of the networks in benchmarks/reports/search.md that
-        was up to 18 % of what was handed over for a V100, and up to 6 % for CPUs). `worse_than_us` may be lower by
-        then, for the same reason, and never higher, so that an answer given ahead serves. Blocks do not know of each
-        other: a list may have questions about stages that are alike.
-
-        Whoever answers nothing changes nothing. What this raises ends the search.
+        Each will be asked unless the answer to another rules it out: in the networks of benchmarks/reports/search.md up
+        to 18 % were not asked for a V100, and up to 6 % for CPUs. `worse_than_us` may be lower by then, never higher. A
+        list may contain equivalent stages of different blocks. An exception ends the search.
         """
         ...
+
+
+QuestionKind = Literal["latency", "again", "operator", "work"]
+"""The method that a question calls.
+
+    latency     `stage_latency_us`; `latency_unless_worse_us` if `worse_than_us` is finite
+    again       `remeasure`
+    operator    `operator_latency_us`
+    work        `operator_work_us`
+"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to a cost model as a value; see `ask`.
+
+    Attributes:
+        worse_than_us: a latency above which the exact value does not matter; for "latency" only.
+    """
+
+    stage: Stage
+    kind: QuestionKind = "latency"
+    worse_than_us: float = math.inf
+
+
+def operator_question(name: str, kind: Literal["operator", "work"]) -> Question:
+    """A question about one operator (`OperatorBounds`)."""
+    return Question(Stage(Strategy.CONCURRENT, ((name,),)), kind)
+
+
+def ask(cost: CostModel, question: Question) -> float:
+    """The answer in microseconds; raises a TypeError if the cost model does not support questions of this kind.
+
+    A cost model that is not `Curtailable` returns the full latency.
+    """
+    stage = question.stage
+    if question.kind == "latency":
+        if question.worse_than_us < math.inf and isinstance(cost, Curtailable):
+            return cost.latency_unless_worse_us(stage, question.worse_than_us)
+        return cost.stage_latency_us(stage)
+    if question.kind == "again" and isinstance(cost, Remeasurable):
+        return cost.remeasure(stage)
+    if question.kind == "operator" and isinstance(cost, OperatorBounds):
+        return cost.operator_latency_us(stage.operators[0])
+    if question.kind == "work" and isinstance(cost, OperatorBounds):
+        return cost.operator_work_us(stage.operators[0])
+    raise TypeError(f"{type(cost).__name__} does not support questions of kind {question.kind!r}")
+
+
+def prefetcher_of(cost: object, ahead: Prefetchable | None) -> Prefetchable | None:
+    """The given prefetcher, else the cost model if it is `Prefetchable`."""
+    return cost if ahead is None and isinstance(cost, Prefetchable) else ahead
+
+
+def announce(cost: object, questions: Sequence[Question]) -> None:
+    """Announces the next questions if the cost model is `Prefetchable`."""
+    if questions and isinstance(cost, Prefetchable):
+        cost.prefetch(questions)
+
+
+def divided(schedule: Schedule, cost: CostModel) -> Schedule:
+    """The schedule with the divisions of lanes that its latencies were measured with."""
+    if not isinstance(cost, Dividing):
+        return schedule
+    blocks = (replace(block, stages=tuple(map(cost.divided, block.stages))) for block in schedule.blocks)
+    return Schedule(tuple(blocks))

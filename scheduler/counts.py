@@ -1,4 +1,4 @@
-"""How large the search of a block is, before it is made: the columns of the thesis's table 3.1, exactly."""
+"""The exact size of a block's search before it is made: the columns of the thesis's table 3.1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.classes import BlockKey, block_key, stage_classes
+from iosched.scheduler.equivalence import BlockKey, block_key, stage_classes
 from iosched.scheduler.lattice import Lattice, Relation, bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.signature import default_label
@@ -19,19 +19,16 @@ from iosched.scheduler.signature import default_label
 
 @dataclass(frozen=True)
 class Counts:
-    """What a search of one block by strategy `concurrent` has to go through.
+    """The size of the search of one block with strategy `concurrent`.
 
     Attributes:
-        operators: of the block.
         width: the most operators of which no two are connected by a path.
-        upper_bound: C(n/d + 2, 2)^d, which no count of transitions exceeds (MLSys 2021, theorem 1).
-        pruned_growth: (n/d + 1)^d (r + 1)^s, as which transitions under pruning grow (thesis, section 3.4). It is no
-            bound, since it has no constant. None without limits on both.
+        upper_bound: C(n/d + 2, 2)^d, an upper bound of the transitions (MLSys 2021, theorem 1).
+        pruned_growth: (n/d + 1)^d (r + 1)^s, the growth of the transitions under pruning (thesis, section 3.4), without
+            a constant and so no bound. None unless r and s are limited.
         states: down-sets without the empty one.
-        transitions: pairs of a state and an ending of it.
-        schedules: different schedules of the block.
-        stages: distinct endings.
-        signatures: stages that differ in what they cost, so that each would be measured.
+        transitions: pairs of a state and one of its endings.
+        signatures: stages of different cost, each measured once.
     """
 
     operators: int
@@ -48,7 +45,7 @@ class Counts:
 def count_blocks(
     graph: ComputationGraph, blocks: Sequence[Sequence[str]], pruning: Pruning, *, single_source: bool = False
 ) -> Iterator[Counts]:
-    """The counts of each block; blocks that are alike but for names are counted once."""
+    """The counts of each block; blocks that are equal except for names are counted once."""
     label = default_label(graph)
     known: dict[BlockKey, Counts] = {}
     for operators in blocks:
@@ -61,13 +58,11 @@ def count_blocks(
 def count(
     graph: ComputationGraph, operators: Sequence[str], pruning: Pruning, *, single_source: bool = False
 ) -> Counts:
-    """Counts states, transitions, schedules and stages of the block of these operators, as exact integers.
+    """Exact counts of states, transitions, schedules and stages of the block of these operators.
 
-    With `single_source`, the endings are those that the authors of the thesis enumerated: each group has just one
-    operator that reads none of the others. Without pruning, this gives table 3.1 as printed; by the definition of an
-    ending it leaves out legal ones.
-
-    Complexity: that of `lattice.build`, and one signature for each distinct stage.
+    With `single_source`, only the endings that the thesis's code enumerated count: each group has one operator that
+    reads none of the others. Without pruning, this gives table 3.1 as printed; it misses legal endings. Complexity:
+    that of `lattice.build`, and one signature for each distinct stage.
     """
     order = lattices.relation(graph, operators)
     lattice = lattices.build(order, pruning, single_source=single_source)
@@ -91,7 +86,7 @@ def upper_bound(n: int, d: int) -> float:
 
 
 def pruned_growth(n: int, d: int, pruning: Pruning) -> float | None:
-    """(n/d + 1)^d (r + 1)^s for n operators of width d; None where r or s is no limit, infinite beyond floats."""
+    """(n/d + 1)^d (r + 1)^s for n operators of width d; None without r or s, infinite beyond floats."""
     if pruning.r is None or pruning.s is None:
         return None
     try:
@@ -101,7 +96,7 @@ def pruned_growth(n: int, d: int, pruning: Pruning) -> float | None:
 
 
 def width(order: Relation) -> int:
-    """The largest antichain: n less a maximum matching of the order's comparable pairs (Dilworth's theorem)."""
+    """The largest antichain: n minus a maximum matching of comparable pairs (Dilworth's theorem)."""
     ancestors: list[int] = []
     for before in order.predecessors:
         ancestors.append(before)
@@ -139,7 +134,7 @@ def _flip(end: int, start: int, came_from: dict[int, int], matched: dict[int, in
 
 
 def count_schedules(lattice: Lattice) -> int:
-    """Number of paths from the empty state to the block: each is one schedule. Python integers, so exact."""
+    """Number of paths from the empty state to the block, one for each schedule; exact."""
     ways = np.zeros(len(lattice.states), dtype=object)
     ways[0] = 1
     for first, last in pairwise(lattice.levels[1:].tolist()):
@@ -149,7 +144,7 @@ def count_schedules(lattice: Lattice) -> int:
 
 
 def count_signatures(graph: ComputationGraph, operators: Sequence[str], lattice: Lattice) -> int:
-    """Number of different signatures among the stages of the block."""
+    """Number of different signatures of the block's stages."""
     plain = default_label(graph)
     labels = {name: plain(graph.by_name[name]) for name in operators}
     return int(stage_classes(graph, operators, lattice, labels).max(initial=-1)) + 1

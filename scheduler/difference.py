@@ -1,8 +1,7 @@
-"""How two schedules of the same operators differ, operator by operator.
+"""Compares two schedules of the same operators, operator by operator.
 
-Stages have no names, and one more at the front would give all behind it another number. So the stages of the two are
-first put side by side: pairs in the order of both schedules that have the most operators in common. Operators are
-"in another stage" where their stages are no such pair; the groups of a pair of stages are put side by side likewise.
+Stages have no identity, so stages of both schedules are first aligned in order, such that the pairs have the most
+operators in common. Groups of paired stages are matched likewise.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 class Change(StrEnum):
@@ -30,16 +29,11 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a schedule has an operator.
+class OperatorPosition:
+    """The position of an operator in a schedule, by numbers of its block, its stage in the schedule, and its group.
 
-    Attributes:
-        block: the number of its block.
-        stage: the number of its stage among those of the whole schedule.
-        group: the number of its group in the stage.
-        strategy: how the stage runs.
-        together: the operators of its group, in order; where the stage is merged, all that it is merged of.
-        lanes: those that the group has, by number; None where the schedule leaves that to the device.
+    `together` are the operators of its group, in order, or all of a merged stage; `lanes` is None if the device
+    chooses.
     """
 
     block: int
@@ -52,20 +46,17 @@ class Place:
 
 @dataclass(frozen=True)
 class OperatorChange:
-    """An operator that two schedules do not run alike; `before` or `after` is None where only the other one has it."""
+    """An operator that two schedules run differently; `before` or `after` is None if a schedule does not have it."""
 
     operator: str
     changes: tuple[Change, ...]
-    before: Place | None
-    after: Place | None
+    before: OperatorPosition | None
+    after: OperatorPosition | None
 
 
 @dataclass(frozen=True)
 class StagePair:
-    """Two stages side by side, by their numbers; None where the other schedule has no such stage.
-
-    `alike` says that all their operators run alike in both schedules.
-    """
+    """Two aligned stages by number, None without a counterpart; `alike` if all their operators run alike."""
 
     before: int | None
     after: int | None
@@ -74,12 +65,12 @@ class StagePair:
 
 @dataclass(frozen=True)
 class ScheduleDifference:
-    """How two schedules differ: what runs where, and not how long it takes.
+    """The differences between two schedules, latencies aside.
 
     Attributes:
-        operators: those that do not run alike, in the order of the first schedule, then those that only the second has.
-        stages: the stages of both, side by side, in the order in which they run.
-        count: how many operators the two have together.
+        operators: those that run differently, in the order of the first schedule, then of the second.
+        stages: the aligned stages of both.
+        count: number of operators in either.
     """
 
     operators: tuple[OperatorChange, ...]
@@ -95,35 +86,35 @@ class ScheduleDifference:
 def difference(before: Schedule, after: Schedule) -> ScheduleDifference:
     """Compares two schedules by the names of their operators; O(n log n) for n operators."""
     stages = list(before.stages), list(after.stages)
-    places = _places(before), _places(after)
-    pairs = dict(_aligned(*places))
+    positions = _positions(before), _positions(after)
+    pairs = dict(_aligned(*positions))
     groups = {pair: _grouped(stages[0][pair[0]], stages[1][pair[1]]) for pair in pairs.items()}
     found = []
-    for name in dict.fromkeys((*places[0], *places[1])):
-        one, other = places[0].get(name), places[1].get(name)
+    for name in dict.fromkeys((*positions[0], *positions[1])):
+        one, other = positions[0].get(name), positions[1].get(name)
         changes = tuple(_changes(one, other, pairs, groups))
         if changes:
             found.append(OperatorChange(name, changes, one, other))
     changed = {each.operator for each in found}
-    return ScheduleDifference(tuple(found), tuple(_rows(*stages, pairs, changed)), len({*places[0], *places[1]}))
+    return ScheduleDifference(tuple(found), tuple(_rows(*stages, pairs, changed)), len({*positions[0], *positions[1]}))
 
 
-def _places(schedule: Schedule) -> dict[str, Place]:
+def _positions(schedule: Schedule) -> dict[str, OperatorPosition]:
     found, stage_number = {}, 0
     for block in schedule.blocks:
         for stage in block.stages:
             for number, group in enumerate(stage.groups):
-                together = stage.operators if STAGES[stage.strategy].is_one_operator else group
+                together = stage.operators if STAGE_RULES[stage.strategy].is_one_operator else group
                 lanes = None if stage.division is None else stage.division.groups[number]
                 for name in group:
-                    found[name] = Place(block.index, stage_number, number, stage.strategy, together, lanes)
+                    found[name] = OperatorPosition(block.index, stage_number, number, stage.strategy, together, lanes)
             stage_number += 1
     return found
 
 
 def _changes(
-    one: Place | None,
-    other: Place | None,
+    one: OperatorPosition | None,
+    other: OperatorPosition | None,
     pairs: Mapping[int, int],
     groups: Mapping[tuple[int, int], Mapping[int, int]],
 ) -> Iterator[Change]:
@@ -135,7 +126,7 @@ def _changes(
         yield Change.STAGE
     if one.strategy is not other.strategy:
         yield Change.STRATEGY
-    elif STAGES[one.strategy].is_one_operator:
+    elif STAGE_RULES[one.strategy].is_one_operator:
         if set(one.together) != set(other.together):
             yield Change.MERGED
         return
@@ -150,14 +141,13 @@ def _changes(
         yield Change.LANES
 
 
-def _common(one: Place, other: Place) -> list[str]:
-    """The operators of a group that the other one has, too, in order."""
+def _common(one: OperatorPosition, other: OperatorPosition) -> list[str]:
     known = set(other.together)
     return [name for name in one.together if name in known]
 
 
 def _grouped(before: Stage, after: Stage) -> dict[int, int]:
-    """The groups of two stages side by side: first those that have the most operators in common."""
+    """Matches the groups of two stages, those with the most common operators first."""
     where = {name: number for number, group in enumerate(after.groups) for name in group}
     shared = Counter(
         (number, where[name]) for number, group in enumerate(before.groups) for name in group if name in where
@@ -173,16 +163,16 @@ def _grouped(before: Stage, after: Stage) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Pairs of stages in the order of both schedules, the last one first; `weight` counts the operators in common."""
+    """Pairs of stages in the order of both schedules, the last one first; `weight` counts common operators."""
 
     weight: int
     last: tuple[int, int]
     rest: _Chain | None
 
 
-def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tuple[int, int]]:
-    """The pairs of stages, ascending in both, that have the most operators in common together."""
-    shared = Counter((place.stage, after[name].stage) for name, place in before.items() if name in after)
+def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, OperatorPosition]) -> list[tuple[int, int]]:
+    """The pairs of stages, ascending in both, with the most operators in common."""
+    shared = Counter((position.stage, after[name].stage) for name, position in before.items() if name in after)
     best: list[_Chain] = []  # ends of chains: a later end stands there only for a larger weight
     rows: dict[int, list[tuple[int, int]]] = {}
     for (one, other), weight in shared.items():
@@ -200,27 +190,26 @@ def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tu
 
 
 def _longer(best: Sequence[_Chain], pair: tuple[int, int], weight: int) -> _Chain:
-    """The heaviest chain that ends before `pair`, with it."""
-    place = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
-    rest = best[place - 1] if place else None
+    """The heaviest chain that ends before `pair`, extended by it."""
+    index = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
+    rest = best[index - 1] if index else None
     return _Chain(weight + (rest.weight if rest else 0), pair, rest)
 
 
 def _put_in(best: list[_Chain], chain: _Chain) -> None:
-    """Puts a chain among the best ones, unless one that ends no later is as heavy; takes out those it makes useless."""
-    place = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
-    if place and best[place - 1].weight >= chain.weight:
+    """Inserts a chain unless one that ends no later is as heavy; removes the chains that it dominates."""
+    index = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
+    if index and best[index - 1].weight >= chain.weight:
         return
-    end = place
+    end = index
     while end < len(best) and best[end].weight <= chain.weight:
         end += 1
-    best[place:end] = [chain]
+    best[index:end] = [chain]
 
 
 def _rows(
     before: Sequence[Stage], after: Sequence[Stage], pairs: Mapping[int, int], changed: set[str]
 ) -> Iterator[StagePair]:
-    """All stages of both, a pair in one row, in the order of both schedules."""
     done = 0
     for number, stage in enumerate(before):
         other = pairs.get(number)

@@ -1,43 +1,42 @@
-"""The schedule file: a schedule with everything that was known when it was made (docs/schedule.schema.json).
+"""The schedule file: a schedule and how it was made (docs/schedule.schema.json).
 
-Text is deterministic: equal documents give equal bytes. Reading is strict, since schedule files come from anywhere.
+Text is deterministic: equal documents give equal bytes. Reading is strict, since schedule files are untrusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType, convert
 
-from iosched.models.errors import InvalidScheduleError
+from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, form_value
 from iosched.scheduler import document_format as file
-from iosched.scheduler.checks import check_dtype, check_operators, check_shapes, check_units
-from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
-from iosched.scheduler.document_text import broken, file_text
+from iosched.scheduler.document_format import Cost, SearchRecord, Shipped, broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, total_us
-from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
-from iosched.scheduler.unit_graph import Unit
+from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, Strategy, total_us
+from iosched.scheduler.strategies import STAGE_RULES
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, for_cores
+from iosched.scheduler.unit_graph import Unit, join_units
 
-__all__ = ["OPENVINO", "PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
+__all__ = ["ONNXRUNTIME", "OPENVINO", "Alternative", "ScheduleDocument", "SearchRecord"]
 
-PLAIN: Final = "onnxruntime"
+ONNXRUNTIME: Final = "onnxruntime"
 OPENVINO: Final = "openvino"
-"""Under "by" in `runtime`: this library runs what was shipped."""
+"""Under "by" in `runtime`: the library that runs the model."""
 
 WITHOUT_OPENVINO = "without_openvino"
-"""The setting of the runtime that says what ships where OpenVINO ships but is missing."""
+"""The setting in `runtime` with what ships if OpenVINO ships but is missing."""
 
 _DECIMALS = 4  # of a microsecond
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another schedule that was considered, and the latency of the whole of it, measured in turn with the others'."""
+    """Another schedule that was compared, with the interleaved latency of the whole model."""
 
     name: str
     schedule: Schedule
@@ -45,7 +44,7 @@ class Alternative:
 
     @property
     def latency_us(self) -> float | None:
-        """Measured, or else the sum of its stages' latencies; None where these are not known."""
+        """Measured, else the sum of its stages; None if unknown."""
         return total_us(self.schedule.stages) if self.measured_us is None else self.measured_us
 
 
@@ -54,29 +53,21 @@ class ScheduleDocument:
     """A schedule file.
 
     Attributes:
-        model: the model's name.
-        sha256: digest over the graph and its weights.
-        structure: of the model, by which other models take the schedule (`scheduler/transfer.py`); None in files of
-            versions that did not keep it.
+        sha256: digest of the graph and its weights.
+        structure: of the model, by which other models take the schedule (`scheduler/transfer.py`); None in old files.
         inputs: bound shape of every graph input.
         dtype: element type that the model computes in ("float32").
-        device: at least "kind" ("cpu", "cuda") and "name"; more where the name does not say which device it is.
-        schedule: what runs together.
-        proven: what it is proven to be the best schedule of, under the cost and pruning it was searched with: the whole
-            graph, each block as it was cut, or nothing.
-        cost: "measured", or "analytic" for a device that was not there.
-        shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime, "sequential" or
-            "openvino"; or `batch`, of the ways to run several models: "serial", "packed", "batched" or "mixed".
-        search: how it was searched.
-        latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None where unknown.
-        versions: library and driver versions.
-        runtime: settings of the runtime that ran it, free in form.
-        alternatives: the other schedules that were considered.
-        objective: what it was made for: the latency of one run, or as many images a second as can be.
-        teams: how the cores share the work, if not all of them run the schedule together for the whole batch.
-        provenance: where it was measured: the machine, versions and seeds; empty where nothing was, and in files of
-            versions that did not keep it.
-        units: the operators of each unit that the user wanted scheduled as one operator.
+        device: at least "kind" ("cpu", "cuda") and "name"; more if the name is ambiguous.
+        proven: the scope in which it is optimal under its cost and pruning; None if it is not.
+        cost: "measured", or "analytic" for a simulated device.
+        shipped: the fastest way: this schedule ("iosched"), the reference runtime, "sequential" or "openvino"; in
+            `batch` "serial", "packed", "batched" or "mixed".
+        latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None if unknown.
+        runtime: free-form settings of the runtime.
+        alternatives: the other schedules that were compared.
+        teams: how cores share the work, unless all run the schedule for the whole batch.
+        provenance: machine, versions and seeds of the measurements; empty without any, and in old files.
+        units: the operators of each unit that the user requested.
     """
 
     model: str
@@ -106,52 +97,52 @@ class ScheduleDocument:
 
     @property
     def device_name(self) -> str:
-        """The device's name, for people."""
+        """The device's display name."""
         return self.device["name"]
 
     @property
     def precision(self) -> str:
-        """What to compute in: one of `precision.ALL_PRECISIONS`, unless a stranger wrote another."""
+        """The precision: one of `precision.ALL_PRECISIONS`, unless the file is foreign."""
         return str(self.runtime.get("precision", DEFAULT_PRECISION))
 
     @property
     def shipped_without_openvino(self) -> str:
-        """What ships where OpenVINO does and is missing: "iosched", "sequential", or anything else for "reference"."""
+        """What ships if OpenVINO does but is missing: "iosched", "sequential", or anything else for "reference"."""
         return str(self.runtime.get(WITHOUT_OPENVINO, "reference"))
 
     def teams_on(self, lanes: int) -> Teams | None:
-        """`teams` on so many cores: more or fewer than it says where it was made for another number (`fitting`)."""
+        """`teams` adapted to `lanes` cores (`for_cores`)."""
         if self.teams is None:
             return None
         made_for = self.runtime.get("lanes")
-        return fitting(self.teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
+        return for_cores(self.teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
 
     @property
     def is_plain(self) -> bool:
-        """Whether plain onnxruntime runs the model, and not this schedule."""
-        return self.shipped == "reference" or self.runtime.get("by") == PLAIN
+        """Whether onnxruntime runs the model instead of this schedule."""
+        return self.shipped == "reference" or self.runtime.get("by") == ONNXRUNTIME
 
     @property
     def is_on_openvino(self) -> bool:
-        """Whether OpenVINO runs the model, and not this schedule."""
+        """Whether OpenVINO runs the model instead of this schedule."""
         return self.shipped == "openvino" or self.runtime.get("by") == OPENVINO
 
     @property
     def is_shipped(self) -> bool:
-        """Whether this schedule runs the model, and no library does instead."""
+        """Whether this schedule runs the model."""
         return not (self.is_plain or self.is_on_openvino)
 
     @property
     def measured_share(self) -> float | None:
-        """With "analytic" as the cost: the part of the latency, from 0 to 1, that was measured; None if nothing was."""
+        """With cost "analytic", the measured share of the latency, from 0 to 1; None if nothing was measured."""
         share = self.runtime.get("measured_share")
         return share if isinstance(share, float) and 0 <= share <= 1 else None
 
     @property
     def launch(self) -> str | None:
-        """How the kernels of computed latencies are launched: "graph" or "streams", unless a stranger wrote another.
+        """How kernels of computed latencies are launched: "graph" or "streams"; None for measured latencies.
 
-        None where latencies were measured. Files from before there was a choice do not say: it was "streams".
+        Old files do not record it: it was "streams".
         """
         return None if self.cost == "measured" else str(self.runtime.get("launch", "streams"))
 
@@ -162,14 +153,13 @@ class ScheduleDocument:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven that no legal schedule of the whole graph is better; see `proven`."""
+        """Whether no legal schedule of the whole graph is better, proven; see `proven`."""
         return self.proven == "whole"
 
     def to_json(self) -> str:
         """Deterministic text: sorted keys, microseconds rounded to 4 digits, one trailing newline.
 
-        Raises:
-            ValueError: a latency or setting is NaN or infinite.
+        Raises a ValueError for a latency or setting that is NaN or infinite.
         """
         return file_text(self.to_entry())
 
@@ -202,20 +192,12 @@ class ScheduleDocument:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ScheduleDocument:
-        """Reads a schedule file.
-
-        Raises:
-            InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
-        """
+        """Reads a schedule file; raises an InvalidScheduleError that names the position."""
         return cls.from_entry(file.read_file(text))
 
     @classmethod
     def from_entry(cls, entry: file.FileEntry) -> ScheduleDocument:
-        """The document that a schedule file holds.
-
-        Raises:
-            InvalidScheduleError: the digest of the structure is not that of what stands beside it.
-        """
+        """The document in a schedule file; raises an InvalidScheduleError if the digest of the structure is wrong."""
         return cls(
             model=entry.model.name,
             sha256=entry.model.sha256,
@@ -241,11 +223,7 @@ class ScheduleDocument:
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
-        """Checks that the schedule is one of this graph, with these weights and input shapes.
-
-        Raises:
-            InvalidScheduleError: names the first difference: shape, type, operators, their order, or the digest.
-        """
+        """Raises an InvalidScheduleError unless the schedule fits this graph, with these weights and input shapes."""
         check_shapes(self.inputs, bindings)
         check_dtype(self.dtype, graph)
         check_operators(self.schedule, graph)
@@ -253,13 +231,13 @@ class ScheduleDocument:
         if self.sha256 != digest:
             raise InvalidScheduleError(
                 f"the schedule was made for {self.model!r} with other weights or attributes "
-                f"(sha256 {self.sha256[:12]}…, this model has {digest[:12]}…), by a version that did not write down "
-                "for which structure; optimize this model again"
+                f"(sha256 {self.sha256[:12]}…, this model has {digest[:12]}…) and does not record its structure; "
+                "optimize this model again"
             )
 
 
 def _rounded(latency_us: float | None) -> float | None:
-    """To so many digits, latencies that were computed are the same on every machine."""
+    """Rounded so that computed latencies are equal on every machine."""
     return latency_us if latency_us is None or isinstance(latency_us, int) else round(latency_us, _DECIMALS)
 
 
@@ -307,9 +285,122 @@ def _structure(entry: file.StructureEntry | UnsetType) -> Structure | None:
         entry.outputs,
     )
     if entry.sha256 != found.digest:
-        raise broken("$.structure.sha256 is not that of the structure beside it")
+        raise broken("$.structure.sha256 does not match the structure")
     return found
 
 
 def _node_form(node: file.NodeEntry) -> NodeForm:
     return NodeForm(node.type, node.since, tuple(sorted(node.attributes.items())), node.reads)
+
+
+def one_by_one(document: ScheduleDocument) -> Schedule:
+    """The operators of `document.schedule`, one per stage, each in its block; O(operators).
+
+    The order is that of the sequential schedule, else of the structure, else of the schedule itself. Latencies are
+    those of stages with this operator alone in any schedule of the file.
+    """
+    position_of = {name: number for number, name in enumerate(_order(document))}
+    alone_us = {stage.operators[0]: stage.latency_us for stage in _stages(document) if len(stage.operators) == 1}
+    return Schedule(tuple(_in_order(block, position_of, alone_us) for block in document.schedule.blocks))
+
+
+def _in_order(block: Block, position_of: Mapping[str, int], alone_us: Mapping[str, float | None]) -> Block:
+    names = sorted((name for stage in block.stages for name in stage.operators), key=lambda name: position_of[name])
+    stages = (Stage(Strategy.CONCURRENT, ((name,),), alone_us.get(name)) for name in names)
+    return replace(block, stages=tuple(stages), optimal=False)
+
+
+def _order(document: ScheduleDocument) -> dict[str, None]:
+    given = next((each.schedule for each in document.alternatives if each.name == "sequential"), None)
+    first: list[str] = []
+    if given is not None:
+        first = [name for stage in given.stages for name in stage.operators]
+    elif document.structure is not None:
+        first = [operator.name for operator in document.structure.operators]
+    return dict.fromkeys([*first, *(name for stage in document.schedule.stages for name in stage.operators)])
+
+
+def _stages(document: ScheduleDocument) -> Iterator[Stage]:
+    schedules = [*(each.schedule for each in document.alternatives), document.schedule]
+    return (stage for schedule in schedules for stage in schedule.stages if stage.latency_us is not None)
+
+
+def model_dtype(graph: ComputationGraph) -> str:
+    """The element type of the first floating-point input, or of the first input."""
+    types = [spec.dtype for spec in graph.inputs]
+    floating = [dtype for dtype in types if "float" in dtype]
+    return next(iter([*floating, *types]), "float32")
+
+
+def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
+    """Raises an InvalidScheduleError unless every operator runs once, after its inputs, in a legal stage."""
+    position_of: dict[str, tuple[int, int]] = {}
+    for position, stage in enumerate(schedule.stages):
+        _check_strategy(stage, graph)
+        for group_index, group in enumerate(stage.groups):
+            for name in group:
+                if name not in graph.by_name:
+                    raise InvalidScheduleError(f"the schedule names operator {name!r}, which the model does not have")
+                _check_position(name, (position, group_index), position_of, graph)
+                position_of[name] = position, group_index
+    missing = [name for name in graph.by_name if name not in position_of]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
+
+
+def check_units(units: Sequence[Unit], graph: ComputationGraph) -> None:
+    """Raises an InvalidScheduleError for units that are invalid in the graph."""
+    try:
+        join_units(graph, units)
+    except UsageError as error:
+        raise InvalidScheduleError(f"invalid units in the schedule: {error}") from None
+
+
+def _check_strategy(stage: Stage, graph: ComputationGraph) -> None:
+    known = [name for name in stage.operators if name in graph.by_name]
+    reason = STAGE_RULES[stage.strategy].refusal(graph, known) if len(known) > 1 else None
+    if reason is not None:
+        raise InvalidScheduleError(f"the schedule has an invalid {stage.strategy} stage: {reason}")
+
+
+def _check_position(
+    name: str, here: tuple[int, int], position_of: Mapping[str, tuple[int, int]], graph: ComputationGraph
+) -> None:
+    if name in position_of:
+        raise InvalidScheduleError(f"the schedule runs operator {name!r} twice")
+    for before in graph.predecessors[name]:
+        if before not in position_of:
+            raise InvalidScheduleError(f"the schedule runs operator {name!r} before {before!r}, whose output it reads")
+        if position_of[before][0] == here[0] and position_of[before] != here:
+            raise InvalidScheduleError(
+                f"the schedule runs operator {name!r} concurrently with {before!r}, whose output it reads,"
+                f" in stage {here[0]}"
+            )
+
+
+def check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises an InvalidScheduleError unless a model's inputs have the names and shapes of the schedule."""
+    for name in sorted({*made_for, *bindings}):
+        ours, theirs = bindings.get(name), made_for.get(name)
+        if ours is None:
+            raise InvalidScheduleError(f"the schedule was made for input {name!r}, which this model does not have")
+        if theirs is None:
+            raise InvalidScheduleError(f"the schedule was made for a model without input {name!r}")
+        if tuple(ours) != tuple(theirs):
+            raise InvalidScheduleError(
+                f"the schedule was made for input {name!r} of shape {_shape(theirs)}, not {_shape(ours)}; "
+                f"use --input-shape {name}={_shape(theirs)} or optimize for this shape"
+            )
+
+
+def check_dtype(made_for: str, graph: ComputationGraph) -> None:
+    """Raises an InvalidScheduleError unless a model computes in the type of the schedule."""
+    if graph.inputs and made_for != model_dtype(graph):
+        raise InvalidScheduleError(
+            f"the schedule was made for {made_for}, but the model computes in {model_dtype(graph)}"
+        )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "scalar"

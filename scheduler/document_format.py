@@ -1,25 +1,107 @@
-"""The JSON of a schedule file, object by object, as docs/schedule.schema.json describes it.
+"""The JSON of a schedule file, object by object, as in docs/schedule.schema.json.
 
-msgspec checks a file against the annotations here: missing keys, wrong types and values out of range are refused with
-the path inside the file, such as `$.blocks[3].stages[0].groups`. Keys that are not known here are passed over.
+msgspec checks a file against these annotations: missing keys, wrong types and values out of range are refused with the
+path, such as `$.blocks[3].stages[0].groups`. Unknown keys are ignored.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.prepared import prepare
-from iosched.scheduler.document_text import BATCHES_VERSION, FORMAT, VERSION, broken, converted, parsed, version_of
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Scope, Strategy
-from iosched.scheduler.strategies import STAGES
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import STAGE_RULES, RecordedStrategy
 from iosched.scheduler.teams import LaneCount, Objective, Teams
+
+FORMAT = "iosched.schedule"
+VERSION = 1
+BATCHES_VERSION = 2
+"""Version of files with schedules for several batch sizes (`batch_schedules.py`), each of version 1."""
+
+_MAX_NCHARS = 64 << 20
+_MAX_NUMBER = 1e18  # more is no count, size or latency, and slow to convert
+
+S = TypeVar("S", bound=Struct)
+
+
+def file_text(file: Struct) -> str:
+    """Deterministic JSON: sorted keys, one trailing newline; raises a ValueError for NaN or infinity."""
+    content = _plain(file)
+    return json.dumps(content, default=_plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(entry: Any) -> dict[str, object]:
+    found = msgspec.structs.asdict(entry) if isinstance(entry, Struct) else asdict(entry)
+    return {key: value for key, value in found.items() if value is not UNSET}
+
+
+def version_of(content: object) -> int:
+    """The version of a schedule file, 1 or 2; raises an InvalidScheduleError for others."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at the top level')
+    version = content.get("version")
+    if version not in (VERSION, BATCHES_VERSION) or isinstance(version, bool):
+        raise InvalidScheduleError(
+            f"schedule version {ascii(version)[:20]} is not supported ({VERSION} and {BATCHES_VERSION} are); "
+            "upgrade iosched"
+        )
+    return int(version)
+
+
+def converted(content: object, struct: type[S]) -> S:
+    """A part of a schedule file as the given struct; raises an InvalidScheduleError that names the position."""
+    try:
+        return msgspec.convert(content, struct)
+    except msgspec.ValidationError as error:
+        shown = str(error).encode("unicode_escape").decode()  # what a stranger wrote may hold anything
+        raise broken(shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-80:]}") from None
+
+
+def broken(what: str) -> InvalidScheduleError:
+    """The error for a file of the right form with wrong content."""
+    return InvalidScheduleError(f"broken schedule: {what}; create it again with 'iosched optimize'")
+
+
+def parsed(text: str | bytes) -> object:
+    """The JSON of a schedule file, with unique keys and finite numbers; raises an InvalidScheduleError for others."""
+    if len(text) > _MAX_NCHARS:
+        raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
+    try:
+        content = json.loads(
+            text, object_pairs_hook=_unique, parse_int=_number, parse_float=_number, parse_constant=_number
+        )
+        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text, and raises here
+    except RecursionError:
+        raise InvalidScheduleError("not a schedule: nested too deeply") from None
+    except ValueError as error:
+        raise InvalidScheduleError(f"not a schedule: not JSON ({error})") from None
+    return content
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key[:60]!r} appears twice in one object")
+        found[key] = value
+    return found
+
+
+def _number(digits: str) -> int | float:
+    """Rejects NaN and infinity too, which compare false."""
+    if not abs(float(digits)) < _MAX_NUMBER:
+        raise ValueError(f"{digits[:20]} is too large or not a number")
+    return float(digits) if digits.strip("-0123456789") else int(digits)
+
 
 Cost = Literal["measured", "analytic"]
 Shipped = Literal["iosched", "reference", "sequential", "openvino", "serial", "packed", "batched", "mixed"]
@@ -32,7 +114,7 @@ Lanes = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
 class ModelEntry(Struct, frozen=True):
-    """The model that was scheduled."""
+    """The scheduled model."""
 
     name: str
     sha256: Digest
@@ -41,14 +123,14 @@ class ModelEntry(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """The pruning of a search: most operators in a group, most groups in a stage; None is no limit."""
+    """The pruning of a search: most operators in a group, most groups in a stage; None for no limit."""
 
     r: Limit
     s: Limit
 
 
 class Counts(Struct, frozen=True):
-    """How large a search was."""
+    """The size of a search."""
 
     states: Count
     transitions: Count
@@ -57,10 +139,9 @@ class Counts(Struct, frozen=True):
 
 
 class SearchRecord(Struct, frozen=True):
-    """How a schedule was searched: settings, and counts that the same search always gives.
+    """The settings and the reproducible counts of a search.
 
-    What differs from run to run (seconds, measurements, cache hits) is no part of the file, so that the same profile
-    database gives the same bytes.
+    Seconds, measurements and cache hits are omitted, so that the same profile database gives the same bytes.
     """
 
     strategy: RecordedStrategy = "both"
@@ -69,7 +150,7 @@ class SearchRecord(Struct, frozen=True):
 
 
 class StageLatency(Struct, frozen=True):
-    """Latencies of one stage; None where unknown."""
+    """Latencies of one stage; None if unknown."""
 
     predicted: Microseconds
     measured: Microseconds
@@ -82,14 +163,13 @@ class DivisionEntry(Struct, frozen=True):
     groups: Annotated[tuple[Lanes, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """The lanes of a group are in ascending order, and the device has them."""
         for number, group in enumerate(self.groups):
             if any(one >= next_one for one, next_one in pairwise((*group, self.lanes))):
                 raise ValueError(f"lanes of groups[{number}] must ascend and be below {self.lanes}")
 
 
 class StageEntry(Struct, frozen=True):
-    """See `Stage`. Files of versions that divided lanes among groups by a fixed rule have no `division`."""
+    """See `Stage`. Old files, with a fixed division of lanes, have no `division`."""
 
     strategy: Strategy
     groups: Annotated[tuple[Group, ...], Meta(min_length=1)]
@@ -98,17 +178,17 @@ class StageEntry(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         is_apart = len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
-        is_one = STAGES[self.strategy].is_one_operator
+        is_one = STAGE_RULES[self.strategy].is_one_operator
         if is_one and not is_apart:
             raise ValueError(f"groups of a {self.strategy} stage must be two or more single operators")
         if self.division is UNSET:
             return
         if is_one:
-            raise ValueError(f"a {self.strategy} stage is one operator, which no lanes can be divided among")
-        if STAGES[self.strategy].is_in_order:
-            raise ValueError(f"a {self.strategy} stage has all lanes, which cannot be divided")
+            raise ValueError(f"a {self.strategy} stage runs as one operator: its lanes cannot be divided")
+        if STAGE_RULES[self.strategy].is_in_order:
+            raise ValueError(f"a {self.strategy} stage uses all lanes: they cannot be divided")
         if len(self.division.groups) != len(self.groups):
-            raise ValueError(f"division has {len(self.division.groups)} groups, the stage {len(self.groups)}")
+            raise ValueError(f"division has {len(self.division.groups)} groups, but the stage has {len(self.groups)}")
 
 
 class BlockEntry(Struct, frozen=True):
@@ -120,7 +200,7 @@ class BlockEntry(Struct, frozen=True):
 
 
 class AlternativeEntry(Struct, frozen=True):
-    """Another schedule that was considered, and the latency of the whole of it."""
+    """Another schedule that was compared, and its latency."""
 
     name: str
     measured_us: Microseconds
@@ -163,7 +243,7 @@ class OperatorEntry(Struct, frozen=True):
 
 
 class StructureEntry(Struct, frozen=True):
-    """See `Structure`; each form stands in the file once."""
+    """See `Structure`; each form is stored once."""
 
     sha256: Digest
     inputs: tuple[InputEntry, ...]
@@ -172,20 +252,21 @@ class StructureEntry(Struct, frozen=True):
     outputs: tuple[Count, ...]
 
     def __post_init__(self) -> None:
-        """Every tensor that is read is an input or computed before."""
         known = len(self.inputs)
         for index, operator in enumerate(self.operators):
             if operator.form >= len(self.forms):
-                raise broken(f"$.structure.operators[{index}].form is {operator.form}, of {len(self.forms)} forms")
+                raise broken(
+                    f"$.structure.operators[{index}].form is {operator.form}, but there are {len(self.forms)} forms"
+                )
             if max(operator.reads, default=-1) >= known:
-                raise broken(f"$.structure.operators[{index}].reads names a later tensor")
+                raise broken(f"$.structure.operators[{index}].reads names a tensor that is computed later")
             known += len(self.forms[operator.form].outputs)
         if max(self.outputs, default=-1) >= known:
-            raise broken("$.structure.outputs names a tensor that is not there")
+            raise broken("$.structure.outputs names a missing tensor")
 
 
 class FileEntry(Struct, frozen=True, kw_only=True):
-    """The whole file. Files of earlier versions have neither `proven` nor `structure`."""
+    """The whole file. Old files have neither `proven` nor `structure`."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -218,26 +299,21 @@ prepare(FileEntry)
 
 
 def _check_blocks(blocks: Sequence[BlockEntry]) -> None:
-    """Blocks are numbered by their positions, and no operator stands in two stages."""
     seen: set[str] = set()
     for position, block in enumerate(blocks):
         if block.index != position:
             raise ValueError(f"blocks[{position}].index is {block.index}")
         for name in (name for stage in block.stages for group in stage.groups for name in group):
             if name in seen:
-                raise ValueError(f"operator {name[:60]!r} stands twice")
+                raise ValueError(f"operator {name[:60]!r} appears twice")
             seen.add(name)
 
 
 def read_file(text: str | bytes) -> FileEntry:
-    """The content of a schedule file.
-
-    Raises:
-        InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
-    """
+    """The content of a schedule file; raises an InvalidScheduleError that names the position."""
     content = parsed(text)
     if version_of(content) == BATCHES_VERSION:
         raise InvalidScheduleError(
-            "the file has schedules for several batch sizes: read it with BatchSchedules, and take one of them"
+            "the file holds schedules for several batch sizes: read it with BatchSchedules and choose one"
         )
     return converted(content, FileEntry)

@@ -1,4 +1,4 @@
-"""How hard to search for a schedule."""
+"""The effort of a search."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ DEFAULT_GAP_PERCENT = 2.0
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to search.
+    """The effort of a search.
 
     Attributes:
         exhaustive: measures every stage instead of searching lazily.
-        bound_slack: factor on all lower bounds, at most 1; less keeps noisy measurements from hiding the optimum.
-        tolerance: the search of a block ends when its best schedule exceeds its lower bound by no more than this part:
-            measured latencies are not known better than that.
-        gap: above 0, stages of several operators that were not measured count as predicted (`predictions.py`), and the
-            search of a block ends once predictions leave no more than this part of its best schedule.
-        long_after: the search of a block is long once it has made so many measurements; None is never.
-        long_tolerance: the tolerance of a long search, where that is more.
-        max_measurements: the search of a block ends with the round in which it has made so many, not counting those of
-            single operators; None is no limit. The schedule is then not proven, and no worse than the greedy one.
-        remeasure_rounds: with a cost that is `Remeasurable`, how often at most the search of a block goes on after the
-            stages of its best schedule, or of those within the tolerance of it, were measured a second time. Where that
-            does not suffice, the best schedule of stages that were all measured twice is taken. 0 trusts every
-            latency. These measurements do not count towards `max_measurements`.
+        bound_slack: factor on all lower bounds, at most 1; lower values keep noise from hiding the optimum.
+        tolerance: a block's search ends when its best schedule exceeds its lower bound by no more than this share.
+        gap: above 0, unmeasured stages of several operators count as predicted (`exploration.factors`), and a block's
+            search ends once predictions leave no more than this share of its best schedule.
+        long_after: number of measurements after which a block's search counts as long; None for never.
+        long_tolerance: the tolerance of a long search, if larger.
+        max_measurements: a block's search ends with the round that reaches this number, single operators not counted.
+            The schedule is then unproven, and no worse than the greedy one.
+        remeasure_rounds: with a `Remeasurable` cost, how often a block's search continues after second measurements of
+            its best schedules, which `max_measurements` does not count. Then the best schedule of stages measured twice
+            is taken. 0 trusts every latency.
     """
 
     exhaustive: bool = False
@@ -43,14 +41,14 @@ class Effort:
             raise ValueError(f"bound_slack must be positive and at most 1, not {self.bound_slack}")
 
     def tolerance_after(self, n_measured: int) -> float:
-        """The tolerance once the search of a block has made so many measurements."""
+        """The tolerance after `n_measured` measurements of a block."""
         is_long = self.long_after is not None and n_measured >= self.long_after
         return max(self.tolerance, self.gap, self.long_tolerance if is_long else 0.0)
 
     def exhausted(self) -> Effort:
-        """The same, but for every stage."""
+        """The same, measuring every stage."""
         return replace(self, exhaustive=True, tolerance=0.0, gap=0.0, max_measurements=None)
 
     def with_gap(self, percent: float | None) -> Effort:
-        """The same with predictions that may leave a gap of `percent`, by default 2; at 0 without predictions."""
+        """The same with predictions and a gap of `percent`, by default 2; 0 disables predictions."""
         return replace(self, gap=(DEFAULT_GAP_PERCENT if percent is None else percent) / 100)

@@ -1,4 +1,4 @@
-"""Which stages of one block to measure next, and what is known of its best schedule meanwhile."""
+"""Chooses the next stages of a block to measure, and tracks its best known schedule."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from itertools import count
 import numpy as np
 
 from iosched.scheduler.baselines import ready_sets
-from iosched.scheduler.cost import Curtailable, Remeasurable
+from iosched.scheduler.cost import Curtailable, Question, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Latencies, Lattice, bits, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
@@ -28,11 +27,10 @@ class Round:
     """Stages to measure next, by position in `lattice.stages`.
 
     Attributes:
-        positions: of the stages.
-        more: whether they were measured before, and are to be measured a second time.
-        worse_than_us: for some positions a latency above which it does not matter what the stage takes.
-        bounds: whether what bounds stages by their operators (`OperatorBounds`) is asked for right after the stages.
-        later: whether other blocks should come first: the machine is disturbed now, or they have suggestions as well.
+        more: whether they are measured a second time.
+        worse_than_us: for some positions a latency above which the exact value does not matter.
+        bounds: whether bounds by operators (`OperatorBounds`) are requested right after the stages.
+        later: whether other blocks should come first: because of interference, or of their own suggestions.
     """
 
     positions: list[int]
@@ -44,13 +42,11 @@ class Round:
 
 @dataclass(frozen=True)
 class BestKnown:
-    """The best schedule known of a block.
+    """The best known schedule of a block.
 
     Attributes:
-        stages: the schedule.
-        total_us: its latency.
-        lower_bound_us: no schedule of the block takes less.
-        predicted_least_us: by optimistic predictions none takes less; None where nothing was predicted. It is no bound.
+        lower_bound_us: lower bound of all schedules of the block.
+        predicted_least_us: the same by optimistic predictions, which is no bound; None without predictions.
     """
 
     stages: tuple[Stage, ...]
@@ -60,22 +56,19 @@ class BestKnown:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven that no schedule of the block takes less."""
+        """Whether it is proven optimal for the block."""
         return self.lower_bound_us >= self.total_us and math.isfinite(self.total_us)
 
 
 @dataclass(eq=False)
 class Exploration:
-    """The search of one block, a round of measurements at a time.
+    """The search of one block, one round of measurements at a time.
 
     Attributes:
-        lattice: the block's states and stages.
-        latencies: what is known of the stages' latencies.
-        effort: how hard to search.
         suggested: stages to measure first (`Suggesting`).
-        proven: no schedule can be better, beyond the tolerance, than the best one of measured stages; in a search that
-            predicts, none is predicted to be.
-        best_us: latency of the best schedule known when this was last looked up; infinite before.
+        proven: no schedule can be better, beyond the tolerance, than the best one of measured stages; in a search with
+            predictions, none is predicted to be.
+        best_us: the last determined latency of the best known schedule; infinite before.
     """
 
     lattice: Lattice
@@ -95,7 +88,7 @@ class Exploration:
         return self._rounds is not None
 
     def measure(self, position: int, wanted: Round) -> int:
-        """Measures a stage of a round, unless it is ruled out by now; returns how many measurements that took."""
+        """Measures a stage of a round unless it is ruled out; returns the number of measurements."""
         if wanted.more:
             self.latencies.remeasure(position)
             return 1
@@ -103,7 +96,7 @@ class Exploration:
         return self.latencies.measure(position, self.effort.bound_slack, worse_than_us)
 
     def questions(self, wanted: Round) -> list[Question]:
-        """What a round asks the cost model; some of it may be ruled out by the answers to the rest."""
+        """The questions of a round; answers to some may rule out others."""
         slack, worse_than_us = self.effort.bound_slack, wanted.worse_than_us
         found = [
             question
@@ -119,7 +112,7 @@ class Exploration:
     def next_round(self, is_over: Callable[[], bool]) -> Round | None:
         """What to measure next, or None at the end.
 
-        Stages of one operator come first: they make the sequential schedule, the one that an early deadline leaves.
+        Single operators come first: they form the sequential schedule, which an early deadline leaves.
         """
         if self._rounds is None:
             self._rounds = self._all_rounds(is_over)
@@ -147,10 +140,10 @@ class Exploration:
             yield Round(self._greedy_if_promising())
 
     def _undisturbed(self, is_over: Callable[[], bool]) -> Iterator[Round]:
-        """Searches on with the low ends of latencies that were measured while the machine was disturbed.
+        """Continues the search with the low ends of latencies that had interference.
 
-        A stage that looked too slow then would be lost for good, as no schedule that has it would be measured again.
-        Where there is only one schedule, nothing can change.
+        Otherwise a stage that looked too slow would never be measured again. Nothing can change if there is only one
+        schedule.
         """
         for _ in range(_REPEATS if len(self.lattice.stages) > 1 else 0):
             if not any(flags.any() for flags in self.latencies.disturbed().values()):
@@ -166,10 +159,9 @@ class Exploration:
                 self.latencies.recall_forgotten()
 
     def _measured_again(self) -> Iterator[Round]:
-        """Goes on until the stages of the best schedule, and of those that come close, were all measured twice.
+        """Continues until the stages of the best schedule, and of close ones, were measured twice.
 
-        A stage whose first latency was too low gets onto the best schedule, is measured a second time, and loses its
-        place there. So after each of these rounds the search goes on to its end under the new latencies.
+        A stage whose first latency was too low gets onto the best schedule, is measured again, and drops out.
         """
         trusted = self.effort.remeasure_rounds < 1 or not isinstance(self.latencies.cost, Remeasurable)
         if trusted or not math.isfinite(self._best_us()):
@@ -189,14 +181,12 @@ class Exploration:
         return bound_us(self.lattice, self.latencies.known_us())
 
     def _doubtful(self) -> list[int]:
-        """Stages of the best schedule that were measured only once."""
         weights = self.latencies.known_us()
         settled = self.latencies.is_settled()
         path = shortest_path(self.lattice, weights)
         return self.latencies.one_of_each(position for position in path if not settled[position])
 
     def _near_ties(self) -> list[int]:
-        """Stages that were measured once, of schedules that take no more than the best one and the tolerance."""
         weights = self.latencies.known_us()
         through = np.where(self.latencies.is_settled(), np.inf, through_us(self.lattice, weights))
         close = np.flatnonzero(through <= bound_us(self.lattice, weights) * (1 + self.effort.tolerance))
@@ -204,17 +194,17 @@ class Exploration:
         return self.latencies.one_of_each(nearest.tolist())[:_NEAR_TIES]
 
     def _along_shortest_paths(self) -> Iterator[Round]:
-        """LazySP, twice: bounds are good guesses, so first they find a good schedule; then, slackened, they prove it.
+        """LazySP, twice: with full bounds to find a good schedule, then with slackened bounds to prove it.
 
-        Slackened bounds alone would prefer any stage that is not measured to those that are, and a limited search would
-        end among stages that only looked better.
+        Slackened bounds alone favour unmeasured stages, and a limited search would end among stages that only looked
+        better.
         """
         if self.effort.bound_slack < 1:
             yield from self._follow(prove=False)
         yield from self._follow(prove=True)
 
     def _expected_us(self, *, prove: bool = True) -> Latencies:
-        """What stages take at least, by their bounds or by predictions: to prove with room for errors, else likely."""
+        """Lower bounds or predictions of stages: with room for errors to prove, else likely values."""
         slack = self.effort.bound_slack if prove else 1.0
         if not self.effort.gap:
             return self.latencies.bounds_us(slack)
@@ -244,10 +234,10 @@ class Exploration:
                 lattice = within(lattice, lowest, distances(lattice, lowest), best)
 
     def _worse_than_us(self, missing: Sequence[int], wanted: Sequence[int], best_us: float) -> dict[int, float]:
-        """For each wanted stage the latency above which no schedule that has it takes less than `best_us`.
+        """For each wanted stage the latency above which no schedule with it takes less than `best_us`.
 
-        No schedule takes less than its bounds, so one stage can exceed its own by as much as the best schedule known
-        exceeds all bounds. A group that is wanted for the bounds of missing stages matters as long as one of them does.
+        A stage can exceed its bound by as much as the best known schedule exceeds all bounds. A group that is wanted
+        for the bounds of missing stages matters as long as one of them does.
         """
         if not isinstance(self.latencies.cost, Curtailable) or not math.isfinite(best_us):
             return {}
@@ -262,7 +252,6 @@ class Exploration:
         return limit is not None and self.latencies.n_measured - self.latencies.n_repeated - self._n_alone >= limit
 
     def _greedy_if_promising(self) -> list[int]:
-        """The unmeasured stages of the block's greedy schedule; none where bounds say that it is not the best one."""
         order = self.lattice.order
         ready = ready_sets(range(len(order)), lambda index: bits(order.predecessors[index]))
         masks = np.array([sum(1 << index for index in indices) for indices in ready], dtype=np.uint64)
@@ -275,7 +264,7 @@ class Exploration:
         return self.latencies.missing(positions.tolist(), self.effort.bound_slack)
 
     def best_known(self) -> BestKnown | None:
-        """The best schedule known; None where it is proven that the device can run none at all."""
+        """The best known schedule; None if the device provably can run none."""
         if not self._ended:
             self.latencies.recall_forgotten()
         weights = self.latencies.known_us()
@@ -302,20 +291,17 @@ class Exploration:
 
 LIKELY, OPTIMISTIC = 0.5, 0.25  # quantiles of the factors
 _BEFORE = ((0.93, 0.96, 1.0, 1.03, 1.07), (0.8, 0.92, 1.0, 1.16, 1.3), (0.95, 1.01, 1.1, 1.2, 1.3))
-"""Factors of one, two, and three or more groups that count beside those measured. The three in the middle are quartiles
-of Inception V3 on two cores of an AMD EPYC; the outer ones are guesses."""
+"""Factors of one, two, and three or more groups, counted along with the measured ones. The middle three are quartiles
+of Inception V3 on two cores of an AMD EPYC; the outer ones are guesses.
+"""
 
 
 def factors(latencies: KnownLatencies, share: float, least: float) -> Latencies:
-    """For each stage the factor on its concurrent bound that this share of stages like it stay below, (M,).
+    """For each stage a factor on its concurrent bound, the quantile `share` of similar measured stages, at least
+    `least`, (M,).
 
-    They depend on which stages of the block were measured, and not on their order. Where several groups are not
-    predicted, since nothing is known of what operators take on one lane, and for single operators, it is `least`.
-
-    Args:
-        latencies: what is known of the block.
-        share: the quantile, from 0 to 1.
-        least: no factor is less.
+    Independent of the order of measurements. It is `least` for single operators, and for several groups if nothing is
+    known of operators on one lane.
     """
     found = np.full(len(latencies.lattice.stages), least)
     value, bound = latencies.value[Strategy.CONCURRENT], latencies.bound[Strategy.CONCURRENT]

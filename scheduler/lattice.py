@@ -1,14 +1,12 @@
 """States, endings and transitions of a block, as bit masks (thesis, section 3.3).
 
-Operator `i` of a block, in topological order, is bit `i`. A state is a down-set: it contains all predecessors of its
-operators. A transition (S, S') takes the ending S' off the state S, so S - S' is a state again: transitions are the
-pairs of nested down-sets. With n operators and width d there are at most C(n/d + 2, 2)^d of them (Ding et al., "IOS:
-Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, theorem 1).
+Operator `i` of a block, in topological order, is bit `i`. A state is a down-set. A transition (S, S') removes the
+ending S' from the state S, so that S - S' is a state again: transitions are the pairs of nested down-sets. With n
+operators and width d there are at most C(n/d + 2, 2)^d of them (Ding et al., "IOS: Inter-Operator Scheduler for CNN
+Acceleration", MLSys 2021, theorem 1).
 
-Developer notes:
-    * Groups are the weakly connected components of an ending, and their sizes are checked on the whole ending: adding
-      an operator may join two groups, so no count of groups can be cut before the ending is complete.
-    * Masks are uint64, so a block has at most 63 operators; `blocks.partition` sees to it.
+Group sizes are checked on the whole ending, since adding an operator may join two groups. Masks are uint64, so a block
+has at most 63 operators; `blocks.partition` ensures this.
 """
 
 from __future__ import annotations
@@ -45,12 +43,12 @@ class Relation:
 
     @property
     def full(self) -> int:
-        """The state that holds every operator."""
+        """The state with every operator."""
         return (1 << len(self)) - 1
 
     @cached_property
     def successors(self) -> tuple[int, ...]:
-        """For every operator, the mask of the operators that read its outputs."""
+        """For every operator, the mask of its readers."""
         found = [0] * len(self)
         for index, before in enumerate(self.predecessors):
             for other in bits(before):
@@ -87,7 +85,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def relation(graph: ComputationGraph, names: Sequence[str]) -> Relation:
-    """The edges of `graph` between the operators `names`, which stand in topological order."""
+    """The edges of `graph` between the operators `names`, given in topological order."""
     index = {name: position for position, name in enumerate(names)}
     return Relation(
         tuple(sum(1 << index[before] for before in graph.predecessors[name] if before in index) for name in names)
@@ -100,14 +98,10 @@ def in_order(graph: ComputationGraph, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(operator.name for operator in graph.operators if operator.name in wanted)
 
 
-def fitting(predecessors: Iterable[int], max_states: int) -> int:
-    """How many operators, from the first on, a block of at most `max_states` states can have; at least one.
+def count_fitting(predecessors: Iterable[int], max_states: int) -> int:
+    """How many operators, from the first on, fit into a block of at most `max_states` states; at least one.
 
-    States are counted operator by operator and no further than the limit: O(operators * max_states).
-
-    Args:
-        predecessors: of each operator in topological order, as masks.
-        max_states: the limit.
+    `predecessors` are masks in topological order. Stops counting at the limit: O(operators * max_states).
     """
     states, count = np.zeros(1, dtype=np.uint64), 0
     for before in islice(predecessors, MAX_OPERATORS):
@@ -120,7 +114,7 @@ def fitting(predecessors: Iterable[int], max_states: int) -> int:
 
 
 def _with_operator(states: Masks, index: int, before: int) -> Masks:
-    """The states of one operator more, which can be added to those that hold its predecessors `before`."""
+    """The states after adding an operator, which needs its predecessors `before`."""
     needed = np.uint64(before)
     ready = states[(states & needed) == needed]
     return np.concatenate([states, ready | np.uint64(1 << index)])
@@ -136,8 +130,8 @@ def popcount(masks: Masks) -> Indices:
 def down_sets(order: Relation) -> Masks:
     """All states of a block, the empty one first, by number of operators and then by mask.
 
-    Operator by operator in topological order: the newest is maximal among those seen, so it can be added to exactly
-    those states that hold its predecessors. Time O(n * states).
+    In topological order, the newest operator can be added to exactly the states with its predecessors. Time O(n *
+    states).
     """
     states = np.zeros(1, dtype=np.uint64)
     for index, before in enumerate(order.predecessors):
@@ -146,7 +140,7 @@ def down_sets(order: Relation) -> Masks:
 
 
 def components(masks: Masks, order: Relation, *, largest: int | None = None) -> Iterator[tuple[Indices, Masks]]:
-    """The groups of each mask, round by round: the k-th round yields every mask's k-th group.
+    """The groups of each mask, in rounds: the k-th round yields every mask's k-th group.
 
     Yields (indices into `masks`, group masks). With `largest`, a mask drops out at its first group of more operators.
     """
@@ -178,7 +172,7 @@ def _neighbour_tables(order: Relation) -> list[Masks]:
 
 
 def _flood(seeds: Masks, inside: Masks, tables: list[Masks], steps: int) -> Masks:
-    """The groups of `seeds`, or a part of more than `steps` operators of those that have so many."""
+    """The groups of `seeds`, or a part of more than `steps` operators of larger ones."""
     group = seeds
     active: Indices = np.arange(len(seeds), dtype=np.int64)
     for _ in range(steps):
@@ -195,7 +189,7 @@ def _flood(seeds: Masks, inside: Masks, tables: list[Masks], steps: int) -> Mask
 
 
 def legal(masks: Masks, order: Relation, pruning: Pruning) -> Flags:
-    """Which endings stay under `pruning`, decided on their complete groups."""
+    """Which endings satisfy `pruning`, decided on their complete groups."""
     if pruning == NO_PRUNING:
         return np.ones(len(masks), dtype=np.bool_)
     grouped = np.zeros(len(masks), dtype=np.uint64)
@@ -212,7 +206,6 @@ class Lattice:
     """The states of a block and the transitions between them.
 
     Attributes:
-        order: the edges inside the block.
         states: (S,) down-sets by number of operators, then by mask; the first is empty, the last is the block.
         levels: (L + 1,) `states[levels[k]:levels[k + 1]]` have k operators.
         offsets: (S + 1,) the transitions of state b are `offsets[b]:offsets[b + 1]`; none for the empty state.
@@ -231,7 +224,7 @@ class Lattice:
 
     @cached_property
     def groups(self) -> tuple[tuple[Indices, Masks], ...]:
-        """The k-th of these has the k-th group of each stage that has one: positions in `stages`, and masks."""
+        """The k-th element has the k-th group of each stage that has one: positions in `stages`, and masks."""
         return tuple(components(self.stages, self.order))
 
 
@@ -241,11 +234,8 @@ def build(
     """The lattice of a block.
 
     Args:
-        order: the edges inside the block; at most 63 operators.
-        pruning: the limits on groups.
         only: if given, stages are single operators and subsets of these masks.
-        single_source: leaves out stages with a group in which two operators read none of the others; the thesis's
-            table 3.1 was printed so.
+        single_source: omits stages with a group of several sources, as in the thesis's table 3.1.
 
     Complexity: O(S^2 / 2) word operations to find the T <= C(n/d + 2, 2)^d transitions (MLSys 2021, theorem 1), and
     O(T log T) to number the distinct stages. Memory: about 50 bytes a transition before pruning.
@@ -272,7 +262,6 @@ def build(
 
 
 def _largest_stage(pruning: Pruning) -> int:
-    """The most operators that a stage can have."""
     return MAX_OPERATORS if pruning.r is None or pruning.s is None else min(pruning.r * pruning.s, MAX_OPERATORS)
 
 
@@ -284,7 +273,6 @@ def _within(stages: Masks, only: Sequence[int]) -> Flags:
 
 
 def _have_single_sources(stages: Masks, order: Relation) -> Flags:
-    """Whether each group of a stage has just one operator without predecessors in it."""
     sources = np.zeros(len(stages), dtype=np.uint64)
     for index, before in enumerate(order.predecessors):
         bit = np.uint64(1 << index)

@@ -11,10 +11,9 @@ from iosched.scheduler.lattice import Latencies, Lattice, popcount
 
 
 def distances(lattice: Lattice, weights_us: Latencies) -> Latencies:
-    """Least total latency to reach each state from the empty one; `weights_us` has one weight for each stage.
+    """Least total latency of each state from the empty one; `weights_us` has one weight for each stage.
 
-    The thesis's equation cost[S] = min over endings S' of cost[S - S'] + latency[S'], level by level, since all
-    transitions into a level come from lower ones. O(T) vectorised.
+    The thesis's equation cost[S] = min over endings S' of cost[S - S'] + latency[S'], level by level. O(T) vectorised.
     """
     reached = np.full(len(lattice.states), np.inf)
     reached[0] = 0.0
@@ -29,12 +28,12 @@ def distances(lattice: Lattice, weights_us: Latencies) -> Latencies:
 
 
 def bound_us(lattice: Lattice, weights_us: Latencies) -> float:
-    """Latency of the best schedule of the block under these weights; infinite where there is none."""
+    """Latency of the block's best schedule under these weights; infinite if there is none."""
     return float(distances(lattice, weights_us)[-1])
 
 
 def some_shortest_path(lattice: Lattice, weights_us: Latencies, reached: Latencies) -> list[int]:
-    """Stages of one shortest path, given `distances`: of equal ways on, the one with the largest last stage."""
+    """Stages of one shortest path, from `distances`; ties favour the largest last stage."""
     path, state = [], len(lattice.states) - 1
     while state:
         begin, end = int(lattice.offsets[state]), int(lattice.offsets[state + 1])
@@ -46,7 +45,7 @@ def some_shortest_path(lattice: Lattice, weights_us: Latencies, reached: Latenci
 
 
 def through_us(lattice: Lattice, weights_us: Latencies) -> Latencies:
-    """For each stage the latency of the best schedule that has it; infinite where none has. O(T) vectorised."""
+    """For each stage the latency of the best schedule with it; infinite if there is none. O(T) vectorised."""
     targets = np.repeat(np.arange(len(lattice.states)), np.diff(lattice.offsets))
     latency = weights_us[lattice.endings]
     reached, left = distances(lattice, weights_us), _distances_to_end(lattice, latency, targets)
@@ -56,9 +55,9 @@ def through_us(lattice: Lattice, weights_us: Latencies) -> Latencies:
 
 
 def within(lattice: Lattice, weights_us: Latencies, reached: Latencies, limit_us: float) -> Lattice:
-    """The lattice without the transitions that lie on no schedule of at most `limit_us`; stages keep their numbers.
+    """The lattice without transitions on no schedule of at most `limit_us`; stages keep their numbers.
 
-    Lower bounds only rise and the best known schedule only improves, so what is dropped stays out for good.
+    Lower bounds only rise and the best known schedule only improves, so dropped transitions stay out.
     """
     targets = np.repeat(np.arange(len(lattice.states)), np.diff(lattice.offsets))
     latency = weights_us[lattice.endings]
@@ -95,7 +94,7 @@ def _distances_to_end(lattice: Lattice, latency: Latencies, targets: NDArray[np.
 
 
 def shortest_path(lattice: Lattice, weights_us: Latencies) -> list[int]:
-    """Positions in `lattice.stages` of the stages of the best schedule, first stage first.
+    """Positions in `lattice.stages` of the best schedule's stages, first stage first.
 
     Ties are broken by the number of stages, then by the masks of the stages, last stage first: the lower wins.
     """
@@ -115,7 +114,6 @@ def shortest_path(lattice: Lattice, weights_us: Latencies) -> list[int]:
 
 
 def _tight_transitions(lattice: Lattice, weights_us: Latencies, reached: Latencies) -> dict[int, list[int]]:
-    """For every state on some shortest path, its transitions that lie on one."""
     found: dict[int, list[int]] = {}
     pending = [len(lattice.states) - 1]
     while pending:

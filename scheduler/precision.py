@@ -1,4 +1,4 @@
-"""How floats are stored and multiplied, by name: a schedule is made for one precision."""
+"""Names of precisions: how floats are stored and multiplied."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PrecisionName = Literal["fp32", "tf32", "fp16"]
 """Strict float32; float32 that tensor cores round to 10 bits when they multiply; float16 throughout."""
 
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
-"""What a GPU computes in."""
+"""The precisions of GPUs."""
 
 CPU_PRECISIONS = ("fp32", "bf16", "fp16")
-"""What a CPU computes in, if it has the instructions: 16-bit floats of either kind are summed as float32."""
+"""The precisions of CPUs with the instructions: 16-bit floats of either kind are summed as float32."""
 
 ALL_PRECISIONS = (*PRECISIONS, "bf16")
 
@@ -21,12 +21,8 @@ DEFAULT_PRECISION: PrecisionName = "fp32"
 
 
 def precision_named(text: str) -> PrecisionName:
-    """The precision of that name.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The precision of that name; raises a UsageError if there is none."""
     for known in PRECISIONS:
         if known == text:
             return known
-    raise UsageError(f"unknown precision {text!r}: give {', '.join(PRECISIONS)}")
+    raise UsageError(f"unknown precision {text!r}: choose {', '.join(PRECISIONS)}")

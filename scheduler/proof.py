@@ -1,20 +1,17 @@
-"""What is proven of a schedule, and where it is enough to prove it block by block.
+"""What is proven of a schedule, and when proofs of blocks prove the whole graph.
 
 A schedule is *optimal* if no legal schedule of the whole graph, under the same pruning, takes less under the same cost.
-The search proves that each block's schedule is the best of that block. Both are the same where no schedule gains by a
-stage that reaches across a cut between two blocks:
+The search proves this for each block. Both are the same if no schedule gains by a stage across a cut between blocks:
 
-    Say that every operator before a cut leads to every operator after it (`loses_nothing`), as behind an operator that
-    all before it lead to and all after it depend on. No stage before the one that reaches across holds operators from
-    behind the cut, and none after it holds operators from before it, so there is at most one such stage. It is an
-    interval of the order: with two operators it has all that lie on paths between them. Each of its operators from
-    before the cut leads to each one from behind it along such a path, so all of them are weakly connected: the stage is
-    one group. Nor do its operators run as one, since of operators that do, none depends on another. Now let a stage of
-    one group take at least as long as its operators one after another in stages of their own (`AdditiveGroups`). Then
-    replacing it by those takes no longer, is legal under every pruning, and keeps the cut.
+    Let every operator before a cut lead to every operator after it (`loses_nothing`). At most one stage crosses the
+    cut, since none before it holds operators from after the cut, and none after it holds operators from before. It is
+    an interval of the order: with two operators it has all on paths between them. Each of its operators before the cut
+    leads to each one after it along such a path, so the stage is one group. Its operators do not run as one, since
+    merged operators are independent. If a stage of one group takes at least as long as its operators in stages of their
+    own (`AdditiveGroups`), replacing it by those takes no longer, is legal under every pruning, and keeps the cut.
 
-    Where stages hold no two operators that depend on each other, because r is 1 or the operators of every stage run as
-    one, no stage reaches across such a cut at all, and nothing is asked of the cost.
+    If stages hold no dependent operators, because r is 1 or the operators of every stage run as one, no stage crosses
+    such a cut at all, whatever the cost.
 """
 
 from __future__ import annotations
@@ -26,17 +23,13 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.cost import AdditiveGroups, CostModel
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Scope, Strategy
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False) -> str:
-    """What is proven, in the words that every command uses.
+    """The proof in words, shared by all commands; it holds `under` the named latencies.
 
-    Args:
-        proven: what the schedule is proven to be the best of.
-        under: what latencies that is said under, if that is said too.
-        measured: whether latencies are measured. The best by them is all that can be said then: measured once more,
-            they are others, and another schedule may be the best.
+    Another measurement may have another optimum, so measured latencies are named.
     """
     if proven is None:
         return "not proven optimal"
@@ -49,15 +42,11 @@ def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False)
 def gap_text(
     gap: float | None, of: Scope | None, under: str, *, measured: bool = False, predicted: float | None = None
 ) -> str:
-    """How near the schedule that a search found is to the best, in the same words.
+    """The distance of a found schedule from the optimum, in words; None without a search.
 
-    Args:
-        gap: how much less the best schedule may take, as a share of the latency found; None where nothing was searched.
-        of: what the gap is about: the best schedule of the whole graph, or the best of each block.
-        under: what latencies it is said under, where the gap is 0.
-        measured: whether latencies are measured. Their bounds are guesses, since what runs together shares caches, and
-            latencies are noisy: what the gap is then is where the search ended, and no promise.
-        predicted: the gap that predictions of stages leave, where these ended the search.
+    `gap` is the share of the latency that the optimum in scope `of` may save, `under` the latencies that a gap of 0
+    holds under, and `predicted` the gap by predictions, if these ended the search. Bounds of measured latencies are
+    estimates, because of caches and noise.
     """
     if gap is None:
         return "nothing was searched"
@@ -80,18 +69,13 @@ def scope(
     strategies: Sequence[Strategy],
     pruning: Pruning,
 ) -> Scope:
-    """What the best schedules of all `blocks` are together the best schedule of; see above.
+    """The scope in which the best schedules of all `blocks` form the best schedule; see above.
 
-    Args:
-        graph: the graph that was cut.
-        blocks: the operators of each, in topological order; the first k blocks together are a down-set, for every k.
-        cost: what schedules are compared by.
-        strategies: how stages of several operators may run.
-        pruning: the limits on groups.
+    The first k blocks form a down-set, for every k, and their operators are in topological order.
     """
     if len(blocks) < 2:
         return "whole"
-    dependent = {strategy for strategy in strategies if not STAGES[strategy].is_one_operator and pruning.r != 1}
+    dependent = {strategy for strategy in strategies if not STAGE_RULES[strategy].is_one_operator and pruning.r != 1}
     additive = isinstance(cost, AdditiveGroups) and cost.groups_are_additive
     bounded = not dependent or (dependent == {Strategy.CONCURRENT} and additive)
     return "whole" if bounded and loses_nothing(graph, blocks) else "blocks"
@@ -100,8 +84,8 @@ def scope(
 def loses_nothing(graph: ComputationGraph, blocks: Sequence[Sequence[str]]) -> bool:
     """Whether at each cut between blocks every operator before it leads to every one after it.
 
-    That is so if all that nobody before the cut reads are read by all that read nobody after it: a path between two
-    such operators has none in between. Time O(operators + edges).
+    That holds if all sinks before the cut are read by all sources after it: a path between them has no operator in
+    between. Time O(operators + edges).
     """
     names = [name for block in blocks for name in block]
     ends, starts, edges = _across(graph, names)
@@ -132,7 +116,6 @@ def _across(graph: ComputationGraph, names: Sequence[str]) -> tuple[list[int], l
 
 
 def _add(changes: list[int], first: int, last: int) -> None:
-    """One more from `first` to `last`, in a list of changes; nothing if `first` is behind `last`."""
     if first <= last:
         changes[first] += 1
         changes[last + 1] -= 1

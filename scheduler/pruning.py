@@ -1,4 +1,4 @@
-"""The limits on the stages that a search tries (thesis, section 3.4)."""
+"""The limits on the stages of a search (thesis, section 3.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pruning:
-    """At most `r` operators in a group and `s` groups in a stage; None is no limit. The defaults are the thesis's."""
+    """At most `r` operators in a group and `s` groups in a stage; None for no limit. The defaults are the thesis's."""
 
     r: int | None = 3
     s: int | None = 8

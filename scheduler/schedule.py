@@ -1,7 +1,6 @@
 """Schedules as values: a list of stages for each block (thesis, chapter 3).
 
-A `Schedule` says only what runs together; what was known when it was made (device, versions, search) stands beside it
-in the schedule file, see `scheduler/document.py`.
+A `Schedule` holds only what runs together; `scheduler/document.py` adds how it was made.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 Scope = Literal["whole", "blocks"]
-"""What a proof is about: the whole graph, or each block as it was cut."""
+"""The scope of a proof: the whole graph, or each block."""
 
 
 class Strategy(StrEnum):
@@ -25,13 +24,10 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True)
 class Division:
-    """Which lanes of a device the groups of a stage run on.
+    """The lanes of a device that the groups of a stage run on.
 
-    Groups that have a lane in common run one after another on it, in the order of the stage. A lane may have no group.
-
-    Attributes:
-        lanes: how many the device has; on a device with another number the division means nothing.
-        groups: for each group of the stage its lanes, by number, in ascending order.
+    Groups that share a lane run one after another on it, in the order of the stage. Lanes of a group ascend, and a lane
+    may have no group. A device with another number of `lanes` ignores the division.
     """
 
     lanes: int
@@ -40,12 +36,11 @@ class Division:
 
 @dataclass(frozen=True)
 class Stage:
-    """A set of operators run together.
+    """A set of operators that run together.
 
-    Groups are the weakly connected components of the stage; operators of a group stand in topological order, groups
-    in the order of their first operators. A merge stage lists each merged operator as a group of its own.
-
-    Without a `division` the device divides its lanes among the groups as it thinks best.
+    Groups are the weakly connected components of the stage; operators of a group are in topological order, groups in
+    the order of their first operators. A merge stage lists each merged operator as a group. Without a `division` the
+    device divides its lanes itself.
     """
 
     strategy: Strategy
@@ -60,20 +55,20 @@ class Stage:
         return tuple(name for group in self.groups for name in group)
 
     def renamed(self, names: Mapping[str, str]) -> Stage:
-        """The same stage of other operators, by the operators' names in this one."""
+        """The stage with renamed operators."""
         return replace(self, groups=tuple(tuple(names[name] for name in group) for group in self.groups))
 
     @property
     def latency_us(self) -> float | None:
-        """Measured where it was, else predicted, else None."""
+        """Measured, else predicted, else None."""
         return self.predicted_us if self.measured_us is None else self.measured_us
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the graph that was scheduled on its own.
+    """A part of the graph that is scheduled independently.
 
-    `optimal` says that no other schedule of these operators alone takes less under the cost it was searched with.
+    `optimal`: no other schedule of these operators takes less under the cost of the search.
     """
 
     index: int
@@ -94,20 +89,30 @@ class Schedule:
 
     @property
     def predicted_us(self) -> float | None:
-        """Sum of the stages' predicted latencies, or None where one is not known."""
+        """Sum of the stages' predicted latencies, or None if one is unknown."""
         return sum_us(stage.predicted_us for stage in self.stages)
 
 
 def total_us(stages: Iterable[Stage]) -> float | None:
-    """Latency of stages run one after another, measured or predicted; None where one is not known."""
+    """Latency of consecutive stages, measured or predicted; None if one is unknown."""
     return sum_us(stage.latency_us for stage in stages)
 
 
 def sum_us(latencies_us: Iterable[float | None]) -> float | None:
-    """The sum, or None where one of the latencies is not known."""
+    """The sum, or None if one of the latencies is unknown."""
     total = 0.0
     for latency_us in latencies_us:
         if latency_us is None:
             return None
         total += latency_us
     return total
+
+
+def structure_text(schedule: Schedule) -> str:
+    """A text of strategies, groups and divisions, without latencies; equal for schedules that run alike."""
+    return repr([_stage_text(stage) for stage in schedule.stages])
+
+
+def _stage_text(stage: Stage) -> tuple[object, ...]:
+    own = stage.division
+    return (stage.strategy.value, stage.groups, *(() if own is None else (own.lanes, own.groups)))

@@ -1,10 +1,10 @@
 """The exact search for the best schedule of each block (thesis, chapter 3; Ding et al., MLSys 2021, algorithm 1).
 
-The best schedule is a shortest path over the lattice of states, where the weight of a transition is the latency of a
-stage. Latencies are expensive to know, so the search is lazy (Dellin & Srinivasa, "A Unifying Formalism for Shortest
-Path Problems with Expensive Edge Evaluations", ICAPS 2016, LazySP): every stage starts with a lower bound, the
-stages on the shortest path are measured, and so on until the shortest path is all measured. It is then a shortest path
-under the true latencies too, since no other path can cost less than its bounds.
+The best schedule is a shortest path over the lattice of states, weighted by stage latencies, which are expensive to
+measure. The search is therefore lazy (Dellin & Srinivasa, "A Unifying Formalism for Shortest Path Problems with
+Expensive Edge Evaluations", ICAPS 2016, LazySP): every stage starts with a lower bound, and the stages on the shortest
+path are measured until it is all measured. It is then a shortest path under the true latencies, since no path costs
+less than its bounds.
 """
 
 from __future__ import annotations
@@ -14,40 +14,50 @@ from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.block_searches import SILENT, BlockSearch, Deadline, Found, Guide, SearchObserver, explore
+from iosched.scheduler.block_searches import (
+    NO_OBSERVER,
+    BlockSearch,
+    Deadline,
+    Guide,
+    SearchedBlocks,
+    SearchObserver,
+    explore,
+)
 from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
-from iosched.scheduler.classes import block_key, stage_classes
-from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable, Suggesting
+from iosched.scheduler.cost import (
+    CostModel,
+    OperatorKeys,
+    Prefetchable,
+    Remeasurable,
+    Suggesting,
+    divided,
+    prefetcher_of,
+)
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.equivalence import block_key, stage_classes
 from iosched.scheduler.exploration import Exploration
-from iosched.scheduler.lane_schedules import divided
 from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
-from iosched.scheduler.prefetch import who_answers
 from iosched.scheduler.proof import scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule, Scope, Strategy, sum_us
-from iosched.scheduler.strategies import SEARCHES, masks_of
-from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
+from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of, pruning_of
 from iosched.scheduler.wide_graphs import across_cuts
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A schedule and what it took to find it.
+    """A schedule and the size of its search.
 
     Attributes:
-        schedule: the best one; its stages carry `predicted_us` (None where a deadline came before any latency).
-        states: states of all blocks, without the empty ones.
-        transitions: (state, ending) pairs of all blocks.
-        stages: distinct stages of all blocks.
-        measured: latencies that were asked of the cost model; blocks that are alike (`OperatorKeys`) share them.
-        lower_bound_us: no schedule of what `scope` says takes less under this cost; equal to the schedule's predicted
-            latency where that is proven, and 0 where nothing is known.
-        remeasured: stages that were measured once more (`Remeasurable`), beside `measured`.
-        scope: what the bound and the proof are about: the whole graph, or each block as it was cut.
-        predicted_least_us: by optimistic predictions of stages that were not measured no such schedule takes less; None
-            where nothing was predicted. It is no bound: `lower_bound_us`, `gap` and `proven` know of no prediction.
+        schedule: the best one; its stages carry `predicted_us` (None if a deadline came before any latency).
+        states, transitions, stages: of all blocks, empty states excluded.
+        measured: requested latencies; equal blocks (`OperatorKeys`) share them.
+        lower_bound_us: lower bound of all schedules in `scope` under this cost; 0 if nothing is known.
+        remeasured: second measurements (`Remeasurable`), not counted in `measured`.
+        scope: of the bound and the proof.
+        predicted_least_us: the bound by optimistic predictions, which affects neither `lower_bound_us` nor `gap` nor
+            `proven`; None without predictions.
     """
 
     schedule: Schedule
@@ -62,22 +72,22 @@ class SearchResult:
 
     @property
     def predicted_gap(self) -> float | None:
-        """Part of the predicted latency that predictions let a better schedule save; None where there were none."""
+        """The share of the latency that a better schedule may save by predictions; None without predictions."""
         predicted, least = self.schedule.predicted_us, self.predicted_least_us
         return None if not predicted or least is None else max(1 - least / predicted, 0.0)
 
     def unbounded(self, schedule: Schedule) -> SearchResult:
-        """The same with another schedule, to which no bound and no prediction applies."""
+        """The same with another schedule, without bounds and predictions."""
         return replace(self, schedule=schedule, lower_bound_us=0.0, predicted_least_us=None)
 
     @property
     def proven(self) -> Scope | None:
-        """What this is proven to be the best schedule of, under this cost and pruning; None where it is not."""
+        """The scope in which the schedule is proven optimal under this cost and pruning; None if it is not."""
         return self.scope if all(block.optimal for block in self.schedule.blocks) else None
 
     @property
     def gap(self) -> float:
-        """Part of the predicted latency that a better schedule within `scope` could save at most; 0 where proven."""
+        """The largest share of the predicted latency that a better schedule in `scope` could save; 0 if proven."""
         if self.proven is not None:
             return 0.0  # sums in another order differ in the last bits
         predicted = self.schedule.predicted_us
@@ -98,34 +108,23 @@ def search(
     max_states: int = MAX_STATES,
     ahead: Prefetchable | None = None,
 ) -> SearchResult:
-    """Finds the schedule of least total latency, block by block; `SearchResult.proven` says of what it is the best.
+    """Finds the schedule of least total latency, block by block; `SearchResult.proven` is the scope of the proof.
+
+    Among equally fast schedules, it returns one with the fewest stages, then the one whose later stages hold the lower
+    operators. Complexity: a pass over the T <= C(n/d + 2, 2)^d transitions of a block of n operators and width d (MLSys
+    2021, theorem 1) for each round of measurements; memory O(T).
 
     Args:
-        graph: what to schedule.
-        cost: the device; every stage is asked for once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
-            not asking twice for what is alike.
-        strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators), "both" or "dos",
-            which is "both" under limits of its own instead of `pruning`; see `strategies.SEARCHES`.
-        pruning: at most r operators in a group and s groups in a stage.
-        observer: is called as the search goes on.
-        deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
-            never worse than the sequential one under the latencies known; `proven` says whether it is the best.
-            With a deadline the blocks take turns, one round of measurements each, so that none is left out.
-        effort: how hard to search. Where that is not enough for a proof, `SearchResult.gap` says how much is open.
-        max_states: the bound that `blocks.partition` keeps.
-        ahead: is handed whole rounds of questions before they are asked one by one (`Prefetchable`), by default the
-            cost model if it can. All blocks are then searched side by side, so that a round has questions of all of
-            them. The same answers give the same result as without. A round is handed over before the deadline or not
-            at all; answers for which the deadline comes too early count for nothing.
-
-    Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
-    stages hold the lower operators.
-
-    Complexity: O(T) for each pass over the T <= C(n/d + 2, 2)^d transitions of a block of n operators and width d
-    (MLSys 2021, theorem 1), and a pass for each round of measurements; memory O(T).
+        cost: the device; every stage is requested once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
+            equal stages.
+        strategy: see `strategies.SEARCHES`; "dos" has limits of its own instead of `pruning`.
+        deadline: checked before each measurement; once true, the search returns the best known schedule, never worse
+            than the sequential one under the known latencies. With a deadline the blocks alternate, one round each.
+        ahead: is told rounds of questions before they are asked one by one (`Prefetchable`); by default the cost model
+            if it can. All blocks are then searched at once, with the same result.
 
     Raises:
-        ValueError: the strategy is unknown, or the cost model answers with NaN or a negative latency.
+        ValueError: the strategy is unknown, or the cost model returns NaN or a negative latency.
         ExecutionError: the device can run no schedule at all.
         And what `ahead` raises.
     """
@@ -134,7 +133,7 @@ def search(
     parts = partition(graph, max_states)
     limits = pruning_of(strategy, pruning)
     settings = _Settings(graph, cost, SEARCHES[strategy], limits, effort.remeasure_rounds > 0)
-    guide = Guide(observer or SILENT, deadline, len(parts), who_answers(cost, ahead))
+    guide = Guide(observer or NO_OBSERVER, deadline, len(parts), prefetcher_of(cost, ahead))
     searches = _block_searches(settings, effort, parts)
     explored = sorted(explore(guide, searches), key=lambda each: each.blocks[0].index)
     found = _result(settings, guide, parts, explored)
@@ -177,7 +176,9 @@ def _labels(cost: CostModel, part: BlockOperators) -> dict[str, str] | None:
     return {name: cost.operator_key(name) for name in part.operators} if isinstance(cost, OperatorKeys) else None
 
 
-def _result(settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], found: Sequence[Found]) -> SearchResult:
+def _result(
+    settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], found: Sequence[SearchedBlocks]
+) -> SearchResult:
     blocks = tuple(sorted((block for one in found for block in one.blocks), key=lambda block: block.index))
     names = [part.operators for part in parts]
     lattices_of = [(len(one.blocks), one.exploration.lattice) for one in found]

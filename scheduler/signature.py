@@ -1,7 +1,7 @@
-"""A name for what a stage costs: stages with one signature have one latency, so it is measured once.
+"""Signatures of stages: stages of one signature have one latency, which is measured once.
 
 The signature is a canonical form: the strategy and the multiset of groups, each up to isomorphism over the operators'
-labels and the edges between them, together with what the groups read from outside.
+labels and edges, together with the inputs that groups share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_ORDERS = 5_040  # orders of equal-looking operators that are tried for the 
 
 
 def default_label(graph: ComputationGraph) -> Label:
-    """Type, attributes, and types and shapes of all that an operator reads and writes; no names."""
+    """Type, attributes, and types and shapes of everything that an operator reads and writes; no names."""
 
     def label(operator: Operator) -> str:
         tensors = [graph.tensor.get(name) for name in (*operator.inputs, *operator.outputs)]
@@ -34,13 +34,13 @@ def default_label(graph: ComputationGraph) -> Label:
 
 
 def stage_signature(graph: ComputationGraph, stage: Stage, label: Label | None = None) -> str:
-    """SHA-256, in hexadecimal, of the canonical form of `stage`; independent of names and orders.
+    """Hexadecimal SHA-256 of the canonical form of `stage`; independent of names and orders.
 
-    `label` says what changes an operator's latency; by default type, attributes, shapes and types.
+    `label` has what affects an operator's latency; by default type, attributes, shapes and types.
 
-    Exact wherever the operators that refinement cannot tell apart have at most 5,040 orders (in any group of up to
-    seven operators, and in nearly all larger ones). Beyond that the form keeps the order in which they are listed:
-    equal stages may then get two signatures, but unequal ones never share one.
+    Exact if the operators that refinement cannot distinguish have at most 5,040 orders (any group of up to seven
+    operators, and nearly all larger ones). Otherwise equal stages may get two signatures, but unequal ones never share
+    one.
     """
     return Signatures(graph, label or default_label(graph)).of(stage)
 
@@ -49,7 +49,6 @@ class Signatures:
     """Signatures of many stages of one graph: a group has one form in whatever stage it is, which is found once."""
 
     def __init__(self, graph: ComputationGraph, label: Label) -> None:
-        """Nothing is known yet; `label` answers the same for the same operator."""
         self._graph, self._label = graph, label
         self._forms: dict[tuple[str, ...], str] = {}
 
@@ -60,10 +59,9 @@ class Signatures:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def of_division(self, stage: Stage) -> str:
-        """SHA-256 of which lanes the stage's groups run on, whatever these are called; "" where it has no division.
+        """SHA-256 of the groups' lanes up to renumbering; "" without a division.
 
-        Divisions of stages of one signature may get two texts where groups of equal forms run on unlike lanes, but
-        unequal ones never share one.
+        Equal divisions may get two texts if groups of equal forms run on unlike lanes; unequal ones never share one.
         """
         if stage.division is None:
             return ""
@@ -80,14 +78,12 @@ class Signatures:
 
 
 def group_form(graph: ComputationGraph, group: tuple[str, ...], label: Label) -> str:
-    """The canonical form of one group; a stage's signature is made of these and of what its operators share."""
+    """The canonical form of one group."""
     return _group_form(_View.of(graph, group, label), group)
 
 
 @dataclass(frozen=True)
 class _View:
-    """A group's operators by position: their labels and the sources of their inputs, in order."""
-
     label: dict[str, str]
     reads: dict[str, tuple[tuple[str | None, int], ...]]  # for each input (operator of the group or None, its output)
     returned: dict[str, tuple[int, ...]]  # positions of the outputs that are read outside the group
@@ -103,7 +99,7 @@ class _View:
 
 
 def _sharing(graph: ComputationGraph, stage: Stage, label: Label) -> list[tuple[tuple[str, ...], int]]:
-    """Which operators read one value from outside together: it is loaded once, so it matters for the latency."""
+    """Sets of operators that read one outside value, which is loaded once and so affects the latency."""
     inside = set(stage.operators)
     readers: dict[str, list[str]] = {}
     for name in stage.operators:
@@ -119,10 +115,7 @@ def _sharing(graph: ComputationGraph, stage: Stage, label: Label) -> list[tuple[
 def sources_inside(
     graph: ComputationGraph, name: str, inside: Container[str]
 ) -> Iterator[tuple[str, int] | tuple[None, int]]:
-    """For each input of the operator the operator of `inside` that computes it, and the position among its outputs.
-
-    An input that comes from elsewhere is (None, 0).
-    """
+    """For each input of the operator its producer in `inside` and the position among its outputs, else (None, 0)."""
     for tensor in graph.by_name[name].inputs:
         source = graph.producer.get(tensor)
         if source is None or source not in inside:
@@ -132,7 +125,7 @@ def sources_inside(
 
 
 def outputs_read_outside(graph: ComputationGraph, name: str, inside: Container[str]) -> tuple[int, ...]:
-    """Positions of the operator's outputs that are read outside, or are outputs of the graph.
+    """Positions of the operator's outputs that are read outside or are outputs of the graph.
 
     The others may stay within a fused kernel.
     """
@@ -144,7 +137,7 @@ def outputs_read_outside(graph: ComputationGraph, name: str, inside: Container[s
 
 
 def _group_form(view: _View, group: Sequence[str]) -> str:
-    """The least of the group's descriptions over all orders that its refined colours allow."""
+    """The least description of the group over all orders that its refined colours allow."""
     colour = _refined(view, group)
     classes: dict[str, list[str]] = {}
     for name in group:
@@ -166,7 +159,7 @@ def _description(view: _View, order: Sequence[str]) -> str:
 
 
 def _refined(view: _View, group: Sequence[str]) -> dict[str, str]:
-    """Colours that tell operators apart by their surroundings (Weisfeiler and Leman, one-dimensional)."""
+    """Colours that distinguish operators by their neighbourhoods (Weisfeiler-Leman, one-dimensional)."""
     colour = {name: _digest((view.label[name], view.returned[name])) for name in group}
     n_colours = len(set(colour.values()))
     while True:

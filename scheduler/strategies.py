@@ -1,20 +1,22 @@
-"""Every strategy: how a stage may run, how stages may run in each search, and the schedules that need none.
+"""All strategies: how a stage may run, how stages may run in each search, and baselines.
 
-A strategy of stages is a member of `Strategy` and a rule in `STAGES`: the search, the proof, the schedule file and the
-pictures go by the rules alone. Beside them it needs a lowering for each kind of device (`runtime/`), and a latency on a
-GPU that is not there (`profiler/devices/analytic/`).
+A stage strategy is a member of `Strategy` with a rule in `STAGE_RULES`, which the search, the proof, the schedule file
+and the pictures follow. It also needs a lowering for each kind of device (`runtime/`), and a latency on simulated GPUs
+(`profiler/devices/analytic/`). Commands take their choices from here, so nothing heavy is imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeGuard, get_args
 
+from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.merging.rule import MergeKey, merge_key, refusal
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategy_names import SearchStrategy
 
 
 def can_merge(graph: ComputationGraph, operators: Iterable[str]) -> bool:
@@ -23,12 +25,12 @@ def can_merge(graph: ComputationGraph, operators: Iterable[str]) -> bool:
 
 
 def merge_refusal(graph: ComputationGraph, operators: Iterable[str]) -> str | None:
-    """Why these operators of `graph` may not run as one merged operator; None where they may."""
+    """Why these operators of `graph` cannot be merged; None if they can."""
     return refusal([graph.by_name[name] for name in operators])
 
 
 def merge_classes(graph: ComputationGraph, operators: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """The largest sets of `operators` that may be merged; every subset of two or more may be merged too."""
+    """The largest sets of `operators` that can be merged, as can every subset of two or more."""
     classes: dict[MergeKey, list[str]] = {}
     for name in operators:
         key = merge_key(graph.by_name[name])
@@ -42,18 +44,14 @@ Names = Sequence[str]
 
 @dataclass(frozen=True)
 class StageRule:
-    """What a strategy asks of the operators of a stage, and how such a stage looks.
+    """The requirements and the looks of a strategy.
 
     Attributes:
-        largest_sets: of some operators, those sets that may run so as a whole; every part of two or more of such a set
-            may run so too.
-        refusal: why these operators may not run so; None where they may.
-        is_one_operator: whether two or more operators run as one. They do not depend on each other, and each is listed
-            as a group of its own.
-        mark: a word beside the stage in pictures; none for the usual strategy.
-        colour: of the dashed line around it.
-        legend: what such a line says.
-        is_in_order: whether operators run one after another, also those of different groups.
+        largest_sets: the largest sets of some operators that may run so, as may every part of two or more.
+        refusal: why these operators may not run so; None if they may.
+        is_one_operator: whether two or more operators run as one. They are independent, each listed as a group.
+        mark, colour, legend: of such stages in pictures; empty for the usual strategy.
+        is_in_order: whether all operators run one after another, across groups.
     """
 
     largest_sets: Callable[[ComputationGraph, Names], Sequence[Names]]
@@ -65,7 +63,7 @@ class StageRule:
     is_in_order: bool = False
 
 
-STAGES: dict[Strategy, StageRule] = {
+STAGE_RULES: dict[Strategy, StageRule] = {
     Strategy.MERGE: StageRule(
         merge_classes,
         merge_refusal,
@@ -81,15 +79,16 @@ STAGES: dict[Strategy, StageRule] = {
         is_one_operator=False,
         mark="session",
         colour="#3a6ea5",
-        legend="one session of onnxruntime over all cores",
+        legend="one onnxruntime session on all cores",
         is_in_order=True,
     ),
 }
-"""In order of preference: of two strategies that take equally long, a stage runs by the first (thesis, algorithm 1)."""
+"""In order of preference for equal latencies (thesis, algorithm 1)."""
 
 _BY_STATES = (Strategy.MERGE, Strategy.CONCURRENT)
-"""How the stages of a block's states may run. Files may have sessions, but none is searched for: operators that need no
-session of their own made them no faster than stages (ADR 0039)."""
+"""How the stages of a block's states may run. Files may contain sessions, but none is searched: they were no faster
+than stages (ADR 0039).
+"""
 
 
 SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
@@ -98,32 +97,93 @@ SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
     "merge": (Strategy.MERGE,),
     "dos": _BY_STATES,
 }
-"""How stages of two and more operators may run in a search; a single operator runs by `Strategy.CONCURRENT` always."""
+"""How stages of two and more operators may run in a search; a single operator always runs by `Strategy.CONCURRENT`."""
 
 BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy, "sequential": sequential}
 
 
 def runs_as_one(stage: Stage) -> bool:
     """Whether two or more operators run as one in this stage."""
-    return STAGES[stage.strategy].is_one_operator and len(stage.operators) > 1
+    return STAGE_RULES[stage.strategy].is_one_operator and len(stage.operators) > 1
 
 
 def groups_side_by_side(stage: Stage) -> tuple[tuple[str, ...], ...]:
-    """The groups of the stage that run at the same time; all operators in one where they run one after another."""
-    return (stage.operators,) if STAGES[stage.strategy].is_in_order else stage.groups
+    """The groups that run concurrently; a single one of all operators if these run one after another."""
+    return (stage.operators,) if STAGE_RULES[stage.strategy].is_in_order else stage.groups
 
 
 def masks_of(
     graph: ComputationGraph, names: Names, strategies: Sequence[Strategy]
 ) -> Mapping[Strategy, tuple[int, ...]]:
-    """For each strategy the largest sets of the operators `names` that may run so; none if it is not in `strategies`.
+    """For each strategy the largest sets of `names` that may run so, as masks; none if it is not in `strategies`.
 
-    A set is a mask: bit i stands for `names[i]`.
+    Bit i of a mask is `names[i]`.
     """
     bit = {name: 1 << index for index, name in enumerate(names)}
     return {
         strategy: tuple(sum(bit[name] for name in found) for found in rule.largest_sets(graph, names))
         if strategy in strategies
         else ()
-        for strategy, rule in STAGES.items()
+        for strategy, rule in STAGE_RULES.items()
     }
+
+
+SearchStrategy = Literal["both", "concurrent", "merge", "dos"]
+"""Strategies of searches."""
+
+BaselineStrategy = Literal["greedy", "sequential"]
+"""Schedules that need no search."""
+
+StrategyName = Literal[SearchStrategy, BaselineStrategy]
+"""Strategies of `optimize`."""
+
+RecordedStrategy = Literal[StrategyName, "packed", "mixed"]
+"""Strategies in schedule files; the last two are of several models: all concurrent, or partly merged."""
+
+SEARCH_NAMES: tuple[SearchStrategy, ...] = get_args(SearchStrategy)
+BASELINE_NAMES: tuple[BaselineStrategy, ...] = get_args(BaselineStrategy)
+NAMES: tuple[StrategyName, ...] = (*SEARCH_NAMES, *BASELINE_NAMES)
+
+DOS = Pruning(r=1, s=None)
+"""The limits of DOS, the predecessor of IOS: the operators of a stage are independent."""
+
+LIMITED: dict[str, Pruning] = {"dos": DOS}
+"""Searches with limits of their own; `bench` runs them on request only."""
+
+COMPARED: tuple[StrategyName, ...] = tuple(
+    name for is_limited in (False, True) for name in reversed(NAMES) if (name in LIMITED) is is_limited
+)
+"""All strategies in the order of `bench`, simplest first."""
+
+
+MEANINGS: dict[StrategyName, str] = {
+    "sequential": "one operator after another",
+    "greedy": "each stage runs all ready operators",
+    "concurrent": "IOS-Parallel: concurrent groups",
+    "merge": "IOS-Merge: operators with the same input merged",
+    "both": "IOS: each stage concurrent or merged, whichever is faster",
+    "dos": "DOS: one operator per group",
+}
+"""A short description of each strategy."""
+
+ONE_SESSION = "session"
+"""Another way to run operators one after another, on devices that have it: all in one session."""
+
+
+def is_searched(name: str) -> TypeGuard[SearchStrategy]:
+    """Whether this is the name of a search, not of a baseline."""
+    return name in SEARCH_NAMES
+
+
+def refuse_limits(name: str, given: Pruning) -> None:
+    """Raises a UsageError for limits of a strategy that has its own, unless they are default or equal."""
+    own = LIMITED.get(name)
+    if own is not None and given not in (own, DEFAULT_PRUNING):
+        raise UsageError(
+            f"strategy {name!r} always uses r={own.r}, s={own.s}, but got r={given.r}, s={given.s}: omit them"
+        )
+
+
+def pruning_of(name: str, given: Pruning) -> Pruning:
+    """The limits of the strategy: its own, else the given ones."""
+    return LIMITED.get(name, given)

@@ -1,4 +1,4 @@
-"""How the cores of a machine are divided into teams, and a batch into what a team takes at once."""
+"""Divides the cores of a machine into teams, and a batch into pieces for a team."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from msgspec import Meta
 
 LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 Objective = Literal["latency", "throughput"]
-"""What a schedule is made for: that one run ends as soon as it can, or that there are as many images a second as can
-be."""
+"""What a schedule optimizes: the latency of one run, or the throughput of all cores."""
 
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput")
 DEFAULT_OBJECTIVE: Objective = "latency"
@@ -19,7 +18,7 @@ DEFAULT_OBJECTIVE: Objective = "latency"
 
 @dataclass(frozen=True)
 class Piece:
-    """Images of a batch that a team takes at once: `count` of them from `first` on."""
+    """Images of a batch that a team computes at once: `count` of them from `first` on."""
 
     first: int
     count: int
@@ -27,12 +26,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Teams:
-    """How the cores share the work.
-
-    Attributes:
-        requests: how many runs of the model go on at the same time, each on cores of its own.
-        count: how many teams the cores of one run are divided into; each runs the schedule for its share of the images.
-        images: how many images a team takes at once; the last of its share may be fewer.
+    """How the cores share the work: concurrent runs of the model, teams of each, and images that a team computes at
+    once.
     """
 
     requests: LaneCount
@@ -41,20 +36,17 @@ class Teams:
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """A description."""
         found = [f"{self.requests} requests at a time"] if self.requests > 1 else []
         found += [f"{self.count} teams"] if self.count > 1 else []
         return ", ".join([*found, f"{self.images} image{'s' * (self.images > 1)} at once"])
 
     def lanes(self, lanes: int) -> int:
-        """How many of `lanes` cores each team has; at least one."""
+        """Cores of each team, of `lanes` in total; at least one."""
         return max(lanes // (self.requests * self.count), 1)
 
     def pieces(self, batch: int) -> tuple[tuple[Piece, ...], ...]:
-        """For each team what it takes of a batch, one after another; shares differ by one image at most.
-
-        Teams that are left without an image have no piece.
-        """
+        """The pieces of a batch for each team; shares differ by one image at most, and may be empty."""
         bounds = [batch * team // self.count for team in range(self.count + 1)]
         return tuple(
             tuple(Piece(first, min(self.images, stop - first)) for first in range(start, stop, self.images))
@@ -62,10 +54,10 @@ class Teams:
         )
 
 
-def fitting(teams: Teams, made_for: int, lanes: int) -> Teams:
-    """`teams` that were found for `made_for` cores, for another number of them: each keeps its size where it can.
+def for_cores(teams: Teams, made_for: int, lanes: int) -> Teams:
+    """`teams` for `made_for` cores, adapted to `lanes` cores: each keeps its size if possible.
 
-    Where there are not enough cores for every request, fewer go on at a time; then fewer teams share one.
+    With too few cores, fewer requests run concurrently; then fewer teams share one.
     """
     parts = max(lanes // teams.lanes(made_for), 1)
     if teams.requests == 1:
@@ -74,13 +66,10 @@ def fitting(teams: Teams, made_for: int, lanes: int) -> Teams:
 
 
 def possible(batch: int, lanes: int, *, divides: bool) -> tuple[Teams, ...]:
-    """The teams worth trying for a batch, those first of which all cores take the whole batch together.
+    """The teams worth trying for a batch, first all cores for the whole batch.
 
-    Several requests go on at the same time only where a batch has fewer images than there are cores, or cannot be
-    divided: else one caller alone has the use of all cores.
-
-    Args:
-        divides: whether the model computes the images of a batch apart.
+    Concurrent requests are tried only if a batch has fewer images than cores or cannot be divided. `divides` is whether
+    the model computes the images of a batch independently.
     """
     requests = (1,) if divides and batch >= lanes else _divisors(lanes)
     found = [
@@ -94,7 +83,6 @@ def possible(batch: int, lanes: int, *, divides: bool) -> tuple[Teams, ...]:
 
 
 def _sizes(batch: int, count: int, divides: bool) -> tuple[int, ...]:
-    """All of a share at once, or a few of its images, which caches hold."""
     share = -(-batch // count)
     return (share, *(size for size in (_FEW if divides else ()) if size < share))
 
@@ -104,4 +92,4 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 
 _FEW = (1, 2, 4)
-"""How many images at once are tried beside a whole share."""
+"""Numbers of images at once that are tried besides a whole share."""

@@ -1,6 +1,6 @@
-"""A schedule taken over by another model of the same structure, or by the same model at another batch size.
+"""Transfers a schedule to another model of the same structure, or to another batch size.
 
-Models of one structure may have other weights, other names, and their nodes in another order.
+Models of one structure may differ in weights, names and the order of nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.structure import Structure, first_difference
-from iosched.scheduler.checks import check_dtype, check_operators, check_shapes, check_units
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, check_dtype, check_operators, check_shapes, check_units
 from iosched.scheduler.schedule import Schedule, Stage
 
 if TYPE_CHECKING:
@@ -22,15 +21,11 @@ if TYPE_CHECKING:
 def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     """The document for a model of equal structure: its schedules name that model's operators.
 
-    Args:
-        document: the schedule of `model`, or of one with other weights or names.
-        model: the model that takes the schedule; its structure is asked for only where the digests differ.
+    `document` may be of a model with other weights or names. Complexity: O(operators + edges).
 
     Raises:
-        InvalidScheduleError: the structures differ, and how the first operator that differs does so; or the digests do,
-            and the document is of a version that kept no structure.
-
-    Complexity: O(operators + edges).
+        InvalidScheduleError: names the first difference of the structures; or the digests differ and the document has
+            no structure.
     """
     if document.sha256 == model.digest or document.structure is None:
         document.validate_for(model.graph, model.digest, model.bindings)
@@ -40,7 +35,7 @@ def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     check_dtype(document.dtype, model.graph)
     if (difference := first_difference(document.structure, model.structure)) is not None:
         raise InvalidScheduleError(
-            f"the schedule was made for another structure, that of {document.model!r}: {difference}; "
+            f"the schedule was made for {document.model!r}, which has another structure: {difference}; "
             "optimize this model"
         )
     names = _names(document.structure, model.structure)
@@ -49,16 +44,12 @@ def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
 
 
 def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
-    """The document for the same model at another batch size: the same operators run together, and no latency is known.
+    """The document for the same model at another batch size: the same stages, without latencies.
 
-    Args:
-        document: the schedule of `model` at another batch size, or of one with other weights or names.
-        model: the model at its batch size.
+    `document` may be of a model with other weights or names. Complexity: O(operators + edges).
 
     Raises:
         InvalidScheduleError: the models differ in more than the batch, or a stage cannot be merged at this batch size.
-
-    Complexity: O(operators + edges).
     """
     check_dtype(document.dtype, model.graph)
     if not _differ_in_batch(document.inputs, model.bindings):
@@ -73,7 +64,6 @@ def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
 def _of_model(
     document: ScheduleDocument, schedule: Schedule, model: Model, names: Mapping[str, str]
 ) -> ScheduleDocument:
-    """The document with a schedule of `model` in it, and with units of the operators that have these names there."""
     check_operators(schedule, model.graph)
     units = tuple(tuple(names.get(name, name) for name in unit) for unit in document.units)
     check_units(units, model.graph)
@@ -89,10 +79,7 @@ def _of_model(
 
 
 def _differ_in_batch(there: Mapping[str, tuple[int, ...]], here: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether one size, which stands first somewhere, stands in place of one other, and all else is the same.
-
-    Inputs that are called otherwise are compared by their wiring alone.
-    """
+    """Whether only one size, somewhere in first position, is replaced by one other. Renamed inputs are ignored."""
     both = [(there[name], here[name]) for name in there.keys() & here.keys()]
     if any(len(theirs) != len(ours) for theirs, ours in both):
         return False
@@ -102,21 +89,20 @@ def _differ_in_batch(there: Mapping[str, tuple[int, ...]], here: Mapping[str, tu
 
 
 def _names_beyond_sizes(name: str, theirs: Structure, ours: Structure) -> dict[str, str]:
-    """As `_names`; their types and wiring have to be the same, and `name` is what errors call their model."""
+    """As `_names`, after checking that types and wiring are equal; errors call their model `name`."""
     wirings = [
         [(each.form.type, [node.type for node in each.form.nodes], each.reads) for each in one.operators]
         for one in (theirs, ours)
     ]
     if wirings[0] != wirings[1] or theirs.outputs != ours.outputs:
         raise InvalidScheduleError(
-            f"the schedule was made for another structure, that of {name!r}: its operators or their order"
+            f"the schedule was made for {name!r}, which has another structure: the operators or their order"
             " differ; optimize this model"
         )
     return _names(theirs, ours)
 
 
 def _names(theirs: Structure, ours: Structure) -> dict[str, str]:
-    """For each operator of their model the one in its place in ours."""
     return {one.name: other.name for one, other in zip(theirs.operators, ours.operators, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Schedule units: operators that are scheduled as one, for the user or because a device computes them together."""
+"""Schedule units: operators that are scheduled as one, by request or because a device computes them together."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import msgspec
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-from iosched.scheduler.unit_stages import unit_stages
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 
 Unit = tuple[str, ...]
-"""The names of the operators that are scheduled as one."""
+"""The names of the operators of a unit."""
 
 MOST_NBYTES = 16 << 20
-"""The size of the largest list of units."""
+"""The size limit of a list of units."""
 
-_EXAMPLE = 'Write a list of lists of operators, each by its output tensor, like [["a", "b"], ["c", "d"]]'
+_EXAMPLE = 'Write a list of lists of operators, named by their output tensors, such as [["a", "b"], ["c", "d"]]'
 _MOST_NAMES, _LONGEST_NAME = 6, 60
 
 
@@ -29,9 +28,8 @@ _MOST_NAMES, _LONGEST_NAME = 6, 60
 class UnitGraph:
     """A computation graph in which each unit is one operator.
 
-    Attributes:
-        graph: one operator for each unit; a unit of several operators has the name of its first output.
-        members: for each unit, the operators of the original graph in it, in topological order.
+    A unit of several operators has the name of its first output; `members` are its original operators in topological
+    order.
     """
 
     graph: ComputationGraph
@@ -39,15 +37,12 @@ class UnitGraph:
 
     @cached_property
     def unit_of(self) -> Mapping[str, str]:
-        """For each operator of the original graph, and for each unit, the name of the unit."""
+        """The unit of each operator of the original graph, and of each unit."""
         inside = {name: unit for unit, names in self.members.items() for name in names}
         return {**{unit: unit for unit in self.members}, **inside}
 
     def scheduled(self, schedule: Schedule) -> Schedule:
-        """A schedule of operators as a schedule of units.
-
-        A schedule that separates operators of one unit becomes a single block.
-        """
+        """A schedule of operators as a schedule of units; a single block if it separates operators of a unit."""
         blocks = tuple(
             replace(block, stages=tuple(self._stage_of_units(stage) for stage in block.stages))
             for block in schedule.blocks
@@ -67,18 +62,18 @@ class UnitGraph:
         )
 
     def expanded_stage(self, stage: Stage) -> Stage:
-        """A stage of units as a stage of operators; one of whole units' operators stays as it is."""
+        """A stage of units as a stage of operators; a stage of operators of whole units is unchanged."""
         groups = (
             dict.fromkeys(one for name in group for one in self.members[self.unit_of[name]]) for group in stage.groups
         )
         return replace(stage, groups=tuple(map(tuple, groups)))
 
     def stages(self, schedule: Schedule) -> Sequence[Stage]:
-        """The stages of units that run for a schedule of operators or of units, which may separate units' operators."""
+        """The stages of units for a schedule of operators or units, which may separate a unit's operators."""
         return tuple(unit_stages(self, schedule))
 
     def key(self, unit: str, of_operator: Callable[[str], str], of_stage: Callable[[Stage], str]) -> str:
-        """What makes units alike: the key of their only operators, or of stages of all of their operators in order."""
+        """Equal for equal units: the key of the only operator, or of a stage of all operators in order."""
         members = self.members[unit]
         return of_operator(unit) if len(members) == 1 else of_stage(Stage(Strategy.CONCURRENT, (members,)))
 
@@ -88,14 +83,13 @@ class UnitGraph:
 
 
 def join_units(graph: ComputationGraph, units: Iterable[Sequence[str]]) -> UnitGraph:
-    """The graph with the operators of each unit as one; operators in no unit stay as they are.
+    """The graph with the operators of each unit as one; other operators are unchanged.
 
     Args:
         units: the names of the operators of each unit, in any order.
 
     Raises:
-        UsageError: a unit is empty, names what is no operator or is in another unit, is not connected, or makes a
-            circle; says which.
+        UsageError: a unit is empty, not connected, overlaps another, forms a cycle, or names no operator.
 
     Complexity: O(operators + edges), up to sorting.
     """
@@ -112,31 +106,29 @@ def join_units(graph: ComputationGraph, units: Iterable[Sequence[str]]) -> UnitG
 
 
 def parse_units(text: bytes) -> tuple[Unit, ...]:
-    """The units in a JSON list of lists of operators' names.
+    """The units in a JSON list of lists of operator names, not checked against a model.
 
-    Raises:
-        UsageError: it is none, is too large, or has no unit; whether a model has the operators is not looked at.
+    Raises a UsageError if it is invalid, too large or empty.
     """
     if len(text) > MOST_NBYTES:
-        raise UsageError(f"larger than {MOST_NBYTES >> 20} MiB, which no list of units is")
+        raise UsageError(f"larger than {MOST_NBYTES >> 20} MiB, the limit for a list of units")
     try:
         units = msgspec.json.decode(text, type=tuple[Unit, ...])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise UsageError(f"not a list of units: {error}\n{_EXAMPLE}") from None
     if not units:
-        raise UsageError(f"there is no unit in it\n{_EXAMPLE}")
+        raise UsageError(f"the list of units is empty\n{_EXAMPLE}")
     return units
 
 
 def _check_names(graph: ComputationGraph, units: Sequence[Sequence[str]]) -> None:
-    """Every unit names operators of the graph, and no operator is named twice."""
     number_of: dict[str, int] = {}
     for number, unit in enumerate(units, 1):
         if not unit:
             raise UsageError(f"unit {number} is empty: name the operators of each unit by their output tensors")
         for name in unit:
             if name not in graph.by_name:
-                raise UsageError(f"unit {number} names {shown([name])}, which is no operator: {_hint(graph, name)}")
+                raise UsageError(f"unit {number} names {shown([name])}, which is not an operator: {_hint(graph, name)}")
             if name in number_of:
                 where = f"unit {number} twice" if number_of[name] == number else f"units {number_of[name]} and {number}"
                 raise UsageError(f"operator {shown([name])} is in {where}: name each operator once")
@@ -148,11 +140,10 @@ def _hint(graph: ComputationGraph, name: str) -> str:
     if name in inside:
         return f"it is inside operator {shown([inside[name]])}"
     close = get_close_matches(name[:_LONGEST_NAME], graph.by_name, n=2)
-    return f"did you mean {' or '.join(close)}?" if close else "'iosched show' lists those of a schedule"
+    return f"did you mean {' or '.join(close)}?" if close else "'iosched show' lists the operators of a schedule"
 
 
 def _check_connected(graph: ComputationGraph, number: int, unit: Sequence[str]) -> None:
-    """The operators of the unit hang together by the tensors between them."""
     inside, reached, todo = set(unit), {unit[0]}, [unit[0]]
     while todo:
         name = todo.pop()
@@ -161,13 +152,12 @@ def _check_connected(graph: ComputationGraph, number: int, unit: Sequence[str]) 
         todo.extend(beside)
     if apart := [name for name in unit if name not in reached]:
         raise UsageError(
-            f"unit {number} is not connected: no tensors lead from {shown([unit[0]])} to {shown(apart)} inside it\n"
-            "Add the operators between them, or make them units of their own"
+            f"unit {number} is not connected: no path inside it links {shown([unit[0]])} and {shown(apart)}\n"
+            "Add the operators between them, or split the unit"
         )
 
 
 def _check_circles(units: Sequence[Sequence[str]], found: Iterable[Sequence[str]]) -> None:
-    """Every component of several operators is a unit."""
     number_of = {name: number for number, unit in enumerate(units) for name in unit}
     for component in found:
         numbers = sorted({number_of[name] for name in component if name in number_of})
@@ -177,24 +167,24 @@ def _check_circles(units: Sequence[Sequence[str]], found: Iterable[Sequence[str]
         outside = [name for name in component if name not in number_of]
         through = " and ".join([*others, *([shown(outside)] if outside else [])])
         raise UsageError(
-            f"{first} makes a circle with {through}: each reads what the other makes\n"
-            "Make them one unit, or take operators out of it"
+            f"{first} forms a cycle with {through}: each reads outputs of the other\n"
+            "Merge them into one unit, or remove operators from it"
         )
 
 
 def units_text(units: Sequence[Unit]) -> str:
-    """A text that is equal for the same units; empty for none."""
+    """Equal for the same units; empty for none."""
     return f" with units {sorted(map(sorted, units))}" if units else ""
 
 
 def shown(names: Sequence[str]) -> str:
-    """Names for people, of strangers' files too: the first ones of many, the beginning of long ones."""
+    """Names for messages, also from untrusted files: shortened, and the first ones of many."""
     shown = ", ".join(repr(name[:_LONGEST_NAME]) for name in names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 def with_rings(after: Mapping[str, Iterable[str]], units: Iterable[Sequence[str]]) -> dict[str, set[str]]:
-    """The dependencies with those of each unit's operators on each other, so that they form one component."""
+    """The dependencies plus a ring through each unit's operators, which makes it one component."""
     found = {name: set(names) for name, names in after.items()}
     for unit in units:
         for name, following in zip(unit, (*unit[1:], unit[0]), strict=True):
@@ -209,11 +199,11 @@ def components(names: Sequence[str], after: Mapping[str, set[str]]) -> list[list
     done: set[str] = set()
     stack: list[str] = []
     found: list[list[str]] = []
-    place = {name: index for index, name in enumerate(names)}
+    rank = {name: index for index, name in enumerate(names)}
     for root in names:
         if root in order:
             continue
-        work = [(root, iter(sorted(after[root], key=place.__getitem__)))]
+        work = [(root, iter(sorted(after[root], key=rank.__getitem__)))]
         order[root] = low[root] = len(order)
         stack.append(root)
         while work:
@@ -224,37 +214,35 @@ def components(names: Sequence[str], after: Mapping[str, set[str]]) -> list[list
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[name])
                 if low[name] == order[name]:
-                    found.append(_pop_component(stack, name, done, place))
+                    found.append(_pop_component(stack, name, done, rank))
             elif following in order:
                 low[name] = min(low[name], order[following])
             else:
                 order[following] = low[following] = len(order)
                 stack.append(following)
-                work.append((following, iter(sorted(after[following], key=place.__getitem__))))
+                work.append((following, iter(sorted(after[following], key=rank.__getitem__))))
     return found[::-1]
 
 
-def _pop_component(stack: list[str], root: str, done: set[str], place: Mapping[str, int]) -> list[str]:
+def _pop_component(stack: list[str], root: str, done: set[str], rank: Mapping[str, int]) -> list[str]:
     component = []
     while True:
         name = stack.pop()
         done.add(name)
         component.append(name)
         if name == root:
-            return sorted(component, key=place.__getitem__)
+            return sorted(component, key=rank.__getitem__)
 
 
 def contracted(
     graph: ComputationGraph, units: Iterable[Sequence[str]], after: Mapping[str, Collection[str]]
 ) -> UnitGraph:
-    """The graph of these units, which have all of its operators.
+    """The graph of these units, which cover all operators and do not depend on each other.
 
-    Args:
-        units: the operators of each, in topological order; no two units depend on each other.
-        after: for each operator those that depend on it, maybe more than by the tensors that they read.
+    `after` are the dependents of each operator, possibly more than its readers.
     """
-    place = {operator.name: index for index, operator in enumerate(graph.operators)}
-    units = sorted(units, key=lambda unit: min(place[name] for name in unit))  # siblings stay in the model's order
+    rank = {operator.name: index for index, operator in enumerate(graph.operators)}
+    units = sorted(units, key=lambda unit: min(rank[name] for name in unit))  # siblings stay in the model's order
     home = {name: index for index, unit in enumerate(units) for name in unit}
     before: list[set[int]] = [set() for _ in units]
     for name, successors in after.items():
@@ -290,7 +278,6 @@ def _topological(before: list[set[int]]) -> list[int]:
 
 
 def _unit_operator(graph: ComputationGraph, names: Sequence[str]) -> Operator:
-    """One operator that stands for several."""
     if len(names) == 1:
         return graph.by_name[names[0]]
     members = [graph.by_name[name] for name in names]
@@ -316,6 +303,71 @@ def _unit_operator(graph: ComputationGraph, names: Sequence[str]) -> Operator:
 
 
 def _with_edges(operator: Operator, before: list[Operator]) -> Operator:
-    """Adds the dependencies that only the optimized nodes have, as inputs."""
+    """Adds, as inputs, the dependencies that only the optimized nodes have."""
     extra = [p.outputs[0] for p in before if not set(p.outputs).intersection(operator.inputs)]
     return replace(operator, inputs=(*operator.inputs, *extra)) if extra else operator
+
+
+def unit_stages(units: UnitGraph, schedule: Schedule) -> list[Stage]:
+    """The schedule in units, without latencies and empty stages; see `numbered_unit_stages`."""
+    return [stage for _, stage in numbered_unit_stages(units, schedule)]
+
+
+def numbered_unit_stages(units: UnitGraph, schedule: Schedule) -> list[tuple[int, Stage]]:
+    """The schedule in units, without latencies and empty stages, each stage with its number in the schedule.
+
+    A unit runs in the last stage of its operators, or later if its inputs come later: schedules of another device may
+    split operators that this one cannot. A stage keeps its division if its groups of units are its groups of operators.
+    """
+    unit_of = units.unit_of
+    position: dict[str, int] = {}
+    label: dict[str, tuple[int, int]] = {}
+    stages = tuple(schedule.stages)
+    for number, stage in enumerate(stages):
+        for index, group in enumerate(stage.groups):
+            for name in group:
+                position[unit_of[name]] = number
+                label[unit_of[name]] = (number, index)
+    for operator in units.graph.operators:
+        before = [position[name] for name in units.graph.predecessors[operator.name]]
+        position[operator.name] = max([position[operator.name], *before])
+    return _group_units(units, position, label, stages)
+
+
+def _group_units(
+    units: UnitGraph,
+    position: Mapping[str, int],
+    label: Mapping[str, tuple[int, int]],
+    stages: Sequence[Stage],
+) -> list[tuple[int, Stage]]:
+    group_of: dict[str, list[str]] = {}
+    first_of: dict[tuple[int, int], str] = {}
+    for operator in units.graph.operators:
+        name = operator.name
+        group_of[name] = [name]
+        same = [p for p in units.graph.predecessors[name] if position[p] == position[name]]
+        if label[name][0] == position[name]:
+            same.append(first_of.setdefault(label[name], name))
+        for other in same:
+            if group_of[other] is not group_of[name]:
+                group_of[other].extend(group_of[name])
+                for member in group_of[name]:
+                    group_of[member] = group_of[other]
+    groups_of: list[list[tuple[str, ...]]] = [[] for _ in stages]
+    order = {operator.name: index for index, operator in enumerate(units.graph.operators)}
+    for name in order:
+        group = group_of[name]
+        if min(group, key=order.__getitem__) == name:
+            groups_of[position[name]].append(tuple(sorted(group, key=order.__getitem__)))
+    found = []
+    for number, (stage, groups) in enumerate(zip(stages, groups_of, strict=True)):
+        origins = [{label[name] for name in group} for group in groups]
+        found.append((number, Stage(stage.strategy, tuple(groups), division=_division(stage, number, origins))))
+    return [(number, stage) for number, stage in found if stage.groups]
+
+
+def _division(stage: Stage, number: int, origins: Sequence[set[tuple[int, int]]]) -> Division | None:
+    wanted = {(number, index) for index in range(len(stage.groups))}
+    if stage.division is None or any(len(own) != 1 for own in origins) or set().union(*origins) != wanted:
+        return None
+    return replace(stage.division, groups=tuple(stage.division.groups[index] for ((_, index),) in origins))

@@ -15,7 +15,7 @@ from iosched.jobs import time_budget as pace
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
@@ -60,7 +60,7 @@ def _cores_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other: what is measured in them counts as if nothing else ran, so that counts hold."""
     monkeypatch.setattr(disturbance, "disturbances", lambda *_: ())
-    monkeypatch.setattr(disturbance, "taken", lambda *_: Taken())
+    monkeypatch.setattr(disturbance, "interference", lambda *_: Interference())
     monkeypatch.setattr(disturbance, "doubts", lambda *_: ())
 
 

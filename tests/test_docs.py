@@ -11,7 +11,7 @@ import pytest
 from iosched.cli.common.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
 from iosched.cli.main import COMMANDS
 from iosched.cli.reference import pages
-from iosched.profiler.store.tables import KINDS, table_of
+from iosched.profiler.store.tables import ROW_TYPES, table_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,7 +59,7 @@ def test_files_have_their_metadata_tables_and_keys_explained() -> None:
     page = (ROOT / "docs" / "files.md").read_text()
     sources = "".join(path.read_text() for path in (ROOT / "models").rglob("*.py"))
     assert all(f"`{key}`" in page for key in re.findall(r'_KEY = "(io\.iosched\.\w+)"', sources))
-    assert all(f"| `{table_of(kind)}` |" in page for kind in KINDS)
+    assert all(f"| `{table_of(kind)}` |" in page for kind in ROW_TYPES)
     schema = json.loads((ROOT / "docs" / "schedule.schema.json").read_text())
     keys = set(re.findall(r"`(\w+)`", page.split("## Optimized models")[0]))
     assert set(schema["$defs"]["schedule"]["properties"]) | set(schema["$defs"]["schedules"]["properties"]) <= keys

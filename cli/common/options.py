@@ -23,7 +23,7 @@ from iosched.cli.common.site_settings import SiteOption
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
-from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
+from iosched.scheduler.strategies import LIMITED, SEARCH_NAMES
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")

@@ -225,6 +225,6 @@ class Drawing:
     def before(self, known: KnownStages) -> Schedule:
         """The operators one after another, with their known latencies alone."""
         from iosched.jobs.known_stages import in_a_row
-        from iosched.scheduler.lone_latencies import one_by_one
+        from iosched.scheduler.document import one_by_one
 
         return in_a_row(known, one_by_one(self.document))

@@ -11,7 +11,7 @@ from iosched.cli.pictures.theme import FAMILIES, style_of
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Stage
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 if TYPE_CHECKING:
     from iosched.cli.pictures.formats import Drawing
@@ -90,7 +90,7 @@ def _blocks(drawn: Drawing, known: KnownStages, number: Numbers) -> Iterator[dic
 
 
 def _stage(drawn: Drawing, stage: Stage, known: KnownStage | None, number: Numbers) -> dict[str, object]:
-    rule, found = STAGES[stage.strategy], drawn.throughput([stage])
+    rule, found = STAGE_RULES[stage.strategy], drawn.throughput([stage])
     measured = None if known is None else known.measured
     latency_us = measured.median_us if stage.latency_us is None and measured is not None else stage.latency_us
     entry: dict[str, object] = {

@@ -16,7 +16,7 @@ from iosched.cli.pictures.svg import GREY, escaped, picture, text
 from iosched.cli.pictures.theme import FAMILIES, BoxColours, Style, latency_label, shown, style_of
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 _WIDTH = 1200
 _MARGIN = 24
@@ -142,7 +142,7 @@ def _draw_stage(
     column: _Column, y: float, styles: Mapping[str, Style], palette: Mapping[str, BoxColours]
 ) -> Iterator[str]:
     stage, height = column.stage, len(column.stage.groups) * _LANE
-    rule = STAGES[stage.strategy]
+    rule = STAGE_RULES[stage.strategy]
     edge = rule.colour and f' stroke="{rule.colour}" stroke-width="1.5" stroke-dasharray="5 3"'
     yield (
         f'<rect x="{column.x:.1f}" y="{y:.1f}" width="{column.width:.1f}" height="{height}" rx="5" '
@@ -185,7 +185,7 @@ def _legend(schedule: Schedule, palette: Mapping[str, BoxColours], y: float) -> 
     marked = not all(block.optimal for block in schedule.blocks)
     remarks = [_HOW_TO_READ] + [f"* {proof_text(None)}"] * marked
     drawn = {stage.strategy for stage in schedule.stages}
-    remarks += [f"dashed: {rule.legend}" for way, rule in STAGES.items() if rule.legend and way in drawn]
+    remarks += [f"dashed: {rule.legend}" for way, rule in STAGE_RULES.items() if rule.legend and way in drawn]
     parts.append(text(_MARGIN, y + 24, " · ".join(remarks), size=12, fill=GREY))
     return parts, y + 44
 

@@ -9,7 +9,7 @@ from iosched.cli.common.text import count_text
 from iosched.cli.pictures.theme import Style, latency_label, shown, style_of
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 _UNICODE = {"only": "── ", "first": "┬─ ", "middle": "├─ ", "last": "└─ ", "then": " → "}
 _ASCII = {"only": "-- ", "first": "+- ", "middle": "|- ", "last": "`- ", "then": " > "}
@@ -76,7 +76,7 @@ def _stages(
 def _stage_head(index: int, stage: Stage, remarks: Remarks | None) -> str:
     latency_us = stage.latency_us
     latency = "" if latency_us is None else latency_label(latency_us)
-    mark = STAGES[stage.strategy].mark
+    mark = STAGE_RULES[stage.strategy].mark
     more = "" if remarks is None else remarks.of_stage(stage)
     return f"  {index + 1:>3} {latency:>10}{more}{mark and f' {mark}'} "
 

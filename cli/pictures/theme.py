@@ -10,7 +10,7 @@ from iosched.cli.common.text import latency_text, shape_text
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import OperatorForm, Structure
 from iosched.scheduler.schedule import Stage
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _style_of_form(form: OperatorForm) -> Style:
 
 def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:
     """Boxes of a group: its operators; of a long session the first, a count and the last."""
-    if not STAGES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
+    if not STAGE_RULES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
         return group
     return (group[0], f"{len(group) - 2} more", group[-1])
 

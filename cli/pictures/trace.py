@@ -14,7 +14,7 @@ from iosched.cli.common.text import cost_remark, count_text
 from iosched.cli.pictures.theme import Style, style_of
 from iosched.runtime.traced import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
@@ -158,7 +158,7 @@ def _predicted(places: Sequence[_PlacedStage], styles: Mapping[str, Style]) -> I
 
 def _parts(stage: Stage) -> list[list[int]]:
     """Groups that run in parallel; all together if they run as one or in order."""
-    rule, groups = STAGES[stage.strategy], list(range(len(stage.groups)))
+    rule, groups = STAGE_RULES[stage.strategy], list(range(len(stage.groups)))
     return [groups] if rule.is_one_operator or rule.is_in_order else [[group] for group in groups]
 
 

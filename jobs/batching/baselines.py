@@ -15,10 +15,9 @@ from iosched.jobs.schedules import Deadline, never, priced, schedule_by, unsearc
 from iosched.models.composition.members import Member, owners
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES, PlainOnnxruntime
-from iosched.profiler.baselines.openvino import PlainOpenvino
-from iosched.profiler.devices.candidates import Running, Way
-from iosched.profiler.devices.device import OpenModel, attached
+from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES, OnnxruntimeBaseline
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
+from iosched.profiler.devices.device import OpenModel, Running, Way, attached
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -27,9 +26,8 @@ from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide, at_a
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
-from iosched.scheduler.components import Find
-from iosched.scheduler.document import OPENVINO, PLAIN
-from iosched.scheduler.regions import packed_regions, search_regions, search_turns
+from iosched.scheduler.components import Find, packed_regions, search_owner_parts, search_regions
+from iosched.scheduler.document import ONNXRUNTIME, OPENVINO
 from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult, search
 
@@ -77,12 +75,12 @@ class Site:
         return {unit for unit, bits in self.owners.items() if bits & (bits - 1)}
 
     @property
-    def plain(self) -> PlainOnnxruntime | None:
+    def plain(self) -> OnnxruntimeBaseline | None:
         """Plain onnxruntime, where that is a rival: not on GPUs."""
         return self.opened.baselines.onnxruntime
 
     @property
-    def openvino(self) -> PlainOpenvino | None:
+    def openvino(self) -> OpenvinoBaseline | None:
         """OpenVINO on the model as it is, where that is a rival."""
         return self.opened.baselines.openvino
 
@@ -240,13 +238,13 @@ def _sessions(site: Site, settings: SessionsSettings, inputs: Arrays) -> Candida
     return Candidate(partial(sessions.time, inputs), sessions.close)
 
 
-def _in_one_session(row: RowName, site: Site, plain: PlainOnnxruntime, settings: ReferenceSettings) -> Rival:
+def _in_one_session(row: RowName, site: Site, plain: OnnxruntimeBaseline, settings: ReferenceSettings) -> Rival:
     text, runtime = f"onnxruntime, one session for all, {settings.description}", asdict(settings)
     opens = partial(plain.ready, settings)
-    return Rival(row, site, _unsearched(site), text, opens, None, {"by": PLAIN, "reference": runtime})
+    return Rival(row, site, _unsearched(site), text, opens, None, {"by": ONNXRUNTIME, "reference": runtime})
 
 
-def _in_openvino(row: RowName, site: Site, openvino: PlainOpenvino) -> Rival:
+def _in_openvino(row: RowName, site: Site, openvino: OpenvinoBaseline) -> Rival:
     text = f"OpenVINO, one session for all, {openvino.threads} threads"
     return Rival(row, site, _unsearched(site), text, openvino.ready, None, {"by": OPENVINO})
 
@@ -261,7 +259,7 @@ def serial_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
     Once the deadline is true, the searches end with what they know; see `search`.
     """
     opened = site.opened
-    return search_turns(opened.graph, opened.cost, site.owners, _find(site, deadline), is_over=deadline)
+    return search_owner_parts(opened.graph, opened.cost, site.owners, _find(site, deadline), is_over=deadline)
 
 
 def packed_schedule(site: Site, deadline: Deadline = never) -> SearchResult:

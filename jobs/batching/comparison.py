@@ -16,8 +16,7 @@ from iosched.jobs.time_budget import OPENED, Pace
 from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Running
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, Running
 from iosched.profiler.measuring.interleaved_models import closing_all, interference_notes
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.device import Device
@@ -26,7 +25,7 @@ from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, UNBATCHED, RowName
 from iosched.scheduler.document import OPENVINO, Alternative, ScheduleDocument
 from iosched.scheduler.pruning import DEFAULT_PRUNING
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import RecordedStrategy
 
 _STRATEGIES: Mapping[RowName, RecordedStrategy] = {
     "serial": "both", "packed": "packed", "batched": "sequential", "mixed": "mixed",
@@ -214,7 +213,7 @@ _Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Cho
 
 
 def compare_rivals(
-    here: OpenModelHere, rivals: Sequence[Rival], inputs: Arrays, pace: Pace, observer: Callable[[int, int], None]
+    here: AttachedModel, rivals: Sequence[Rival], inputs: Arrays, pace: Pace, observer: Callable[[int, int], None]
 ) -> Compared:
     """Measures rivals in turn: all ways of each row for a moment, and then the fastest of each.
 
@@ -265,7 +264,7 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     return tuple(notes)
 
 
-def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:
+def _usual_us(here: AttachedModel, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:
     """About how long each way takes: its usual latency in some rounds in turn, or the second of two runs.
 
     Not the least: threads that spin may find each other at once now and then.

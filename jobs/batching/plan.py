@@ -13,8 +13,7 @@ from iosched.models.composition.compose import Composition, Memory, compose, foo
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import ProfiledDevice
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
-from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, OpenSettings
 from iosched.profiler.devices.resolve import check_name, resolve
 from iosched.runtime.device import Device
 from iosched.scheduler.batching.clusters import arrival_clusters, similar_clusters, similarities

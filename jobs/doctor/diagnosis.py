@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.models.errors import ExecutionError, IoschedError
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import Finding
 
 if TYPE_CHECKING:
     from iosched.models.model import Model

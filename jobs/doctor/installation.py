@@ -18,8 +18,7 @@ from pathlib import Path
 
 from iosched.jobs.doctor.diagnosis import Asked, Section
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.facts import package_version
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import Finding, package_version
 from iosched.runtime.missing_dependencies import way_to_install
 
 _TRIED = "Programming Language :: Python :: "

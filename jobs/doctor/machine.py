@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.jobs.doctor.diagnosis import Asked, Section, SettingsFile
-from iosched.profiler.devices.finding import Finding
-from iosched.profiler.devices.system import not_linux
+from iosched.profiler.devices.facts import Finding
+from iosched.profiler.devices.resolve import not_linux
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.quota import cpu_quota
 
@@ -119,10 +119,10 @@ def _size(nbytes: int | None) -> str:
 
 def check_devices(asked: Asked) -> Section:
     """Facts about each kind of device on this machine."""
-    from iosched.profiler.devices.resolve import facts_here
+    from iosched.profiler.devices.resolve import device_facts
 
     del asked
-    found = facts_here()
+    found = device_facts()
     rows = tuple((f"{facts.kind}: {label}", text) for facts in found for label, text in facts.rows)
     findings = tuple(each for facts in found for each in facts.findings)
     return Section({"devices": [dict(facts.values) for facts in found]}, rows, findings)

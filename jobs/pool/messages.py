@@ -23,8 +23,8 @@ from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.tables import Row, values_of
+from iosched.scheduler.cost import Question
 from iosched.scheduler.document_format import Digest
-from iosched.scheduler.questions import Question
 
 QUESTIONS = "questions"
 """The kind of packets, assignments that answer questions of another worker's search."""

@@ -17,7 +17,7 @@ from iosched.profiler.devices.device import ProfiledDevice, attached
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import MOST_TRIES
-from iosched.profiler.store.tables import Row, StageRow, YardstickRow
+from iosched.profiler.store.tables import CalibrationRow, Row, StageRow
 from iosched.scheduler.cost import Disturbable
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -56,7 +56,7 @@ def probed(device: ProfiledDevice, settings: OpenSettings, threads: int) -> Fact
         name=device.info.name,
         key=key,
         threads=threads,
-        yardstick=tuple(row for row in rows if isinstance(row, YardstickRow)),
+        yardstick=tuple(row for row in rows if isinstance(row, CalibrationRow)),
         disturbed_by=tuple(disturbed),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 from iosched.jobs.pool.messages import Rows
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Row, YardstickRow
+from iosched.profiler.store.tables import CalibrationRow, Row
 
 _RETRY_S = 0.5
 _LAST_S = 60.0
@@ -61,8 +61,8 @@ class RowLog:
 
     def add(self, rows: Sequence[Row], worker: str | None) -> Rows:
         """Adds a worker's rows; returns those to write to the database."""
-        kept = tuple(row for row in rows if not (isinstance(row, YardstickRow) and row.device in self._yardsticks))
-        self._yardsticks.update(row.device for row in kept if isinstance(row, YardstickRow))
+        kept = tuple(row for row in rows if not (isinstance(row, CalibrationRow) and row.device in self._yardsticks))
+        self._yardsticks.update(row.device for row in kept if isinstance(row, CalibrationRow))
         for row in kept:
             self._logs.setdefault(family_of(row.device), []).append((row, worker))
         return kept

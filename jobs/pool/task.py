@@ -17,7 +17,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.export import write_model
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.device import AttachedModel, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.cost import Prefetchable
 
@@ -65,7 +65,7 @@ class Context(Protocol):
         return NOTHING_LENT
 
     def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
+        self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
         del opening, model, is_over

@@ -32,15 +32,13 @@ from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, ProfiledDevice
+from iosched.profiler.devices.device import AttachedModel, OpenModel, ProfiledDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row
 from iosched.runtime.faults import Faults
-from iosched.scheduler.cost import Prefetchable
-from iosched.scheduler.prefetch import ask
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Prefetchable, Question, ask
 from iosched.scheduler.signature import Signatures
 
 _KEPT_MODELS = 2
@@ -60,7 +58,7 @@ class _Open:
 
     sent: SentModel
     settings: OpenSettings
-    model: OpenModelHere
+    model: AttachedModel
     cost: MeasuredCosts
 
 
@@ -215,7 +213,7 @@ class Worker:
         waiting = (each.cost for each in self.waiting if (each.sent, each.settings) == (sent, settings))
         return next(waiting, None) or self.opened(sent, fetch, settings).cost
 
-    def opened(self, sent: SentModel, fetch: Fetch, settings: OpenSettings) -> OpenModelHere:
+    def opened(self, sent: SentModel, fetch: Fetch, settings: OpenSettings) -> AttachedModel:
         """Opens the model on the device. It stays open until another model is opened.
 
         Raises:
@@ -287,12 +285,12 @@ class WorkerContext(Context):
         return None if model.here is None else self.ahead(opening, model.here, lambda: pace.search_left_s <= 0)
 
     def ahead(
-        self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False
+        self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
         if not self.call.asks:
             return None
-        opened = _Open(self.call.model, self._opening(opening), model, model.cost.counted_apart())
+        opened = _Open(self.call.model, self._opening(opening), model, model.cost.with_own_counts())
         return RemotePrefetch(self, opened, is_over)
 
     def answer(self, work: Questions) -> int:

@@ -22,9 +22,8 @@ from iosched.jobs.whole_models import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModelHere, attached
+from iosched.profiler.devices.device import LEVEL, AttachedModel, attached
 from iosched.profiler.devices.resolve import resolve, throughputs
-from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow
 from iosched.runtime.device import DeviceInfo
@@ -161,7 +160,7 @@ class _FromStages:
 
     model: Model
     settings: OptimizeSettings
-    here: OpenModelHere
+    here: AttachedModel
     observer: Observer
     started: float
     pace: Pace

@@ -1,1 +1,1 @@
-"""Peers: other runtimes, which are measured beside the runtime of this project."""
+"""Other runtimes, which schedules are compared with."""

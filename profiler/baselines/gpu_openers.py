@@ -1,8 +1,9 @@
-"""The functions that open peers on an attached GPU. A new one has a module, its name in `names.py`, and a line here."""
+"""Opens baselines on an attached GPU. A new one has a module, its name in `names.py`, and a line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,24 +11,23 @@ import onnx
 
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
-from iosched.profiler.baselines.gpu_place import GpuPlace
+from iosched.models.model import Model
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.failures import how_to_install
 from iosched.runtime.cuda.gpu.lanes import elapsed_each_us
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.executor import Candidate
+from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 
-def open_torch(way: str, place: GpuPlace) -> Candidate:
-    """Opens PyTorch on the network that onnx2torch makes of the model.
-
-    Args:
-        way: how PyTorch runs it, a key of `torch_ways.WAYS`.
-        place: the GPU, the model and its inputs.
+def open_torch(way: str, setup: GpuSetup) -> Candidate:
+    """Opens PyTorch on the network that onnx2torch makes of the model; `way` is a key of `torch_runs.WAYS`.
 
     Raises:
-        DeviceError: PyTorch or onnx2torch is not installed, or one of them cannot handle this model.
+        DeviceError: PyTorch or onnx2torch is not installed, or cannot handle this model.
     """
     try:
         from onnx2torch import convert
@@ -35,47 +35,47 @@ def open_torch(way: str, place: GpuPlace) -> Candidate:
         from iosched.profiler.baselines.torch_runs import open_way
     except ImportError as error:
         raise DeviceError(f"{error.name} is not installed; install it with: pip install torch onnx2torch") from error
-    proto = onnx.load_from_string(write_model(place.model.proto, place.model.weights, None) or b"")
+    proto = onnx.load_from_string(write_model(setup.model.proto, setup.model.weights, None) or b"")
     try:
         network = convert(proto)
     except (NotImplementedError, RuntimeError, ValueError, KeyError) as error:
         raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
-    arrays = [place.inputs[spec.name] for spec in place.model.graph.inputs]
-    run = open_way(way, network, arrays, place.precision)
-    notes = (f"PyTorch ran with images {run.layout}, which was faster.",)
+    arrays = [setup.inputs[spec.name] for spec in setup.model.graph.inputs]
+    run = open_way(way, network, arrays, setup.precision)
+    notes = (f"PyTorch used the faster image layout, {run.layout}.",)
     return Candidate(run.time, notes=lambda: notes)
 
 
-def open_on_gpu(place: GpuPlace) -> Candidate:
-    """Opens plain onnxruntime on its CUDA provider; operators that this cannot run are run on the CPU.
+def open_on_gpu(setup: GpuSetup) -> Candidate:
+    """Opens onnxruntime with its CUDA provider, which leaves operators without a kernel to the CPU.
 
     Raises:
         DeviceError: there is no CUDA provider, or it does not compute in this precision.
         InvalidModelError: onnxruntime refuses the model.
     """
-    if place.precision.name == "fp16":
-        raise DeviceError("runs the model in its own types, not in fp16")
-    provider, stream = place.provider, place.driver.new_stream()
+    if setup.precision.name == "fp16":
+        raise DeviceError("computes in the model's own types, not in fp16")
+    provider, stream = setup.provider, setup.driver.new_stream()
     if not provider.is_there():
-        raise DeviceError(f"has no CUDA provider here; {how_to_install(provider.index)}")
+        raise DeviceError(f"has no CUDA provider; {how_to_install(provider.index)}")
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    source, kept = bound_source(place.model, options)
+    source, kept = bound_source(setup.model, options)
     handle = int(getattr(stream, "ptr", 0))
     providers = [(provider.name, provider.with_stream(handle))]
     session = open_session(source, options, providers=providers)
     if provider.name not in session.get_providers():
-        raise DeviceError(f"its CUDA provider does not load; {how_to_install(provider.index)}")
+        raise DeviceError(f"cannot load its CUDA provider; {how_to_install(provider.index)}")
     binding = session.io_binding()
     make = onnxruntime.OrtValue.ortvalue_from_numpy
-    values = {name: make(array, provider.device, provider.index) for name, array in place.inputs.items()}
+    values = {name: make(array, provider.device, provider.index) for name, array in setup.inputs.items()}
     for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
     for output in session.get_outputs():
         binding.bind_output(output.name, provider.device, provider.index)
     run, kept_alive = partial(_run_bound, session, binding), (stream, values, kept)
-    return Candidate(partial(_timed, place.driver, stream, run, kept_alive))
+    return Candidate(partial(_timed, setup.driver, stream, run, kept_alive))
 
 
 def _run_bound(session: Any, binding: Any) -> None:
@@ -84,16 +84,27 @@ def _run_bound(session: Any, binding: Any) -> None:
 
 
 def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object, repeats: int) -> tuple[float, ...]:
-    """Microseconds of each run in a row, which works on `stream`; `kept_alive` are the objects that it needs.
+    """Microseconds of consecutive runs on `stream`; `kept_alive` are the objects that these need.
 
-    onnxruntime waits for the GPU at the end of each run, so that every run finds it idle.
+    onnxruntime waits for the GPU after each run, so every run finds it idle.
     """
     del kept_alive
     return tuple(elapsed_each_us(driver, stream, run, repeats))
 
 
-GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
+GPU_OPENERS: Mapping[str, Callable[[GpuSetup], Candidate]] = {
     "onnxruntime-cuda": open_on_gpu,
     **{way: partial(open_torch, way) for way in ("torch", "torch-cudagraph", "torch-compile")},
 }
-"""By name, functions that open a peer at a place on a GPU."""
+"""Openers of baselines by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class GpuSetup:
+    """A GPU, and the model, inputs and precision of a baseline."""
+
+    model: Model
+    inputs: Arrays
+    precision: Precision
+    driver: Driver
+    provider: Provider

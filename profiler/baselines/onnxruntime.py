@@ -1,4 +1,4 @@
-"""Plain onnxruntime, which a schedule has to beat on the CPU, and which is a peer on the CPU and on GPUs."""
+"""onnxruntime as a baseline, which a schedule has to beat on the CPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.choose import fastest_setting
-from iosched.profiler.measuring.interleaved_models import Budget, closing_all
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, fastest_setting
 from iosched.runtime.cores import has_whole_machine, physical_cores
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -19,12 +18,12 @@ QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
 """Enough rounds to choose among ways to run models, but not to claim that one is the fastest."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
-"""The settings of onnxruntime are compared only for models with fewer bytes of weights: every session copies them."""
+"""Settings are compared only for models with fewer bytes of weights, since every session copies them."""
 
 
 @dataclass(frozen=True, eq=False)
-class PlainOnnxruntime:
-    """Plain onnxruntime on the model as it was given, with `threads` cores of this machine."""
+class OnnxruntimeBaseline:
+    """onnxruntime on the original model, with `threads` cores of this machine."""
 
     model: Model
     threads: int
@@ -45,10 +44,7 @@ class PlainOnnxruntime:
         return Candidate(partial(reference.time, inputs), reference.close)
 
     def best(self, inputs: Arrays) -> ReferenceSettings:
-        """The setting in which onnxruntime is fastest, see `fastest_setting`.
-
-        It is the usual one if there is no other, or if every session would copy large weights.
-        """
+        """The fastest setting (`fastest_setting`); the usual one without others or with large weights."""
         settings = self.settings
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
         if len(settings) == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
@@ -59,7 +55,7 @@ class PlainOnnxruntime:
 
     @cached_property
     def opening_and_run_s(self) -> tuple[float, float]:
-        """Seconds to open the model in the usual setting, and seconds of one run; measured once."""
+        """Seconds to open the model in the usual setting, and of one run; measured once."""
         began = time.monotonic()
         with Reference(self.model, self.settings[0]) as reference:
             run_s = reference.time(random_inputs(self.model.graph.inputs), 1)[0] / 1e6
@@ -67,11 +63,13 @@ class PlainOnnxruntime:
 
 
 def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens plain onnxruntime in the setting in which it is fastest."""
-    plain = PlainOnnxruntime(model, threads)
+    """Opens onnxruntime in its fastest setting."""
+    plain = OnnxruntimeBaseline(model, threads)
     return plain.ready(plain.best(inputs), inputs)
 
 
 def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens plain onnxruntime in its own parallel mode."""
-    return PlainOnnxruntime(model, threads).ready(ReferenceSettings("parallel", max(1, threads // 2), threads), inputs)
+    """Opens onnxruntime in its parallel mode."""
+    return OnnxruntimeBaseline(model, threads).ready(
+        ReferenceSettings("parallel", max(1, threads // 2), threads), inputs
+    )

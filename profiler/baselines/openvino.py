@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: a peer, and a library that whole models ship on where it is the fastest one."""
+"""OpenVINO on the CPU: a baseline, which ships if it is fastest."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
 @dataclass(frozen=True, eq=False)
-class PlainOpenvino:
-    """OpenVINO on the model as it was given, with `threads` cores of this machine.
-
-    Attributes:
-        precision: what floats are multiplied in; "fp32" stands for the model's own types.
-    """
+class OpenvinoBaseline:
+    """OpenVINO on the original model, with `threads` cores; precision "fp32" stands for the model's own types."""
 
     model: Model
     threads: int
@@ -40,16 +36,16 @@ class PlainOpenvino:
 
     @property
     def text(self) -> str:
-        """A text that says all of how the model is run; latencies of one text can be taken for each other."""
+        """Identifies how the model is run; latencies of equal texts are interchangeable."""
         return f"openvino {self.version}, {self.precision}"
 
     @property
     def opened(self) -> OpenvinoModel:
-        """The model, after it computed what onnxruntime computes; opened and checked once.
+        """The model, opened and checked against onnxruntime once.
 
         Raises:
             DeviceError: OpenVINO is not installed, or cannot run the model.
-            MismatchError: it computes something else; the text says how far off.
+            MismatchError: its outputs differ.
         """
         if isinstance(self._tried, IoschedError):
             raise self._tried
@@ -57,7 +53,7 @@ class PlainOpenvino:
 
     @property
     def agreement(self) -> Check:
-        """How far off the outputs were from those of onnxruntime, in 32-bit floats. Raises as `opened` does."""
+        """The difference of its outputs from onnxruntime's in 32-bit floats. Raises as `opened` does."""
         if isinstance(self._tried, IoschedError):
             raise self._tried
         return self._tried[1]
@@ -91,7 +87,6 @@ class PlainOpenvino:
 def _checked(
     opened: OpenvinoModel, inputs: Arrays, expected: Arrays, rtol: float
 ) -> Check | DeviceError | MismatchError:
-    """How far off a model is that was opened, or why it is not compared."""
     try:
         check = compare(opened.run(inputs), expected, rtol=rtol)
     except ExecutionError as error:
@@ -100,10 +95,6 @@ def _checked(
 
 
 def open_openvino(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens OpenVINO on `threads` cores with its settings for low latency, in the precision of the model.
-
-    Raises:
-        DeviceError: OpenVINO is not installed, or cannot run this model.
-    """
+    """Opens OpenVINO on `threads` cores with its latency settings, in the model's precision. Raises as `opened`."""
     opened = OpenvinoModel(model, threads)
     return Candidate(partial(opened.time, inputs), opened.close)

@@ -1,4 +1,4 @@
-"""Peers that run as many requests at the same time as there are cores, as people do who serve models."""
+"""Baselines with one concurrent request per core, as in model serving."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ from iosched.scheduler.teams import Teams
 
 
 def open_sessions(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens plain onnxruntime with a session of one thread for each request."""
+    """Opens onnxruntime with a session of one thread for each request."""
     return open_in_teams(model, Teams(threads, 1, model.batch_size), threads, inputs)
 
 
 def open_in_teams(model: Model, teams: Teams, threads: int, inputs: Arrays) -> Candidate:
-    """Opens plain onnxruntime with a session for each team."""
+    """Opens onnxruntime with a session for each team."""
     return timed(open_shared(model, teams, threads), inputs)
 
 
 def open_streams(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Opens OpenVINO with its settings for throughput.
-
-    Raises:
-        DeviceError: OpenVINO is not installed, or cannot run this model.
-    """
+    """Opens OpenVINO with its throughput settings; raises a DeviceError if it is missing or cannot run this model."""
     return timed(Requests(open_requests(model, threads, threads)), inputs)
 
 
 def timed(requests: Requests, inputs: Arrays) -> Candidate:
-    """What goes on at the same time, ready to be timed on these inputs."""
+    """Concurrent requests, ready to be timed on these inputs."""
     return Candidate(partial(requests.time, inputs), requests.close, in_flight=requests.in_flight)

@@ -1,7 +1,4 @@
-"""Three ways in which users of PyTorch run a network on a GPU: eager, in a CUDA graph, and compiled.
-
-This file imports PyTorch.
-"""
+"""PyTorch on a GPU: eager, in a CUDA graph, and compiled. This file imports PyTorch."""
 
 from __future__ import annotations
 
@@ -30,20 +27,13 @@ LAYOUTS = {"channels last": torch.channels_last, "channels first": torch.contigu
 
 @dataclass(frozen=True, eq=False)
 class TorchRun:
-    """A network that is ready to run on inputs that lie on the GPU; `run` starts it and returns its outputs.
-
-    Attributes:
-        layout: how images lie, a key of `LAYOUTS`.
-    """
+    """A network with inputs on the GPU; `run` starts it and returns its outputs. `layout` is a key of `LAYOUTS`."""
 
     run: Run
     layout: str
 
     def time(self, repeats: int) -> tuple[float, ...]:
-        """Runs so many times in a row, and returns the microseconds of each between two events on the GPU.
-
-        The first run finds the GPU idle.
-        """
+        """Microseconds of `repeats` consecutive runs by GPU events; the first finds the GPU idle."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
         with torch.inference_mode():
             events[0].record()
@@ -62,16 +52,12 @@ class TorchRun:
 
 
 def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precision: Precision) -> TorchRun:
-    """Places `network` on the GPU in the layout of images that is faster, and warms it up.
+    """Opens `network` in its faster image layout and warms it up; `way` is a key of `WAYS`.
 
-    Which layout that is depends on the precision and the GPU. The compiler takes minutes, so it gets the layout that is
-    faster in a CUDA graph without it.
-
-    Args:
-        way: how PyTorch runs the network, a key of `WAYS`.
+    The compiler takes minutes, so it gets the layout that is faster in a CUDA graph.
 
     Raises:
-        DeviceError: PyTorch cannot run the network this way; the text is a line that says why.
+        DeviceError: PyTorch cannot run the network this way.
     """
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
@@ -85,7 +71,7 @@ def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precisi
 
 
 def _fastest(runs: Sequence[TorchRun]) -> TorchRun:
-    """The run of the least median latency, each taken in turn: an idle GPU takes a while to run at its full clock."""
+    """The run of the least interleaved median: an idle GPU takes a while to reach its full clock."""
     rounds = [[each.time(2)[1] for each in runs] for _ in range(_ROUNDS)]
     medians = [median(latencies) for latencies in zip(*rounds, strict=True)]
     return runs[medians.index(min(medians))]
@@ -118,7 +104,6 @@ def _graphed(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
         results = network(*arrays)
 
     def replayed(_read: object = (network, arrays)) -> object:
-        """The graph reads weights and inputs where they lie, and keeps neither."""
         graph.replay()
         return results
 

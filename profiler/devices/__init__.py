@@ -1,1 +1,1 @@
-"""The devices that schedules are found for: a folder for each kind of device."""
+"""Devices that schedules are made for: a folder for each kind."""

@@ -1,4 +1,4 @@
-"""The latencies of stages that a search asks a device for: of any device, and of one that measures them."""
+"""The latencies of stages that a search requests from a device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class StageCosts(CostModel, OperatorKeys, Protocol):
-    """Latencies of the stages of one model on one device, and keys that are equal for operators that are alike."""
+    """Latencies of the stages of one model on one device, and keys of equal operators."""
 
 
 class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
-    """Latencies of stages that are measured on this machine and kept in the profile database."""
+    """Latencies of stages, measured on this machine and kept in the profile database."""
 
     @property
     def database(self) -> ProfileDatabase:
-        """The profile database that keeps the latencies."""
+        """The profile database."""
         ...
 
     @property
@@ -33,67 +33,61 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     @property
     def measurements(self) -> int:
-        """How many stages this object was asked for that it has measured, or others for it."""
+        """How many requested stages were measured, here or by others."""
         ...
 
     @property
     def cache_hits(self) -> int:
-        """How many others it found in the database."""
+        """How many others were in the database."""
         ...
 
     @property
     def signatures(self) -> int:
-        """How many stages with different signatures this object was asked for."""
+        """How many requested stages have different signatures."""
         ...
 
     @property
     def repeated(self) -> int:
-        """How many of the measurements repeated one that something had disturbed."""
+        """How many measurements were repeated because of interference."""
         ...
 
     @property
     def disturbed(self) -> int:
-        """How many of `signatures` have only measurements that something disturbed."""
+        """How many of `signatures` were only measured with interference."""
         ...
 
     @property
     def repeatable(self) -> int:
-        """How many measurements of these stages may still be repeated because something disturbed them."""
+        """How many measurements may still be repeated because of interference."""
         ...
 
-    def counted_apart(self) -> MeasuredCosts:
-        """The same open model and database, for questions of somebody else: they are not counted here."""
+    def with_own_counts(self) -> MeasuredCosts:
+        """The same open model and database, with counts of its own."""
         ...
 
     def measured_by_others(self, rows: Iterable[Row]) -> None:
-        """Says what others have measured for this object: when it asks for that, it counts as measured."""
+        """Counts these rows as measured, not as cache hits, once they are requested."""
         ...
 
     def known(self, stage: Stage) -> Measurement | None:
-        """The latest thorough measurement of the stage, with all lanes; None where the stage was never measured.
-
-        Measures nothing.
-        """
+        """The latest thorough measurement of the stage on all lanes; None if there is none. Measures nothing."""
         ...
 
     def known_work_us(self, name: str) -> float | None:
-        """What `operator_work_us` answers; None where it would have to measure something first."""
+        """`operator_work_us`, or None if it would have to measure."""
         ...
 
 
 @runtime_checkable
-class ComparesStretches(Protocol):
-    """Optional part of `MeasuredCosts`: says which of several stretches of stages is the fastest."""
+class ComparesSegments(Protocol):
+    """Optional part of `MeasuredCosts`: compares segments of stages."""
 
     def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
-        """The latency of each stretch, its stages one after another, measured in turn; keeps nothing.
-
-        What cannot be run is left out. Sample k of each is of round k, so that two can be compared round by round.
-        """
+        """The interleaved latency of each segment that can run; keeps nothing. Sample k of each is of round k."""
         ...
 
 
 def known_us(cost: MeasuredCosts, stage: Stage) -> float | None:
-    """The median of `cost.known(stage)` in microseconds; None where the stage was never measured."""
+    """The median of `cost.known(stage)` in microseconds; None if unknown."""
     found = cost.known(stage)
     return None if found is None else found.median_us

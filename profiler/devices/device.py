@@ -1,36 +1,34 @@
-"""A device that schedules are found for, and a model opened on it: all that `jobs/` knows of CPUs and GPUs.
+"""A device that schedules are made for, and a model opened on it: everything that `jobs/` knows of CPUs and GPUs.
 
-Each kind of device has a folder beside this file, and only `resolve.py` asks of which kind a device is. A GPU that is
-not attached is a device too: nothing can be run there, and latencies are computed from the GPU's specification.
+Each kind of device has a folder here, and only `resolve.py` asks for the kind. A simulated GPU is a device too: nothing
+runs there, and latencies are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere
+from iosched.profiler.devices.imported_stages import NO_PROFILE, ImportedProfile
+from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.device import Device
+from iosched.scheduler.schedule import Schedule, Stage, structure_text
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
-    from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
-    from iosched.profiler.baselines.openvino import PlainOpenvino
-    from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
+    from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
+    from iosched.profiler.baselines.openvino import OpenvinoBaseline
     from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
-    from iosched.profiler.devices.uncertainty import Uncertainty
     from iosched.profiler.measuring.interleaved_models import Budget, TakeRound
-    from iosched.profiler.measuring.statistics import Measurement
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.executor import Candidate
     from iosched.runtime.inputs import Arrays
     from iosched.scheduler.effort import Effort
-    from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.teams import Teams
     from iosched.scheduler.unit_graph import UnitGraph
 
@@ -40,12 +38,11 @@ class MeasuringFacts:
     """How whole models are measured on a device.
 
     Attributes:
-        prices: about how long measuring takes.
-        budget: how long whole models are measured in turn by default.
-        wording: words for messages about the device.
-        versions: the versions of the libraries and drivers that influence latencies, by their names.
-        opened_with: what was chosen when the model was opened and changes latencies of all of it, beside the way that
-            it runs.
+        prices: approximate durations of measurements.
+        budget: default duration of comparisons.
+        wording: device-dependent words for messages.
+        versions: of libraries and drivers that influence latencies, by name.
+        opened_with: choices at opening that affect all latencies.
     """
 
     prices: Prices
@@ -57,39 +54,35 @@ class MeasuringFacts:
 
 @dataclass(frozen=True, eq=False)
 class CostDetails:
-    """Facts about the latencies of stages, which name nodes of `OpenModel.graph`.
+    """Facts about the latencies of stages of `OpenModel.graph`.
 
     Attributes:
-        throughputs: how much stages compute and how fast.
-        idle_share: returns the share of the lanes' time in which they wait while a stage runs, from 0 to 1; None if
-            not known. It is known of concurrent stages whose latency is, as well as that of their groups alone.
-            Measures nothing.
-        elsewhere: stages that were measured on such a device on another machine; nothing if the device is attached.
-        uncertainty: how well latencies are known that are computed; None where they are measured.
+        idle_share: the idle share of the lanes' time while a stage runs, from 0 to 1; None if unknown. Measures
+            nothing.
+        elsewhere: stages measured on such a device on another machine; nothing for attached ones.
+        uncertainty: of computed latencies; None for measured ones.
     """
 
     throughputs: Throughputs
     idle_share: Callable[[Stage], float | None]
-    elsewhere: FoundElsewhere = NOTHING
+    elsewhere: ImportedProfile = NO_PROFILE
     uncertainty: Uncertainty | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Baselines:
-    """Other ways to run a model on a device, which a schedule is compared with.
+    """Other ways to run a model on a device.
 
     Attributes:
-        onnxruntime: plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule.
-        openvino: OpenVINO, which a schedule has to beat as well, and which ships where it is fastest; None where it is
-            not.
-        only_way: OpenVINO, if nothing else runs the model in the precision that was asked for; else None.
-        openers: functions that open another runtime on this model and given inputs, by its name in `profiler/peers`;
-            each raises a `DeviceError` if the runtime is not installed or cannot run this model.
+        onnxruntime: which a schedule has to beat; None for the sequential schedule instead.
+        openvino: which a schedule has to beat too, and which ships if fastest; None if missing.
+        only_way: OpenVINO, if nothing else supports the precision; else None.
+        openers: open another runtime on this model and given inputs, by name; they raise `DeviceError`.
     """
 
-    onnxruntime: PlainOnnxruntime | None = None
-    openvino: PlainOpenvino | None = None
-    only_way: PlainOpenvino | None = None
+    onnxruntime: OnnxruntimeBaseline | None = None
+    openvino: OpenvinoBaseline | None = None
+    only_way: OpenvinoBaseline | None = None
     openers: Mapping[str, Callable[[Arrays], Candidate]] = field(default_factory=dict)
 
 
@@ -103,40 +96,39 @@ class CountsKernelCalls(Protocol):
 
 
 class TeamWays(Protocol):
-    """The ways to run a model in teams of cores, which take different images or different requests."""
+    """Runs a model in teams of cores, which share images or requests."""
 
-    def opened(self, teams: Teams) -> OpenModelHere:
-        """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
+    def opened(self, teams: Teams) -> AttachedModel:
+        """The model as one team runs it, for the images of one piece; closed with the whole model."""
         ...
 
     def ready(self, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, Callable[[], Arrays]]:
-        """The model ready to be timed on these inputs, and a function that runs it once for its outputs.
+        """The model ready to be timed on these inputs, and a function that returns its outputs.
 
-        Args:
-            schedule: what a team runs, in operators of the model.
+        `schedule` is that of a team, in operators of the model.
 
         Raises:
-            UsageError: the model does not compute the images of its batch apart.
+            UsageError: the model does not compute the images of its batch independently.
             ExecutionError: a kernel fails.
         """
         ...
 
     def n_kernels(self, schedule: Schedule, teams: Teams) -> int:
-        """How many kernels one run of the model launches; `schedule` is what a team runs, in operators of the model."""
+        """Kernels of one run of the model; `schedule` is that of a team, in operators of the model."""
         ...
 
 
 class OpenModel(Protocol):
-    """A model opened on a device: the graph that is scheduled there, and the latencies of its stages."""
+    """A model opened on a device: the scheduled graph, and the latencies of its stages."""
 
     @property
     def device(self) -> ProfiledDevice:
-        """The device that the model is opened on."""
+        """The device."""
         ...
 
     @property
     def graph(self) -> ComputationGraph:
-        """The graph that is scheduled: of the model's operators, or of units of several operators that run as one."""
+        """The scheduled graph: of the model's operators, or of units."""
         ...
 
     @property
@@ -146,18 +138,17 @@ class OpenModel(Protocol):
 
     @property
     def cost(self) -> StageCosts:
-        """The latencies of stages; a stage names nodes of `graph`."""
+        """The latencies of stages of `graph`."""
         ...
 
     @property
     def effort(self) -> Effort:
-        """How hard a search tries: it depends on how exact latencies are, and how long measuring one takes."""
+        """The effort of a search, by the precision and the duration of measurements."""
         ...
 
     @property
     def is_schedulable(self) -> bool:
-        """Whether the model can be run by a schedule: its inputs have a fixed size, it computes something,
-        and schedules run in the precision that is asked for."""
+        """Whether a schedule can run the model: fixed inputs, something to compute, a supported precision."""
         ...
 
     @property
@@ -167,30 +158,30 @@ class OpenModel(Protocol):
 
     @property
     def baselines(self) -> Baselines:
-        """What a schedule is compared with; nothing if the device is not attached."""
+        """Other ways to run the model; none on a simulated device."""
         ...
 
     @property
     def teams(self) -> TeamWays | None:
-        """The ways to run the model in teams of cores; None where cores cannot be divided."""
+        """The ways to run the model in teams of cores; None if cores cannot be divided."""
         ...
 
     @property
-    def here(self) -> OpenModelHere | None:
-        """This object, if the device can run the model; None if the device is not attached."""
+    def here(self) -> AttachedModel | None:
+        """This object if the device is attached, else None."""
         ...
 
     def close(self) -> None:
-        """Frees the sessions, buffers and threads of the open model."""
+        """Frees sessions, buffers and threads."""
         ...
 
 
-class OpenModelHere(OpenModel, Protocol):
+class AttachedModel(OpenModel, Protocol):
     """A model opened on a device that can run it."""
 
     @property
     def cost(self) -> MeasuredCosts:
-        """The latencies of stages, which are measured and kept in the profile database."""
+        """The latencies of stages, measured and kept in the profile database."""
         ...
 
     @property
@@ -199,19 +190,18 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """The ways to run `schedule`, by name; the first one is preferred where they are equally fast."""
+        """The ways to run `schedule`, by name; the first one wins ties."""
         ...
 
     def one_after_another(self) -> Mapping[str, Way]:
-        """The ways to run one operator after another, each on the whole device, by name; the usual one, "sequential",
-        is the first."""
+        """The ways to run operators one after another on the whole device, by name, "sequential" first."""
         ...
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
-        """Compiles the model to run this way, and puts the inputs where it reads them.
+        """Compiles the model to run this way, and places the inputs.
 
         Raises:
-            DeviceError: the device cannot run the model this way, for example because its memory is too small.
+            DeviceError: the device cannot run the model this way, for example for lack of memory.
             ExecutionError: a kernel fails.
         """
         ...
@@ -219,46 +209,35 @@ class OpenModelHere(OpenModel, Protocol):
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """Measures the latency of every candidate by name; sample k of each is taken in round k.
+        """Interleaved latencies of all candidates; sample k of each is of round k.
 
-        Args:
-            observer: is called after each round with the rounds done and the rounds in all.
+        `observer` is called after each round with the rounds done and the total.
         """
         ...
 
     def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
-        """A function that measures some of the candidates by name, once each, and says who else had the device."""
+        """A function that measures some candidates by name, once each, with the interference."""
         ...
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """Facts about running the model this way, or without a schedule if `way` is None.
-
-        Args:
-            measured: latencies of whole models by the names of `ways`, which the notes comment on.
+        """Facts about running the model this way, or without a schedule if `way` is None; notes comment on `measured`
+        ways.
         """
         ...
 
 
-def attached(opened: OpenModel) -> OpenModelHere:
-    """The open model, of which the device is attached.
-
-    Raises:
-        DeviceError: the device is not attached.
-    """
+def attached(opened: OpenModel) -> AttachedModel:
+    """The open model on an attached device; raises a DeviceError if it is not attached."""
     if opened.here is None:
         raise DeviceError(f"{opened.device.info.name} is not attached: nothing can be run or measured on it")
     return opened.here
 
 
 class ProfiledDevice(Device, Protocol):
-    """A device that models can be opened on, to know the latencies of their stages."""
+    """A device that models can be opened on, for the latencies of their stages."""
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings that mean nothing on this device.
-
-        Raises:
-            UsageError: a setting means nothing here; the text says on which devices it does.
-        """
+        """Raises a UsageError for a setting that does not apply to this device; names those that it applies to."""
         ...
 
     def open(
@@ -273,16 +252,90 @@ class ProfiledDevice(Device, Protocol):
 
         Args:
             database: the profile database; needed if `DeviceInfo.cost_kind` is "measured".
-            beside: another model that is open on this device and is closed later; the new one may use its threads.
+            beside: a model that is open on this device until later, whose threads the new one may use.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
-            DeviceError: the device cannot place the model, or a library is missing.
-            UsageError: there is no such precision, or `settings.units` cannot be.
+            DeviceError: the device cannot run the model, or a library is missing.
+            UsageError: invalid precision or units.
         """
         ...
 
-    def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
-        """Plain onnxruntime, which ships if our own plan fails; None if it does not run the model on this
-        device, or not in this precision."""
+    def plain(self, model: Model, settings: OpenSettings) -> OnnxruntimeBaseline | None:
+        """onnxruntime, which ships if our own plan fails; None if it does not run here or in this precision."""
         ...
+
+
+LEVEL = 0.9
+"""The probability of an interval."""
+
+
+class Uncertainty(Protocol):
+    """Intervals of computed latencies of one model on one device."""
+
+    def latency_us(self, stages: Sequence[Stage]) -> Interval:
+        """The latency of consecutive stages."""
+        ...
+
+    def ratio(self, stages: Sequence[Stage], others: Sequence[Stage]) -> Interval:
+        """The latency of `stages` over that of `others`, on this device.
+
+        Common parts cancel: the ratio is known better than either latency, and exactly for equal schedules.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a whole model: a schedule in the device's units, and a suffix for unusual ways."""
+
+    schedule: Schedule
+    how: str = ""
+
+    @property
+    def text(self) -> str:
+        """Identifies how the model is run."""
+        return structure_text(self.schedule) + self.how
+
+
+@dataclass(frozen=True)
+class Running:
+    """Facts about one way to run the model.
+
+    Attributes:
+        n_kernels: kernels of one run; None if unknown.
+        runtime: the settings that reproduce it; "runtime" in a schedule file.
+        notes: sentences for the user.
+        plan_nbytes: memory of the plan: weights, inputs, outputs and arena; None without a plan of ours.
+    """
+
+    n_kernels: int | None
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    plan_nbytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Approximate durations of measurements on a device.
+
+    Attributes:
+        measurement_s: to compile, warm up and sample one stage.
+        comparison_s: to compare whole models of a few milliseconds.
+        samples_alone: measurements of each operator alone: on all lanes and, with several lanes, on one.
+    """
+
+    measurement_s: float
+    comparison_s: float
+    samples_alone: int
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Device-dependent words for messages: the sequential schedule, the baseline, and where another runtime can be
+    measured.
+    """
+
+    sequential: str
+    baseline: str
+    other_device: str

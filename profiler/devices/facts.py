@@ -1,4 +1,4 @@
-"""Facts about the devices of this machine, which `iosched devices` shows."""
+"""Facts about the devices of this machine, for `iosched devices`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from iosched.profiler.devices.finding import Finding
-
 
 @dataclass(frozen=True)
 class DeviceFacts:
     """Facts about one kind of device.
 
     Attributes:
-        kind: "cpu" or "cuda".
-        values: the facts for programs; `docs/json.md` lists the keys.
-        rows: the facts for people, as pairs of a label and a text; the text says how to install what is missing.
-        findings: what is wrong with such devices here, for `iosched doctor`.
+        values: for programs; `docs/json.md` lists the keys.
+        rows: for people, as pairs of a label and a text.
+        findings: problems, for `iosched doctor`.
     """
 
     kind: str
@@ -35,6 +32,19 @@ def package_version(package: str) -> str | None:
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of those of the packages that are installed, by their names."""
+    """The versions of the installed ones of the packages, by name."""
     found = ((package, package_version(package)) for package in packages)
     return {package: number for package, number in found if number is not None}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding on a machine: what, at which library, file or variable, and the way out.
+
+    If `is_broken`, something does not work until then; otherwise it is a remark.
+    """
+
+    what: str
+    where: str
+    way: str
+    is_broken: bool = True

@@ -1,4 +1,4 @@
-"""Specifications of GPUs, also of GPUs that are not attached; the numbers and their sources are in `gpus.json`."""
+"""Specifications of GPUs; the numbers and their sources are in `gpus.json`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ from iosched.scheduler.precision import PrecisionName
 
 _MAKE = re.compile(r"^(?:nvidia|geforce|tesla|rtx)+")
 _OTHER_CARDS = frozenset({"pcie", "nvl", "mig", "laptop", "mobile", "q", "fhhl", "d"})
-"""Words in a driver's name that make another card of it: on another board, throttled, cut down, or a part of one."""
+"""Words in a driver's name of another card: on another board, throttled, cut down, or a part of one."""
 
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """What a GPU can do at best, by its specification.
+    """The specification of a GPU.
 
     Attributes:
-        key: the short name by which `--device` asks for it ("v100").
-        name: the product's name.
-        compute_capability: the version of its instruction set in CUDA, as "7.0".
-        sms: number of streaming multiprocessors.
+        key: the short name for `--device` ("v100").
         cores_per_sm: FP32 lanes of each streaming multiprocessor.
-        boost_mhz: clock at which the peaks below hold.
-        fp32_tflops: peak of the CUDA cores, 10^12 operations a second.
-        tf32_tflops: dense peak of the tensor cores; None where they do not compute in TF32.
-        fp16_tensor_tflops: dense peak of the tensor cores, FP32 accumulate; None where there are none.
+        boost_mhz: clock of the peaks below, in 10^12 operations a second.
+        fp32_tflops: peak of the CUDA cores.
+        tf32_tflops: dense peak of the tensor cores; None if they do not support TF32.
+        fp16_tensor_tflops: dense peak of the tensor cores, FP32 accumulate; None without any.
         dram_gb_per_s: bandwidth of the device memory, 10^9 bytes a second.
-        l2_nbytes: size of the cache that all SMs share.
+        l2_nbytes: size of the cache shared by all SMs.
         power_watts: power limit as delivered.
-        process_nm: the process that its chip is made in, by its name.
-        confidence: "A" where every number was read in a source, "B" where one was recalled.
+        process_nm: nominal process of its chip.
+        confidence: "A" if every number was read in a source, "B" if one was recalled.
     """
 
     key: str
@@ -61,30 +58,27 @@ class GpuSpec:
 
     @property
     def has_tf32(self) -> bool:
-        """Whether its tensor cores multiply floats."""
+        """Whether its tensor cores support TF32."""
         return self.tf32_tflops is not None
 
     def peak_tflops(self, precision: PrecisionName) -> float:
-        """Peak of matrix products: of the tensor cores if they compute in this precision, else of the CUDA cores."""
+        """Peak of matrix products: of the tensor cores if they support this precision, else of the CUDA cores."""
         tensor_cores = {"fp32": None, "tf32": self.tf32_tflops, "fp16": self.fp16_tensor_tflops}
         return tensor_cores[precision] or self.fp32_tflops
 
 
 def known_gpus() -> tuple[GpuSpec, ...]:
-    """All GPUs of the table, from the oldest to the newest."""
+    """All GPUs of the table, oldest first."""
     return tuple(_known().values())
 
 
 def gpu_keys() -> tuple[str, ...]:
-    """Keys of the known GPUs, from the oldest to the newest."""
+    """Keys of the known GPUs, oldest first."""
     return tuple(_known())
 
 
 def gpu_named(text: str) -> GpuSpec | None:
-    """The GPU with this key; None if there is none.
-
-    Upper and lower case, blanks, dashes and the make ("Tesla", "RTX") make no difference.
-    """
+    """The GPU with this key, ignoring case, blanks, dashes and the make ("Tesla", "RTX"); None if there is none."""
     return _by_plain_name().get(_plain(text))
 
 
@@ -97,16 +91,16 @@ def spec_of(device_name: str) -> GpuSpec | None:
 
 
 def card_of(device_name: str) -> GpuSpec | None:
-    """The GPU whose specification holds for what a driver calls `device_name`.
+    """The GPU whose specification holds for a driver's name.
 
-    None also for another card of a like name: an "NVIDIA H100 PCIe" has fewer SMs than the H100 of the table.
+    None also for another card of a similar name: an "NVIDIA H100 PCIe" has fewer SMs than the H100 of the table.
     """
     spec = spec_of(device_name)
     return spec if spec is not None and not (_words(device_name) - _words(spec.name)) & _OTHER_CARDS else None
 
 
 def gpu_called(name: str) -> GpuSpec | None:
-    """The GPU with this full name, as schedules have it ("Tesla V100-SXM2-16GB"); None if there is none."""
+    """The GPU with this full name, as in schedules ("Tesla V100-SXM2-16GB"); None if there is none."""
     return next((spec for spec in _known().values() if spec.name.lower() == name.lower()), None)
 
 

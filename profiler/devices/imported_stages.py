@@ -1,4 +1,4 @@
-"""Stages that were measured on a device of the same name on another machine, and came here with its profile."""
+"""Stages measured on a device of the same name on another machine, from an imported profile."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from iosched.scheduler.unit_graph import UnitGraph
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredElsewhere:
-    """The measured latencies of stages of one model on one device that is not here.
+class ImportedStages:
+    """Measured latencies of stages of one model on another machine's device.
 
     Attributes:
-        device: what people call that device, with the versions of its libraries and the day of its last measurement.
-        latency_us: latencies by signature; infinite where that device cannot run the stage.
-        signature: the signature of a stage, as that device's runtime makes it.
-        operator_key: a text that is equal for operators that are alike there.
+        device: its display name, with library versions and the day of its last measurement.
+        latency_us: by signature; infinite if that device cannot run the stage.
+        signature: of a stage, by that device's runtime.
+        operator_key: equal for equal operators there.
     """
 
     device: str
@@ -30,45 +30,41 @@ class MeasuredElsewhere:
     operator_key: Callable[[str], str]
 
     def known_us(self, stage: Stage) -> float | None:
-        """The measured latency of a stage in microseconds; None where it was not measured."""
+        """The measured latency of a stage in microseconds; None if unmeasured."""
         return self.latency_us.get(self.signature(stage))
 
     def share(self, stages: Iterable[Stage], latency_us: Callable[[Stage], float]) -> float:
-        """The part of the latency of `stages` that was measured, from 0 to 1; 0 where it is not finite or nothing.
-
-        Args:
-            latency_us: answers the latency of a stage, measured or not.
-        """
+        """The measured share of the latency of `stages`, from 0 to 1; 0 if it is infinite or zero."""
         found = [(latency_us(stage), self.known_us(stage) is not None) for stage in stages]
         whole = sum(us for us, _ in found)
         return sum(us for us, is_known in found if is_known) / whole if 0 < whole < math.inf else 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class FoundElsewhere:
-    """What the profile database has of one model on a device that is not here.
+class ImportedProfile:
+    """What the profile database has of one model on another machine's device.
 
     Attributes:
-        measured: its stages; None where there are none that can be taken.
-        passed_over: why others that a user may expect were not taken, in whole sentences; empty where some were.
-        factor: by what the latencies of operators that were not measured are multiplied, where nothing more is known.
+        measured: its stages; None without usable ones.
+        passed_over: sentences on why others were skipped; empty if some were used.
+        factor: on the latencies of unmeasured operators of unmeasured kinds.
     """
 
-    measured: MeasuredElsewhere | None = None
+    measured: ImportedStages | None = None
     passed_over: tuple[str, ...] = ()
     factor: float = 1.0
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where measured stages come from, or why there are none, in whole sentences."""
+        """Sentences on the origin of measured stages, or why there are none."""
         if self.measured is None:
             return self.passed_over
         return (
-            f"Measured stages are those of {self.measured.device}; all else is computed, and multiplied by"
-            f" {self.factor:.2f} where nothing like it was measured.",
+            f"Stages measured on {self.measured.device} are used; other latencies are computed, and multiplied by"
+            f" {self.factor:.2f} where no similar stage was measured.",
         )
 
-    def of_units(self, units: UnitGraph) -> FoundElsewhere:
+    def of_units(self, units: UnitGraph) -> ImportedProfile:
         """The same for stages of units."""
         if self.measured is None:
             return self
@@ -80,30 +76,30 @@ class FoundElsewhere:
         )
         return replace(self, measured=measured)
 
-    def in_graphs_alone(self) -> FoundElsewhere:
-        """The same for a plan in which no CUDA graph launches kernels: what was measured in one is passed over."""
+    def without_graphs(self) -> ImportedProfile:
+        """The same without stages measured in a CUDA graph, for plans without one."""
         if self.measured is None:
-            return NOTHING
-        return FoundElsewhere(
+            return NO_PROFILE
+        return ImportedProfile(
             passed_over=(
-                f"Stages that were measured on {self.measured.device} are left out, because they ran in a CUDA graph:"
-                " launch='graph' takes them.",
+                f"Stages measured on {self.measured.device} are ignored because they ran in a CUDA graph:"
+                " use launch='graph' to include them.",
             )
         )
 
     def share(self, stages: Iterable[Stage], latency_us: Callable[[Stage], float]) -> float | None:
-        """See `MeasuredElsewhere.share`, rounded to four digits; None where no stages were found."""
+        """See `ImportedStages.share`, rounded to four digits; None without stages."""
         return None if self.measured is None else round(self.measured.share(stages, latency_us), 4)
 
 
-NOTHING = FoundElsewhere()
-"""Of a device that is here, or that nothing was measured on."""
+NO_PROFILE = ImportedProfile()
+"""Of an attached device, or without measurements."""
 
-FindElsewhere = Callable[[ProfileDatabase, Model, str, PrecisionName], FoundElsewhere]
+FindImported = Callable[[ProfileDatabase, Model, str, PrecisionName], ImportedProfile]
 """Finds what the database has of a model on the GPU of the table with this key."""
 
 
-def nothing_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
+def find_nothing(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
     """Finds nothing."""
     del database, model, gpu, precision
-    return NOTHING
+    return NO_PROFILE

@@ -1,4 +1,4 @@
-"""What `resolve.py` has to know of a kind of device: the `device.py` of each folder says it in a constant `KIND`."""
+"""What `resolve.py` knows of a kind of device: the constant `KIND` in the `device.py` of each folder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeviceKind:
     """One kind of device.
 
     Attributes:
-        key: the name of the kind in schedule files: "cpu" or "cuda".
-        knows: whether the text of `--device` can mean a device of this kind; does not look at the machine.
-        claims: whether the text of `--device` means a device of this kind on this machine, for the given model if there
-            is one. If several kinds claim a text, such as `auto`, the first of them in `resolve.py` gets it.
-        device: opens the device that a claimed text means; raises `DeviceError` if the device cannot be used.
-        name: the name of that device, which is not opened for it; "" if the device cannot be used.
-        made: the device that a schedule was made for, and the settings with which the model was opened there; None if
-            the schedule was made for a device of another kind. Raises `DeviceError` if the device is not attached.
-        unscheduled: says how such a device runs a model that has no schedule.
-        facts: facts about the devices of this kind on this machine; None for a kind that is on no machine.
-        remarks: says why the text of `--device` does not mean a device of this kind that is attached under that name.
-        design: what tells the devices of this kind apart that have one name, see `DeviceInfo.design`.
-        speed: of which speed of the machine sums of measured stages are, for people; "" where of the present one.
+        key: in schedule files: "cpu" or "cuda".
+        knows: whether a text of `--device` can mean a device of this kind, on any machine.
+        claims: whether it means one on this machine, for the given model; the first kind in `resolve.py` wins.
+        device: opens the device of a claimed text; raises `DeviceError` if it cannot be used.
+        name: its name, without opening it; "" if it cannot be used.
+        made: the device and settings that a schedule was made with; None for another kind. Raises `DeviceError` if the
+            device is not attached.
+        unscheduled: how such a device runs a model without a schedule.
+        facts: about the devices of this kind on this machine; None for simulated ones.
+        remarks: why a text of `--device` does not mean an attached device of that name.
+        design: distinguishes devices of one name, see `DeviceInfo.design`.
+        speed: the speed that sums of stages refer to, in words; "" for the present one.
     """
 
     key: str

@@ -1,15 +1,29 @@
-"""How a model is to be opened on a device, and which devices refuse which settings."""
+"""Settings for opening a model on a device, and the devices that reject them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
-from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.precision import ALL_PRECISIONS, DEFAULT_PRECISION, PRECISIONS, PrecisionName, precision_named
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
 from iosched.scheduler.unit_graph import Unit
+
+LaunchName = Literal["graph", "streams"]
+"""All kernels of a network by one CUDA graph, as our runtime does; one by one into streams, as IOS's runtime did."""
+
+LAUNCHES: tuple[LaunchName, ...] = get_args(LaunchName)
+DEFAULT_LAUNCH: LaunchName = "graph"
+
+
+def launch_named(text: str) -> LaunchName:
+    """The launch of that name; raises a UsageError if there is none."""
+    for known in LAUNCHES:
+        if known == text:
+            return known
+    raise UsageError(f"unknown launch {text!r}: choose {' or '.join(LAUNCHES)}")
+
 
 Barriers = Literal["auto", "stage", "none"]
 LayoutName = Literal["auto", "nhwc", "nchw"]
@@ -17,29 +31,26 @@ LayoutName = Literal["auto", "nhwc", "nchw"]
 
 @dataclass(frozen=True)
 class OpenSettings:
-    """How a model is to be opened on a device.
+    """Settings for opening a model on a device.
 
     Attributes:
-        threads: the number of CPU cores to use; by default all that the process may use.
-        precision: what a GPU computes in, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
-        barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
-            operators whose results it reads ("none"), or whichever of the two is faster ("auto").
-        layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
-            pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
-        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), as our
-            runtime does, or one by one ("streams"), as the runtime that IOS was published with.
-        resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
-            latencies replace the old ones.
-        may_time: whether opening the model may run something, for example to find out which kernels are fastest.
-        objective: what is optimized for: the latency of one run, or as many images a second as can be.
-        strict: whether a fault of a plan is raised, instead of being contained (`runtime/faults.py`).
-        gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
-            Where latencies are measured, that is by predictions; None is 2 there, and 0 predicts nothing. On a GPU that
-            is not attached, None is 0, and 1 in a long search.
-        units: the operators of each unit that the user wants scheduled as one operator, see `join_units`.
+        threads: CPU cores to use; by default all that the process may use.
+        precision: "fp32", "tf32" or "fp16" on a GPU; "fp32", "bf16" or "fp16" on a CPU.
+        barriers: stages on an attached GPU wait for the whole stage before them ("stage"), only for their inputs
+            ("none"), or whichever is faster ("auto").
+        layout: of images on an attached GPU: channels last ("nhwc"), channels first ("nchw"), or the faster one
+            ("auto").
+        launch: of kernels on a simulated GPU: one CUDA graph ("graph"), or one by one ("streams") as in IOS's runtime.
+        resume: whether latencies in the profile database are used; if not, new ones replace them.
+        may_time: whether opening may time kernels.
+        objective: latency of one run, or throughput.
+        strict: whether faults of a plan are raised instead of contained (`runtime/faults.py`).
+        gap_percent: a block's search ends once no schedule can save more than this share. Measured latencies use
+            predictions: None is 2, 0 disables them. On a simulated GPU None is 0, and 1 in a long search.
+        units: the operators of each requested unit, see `join_units`.
 
     Raises:
-        UsageError: the gap is negative, 100 or more, or no number; or there are units and the objective is throughput.
+        UsageError: the gap is out of range, or units are combined with throughput.
     """
 
     threads: int | None = None
@@ -56,43 +67,43 @@ class OpenSettings:
 
     def __post_init__(self) -> None:
         if self.gap_percent is not None and not 0 <= self.gap_percent < 100:
-            raise UsageError(f"a gap is at least 0 and below 100 percent, not {self.gap_percent}")
+            raise UsageError(f"the gap must be at least 0 and below 100 percent, not {self.gap_percent}")
         if self.units and self.objective != DEFAULT_OBJECTIVE:
-            raise UsageError(f"units are for the objective {DEFAULT_OBJECTIVE}: leave --units or --objective out")
+            raise UsageError(f"units require the objective {DEFAULT_OBJECTIVE}: omit --units or --objective")
 
 
 def refuse_for_attached_gpus(settings: OpenSettings) -> None:
-    """Refuses settings that mean something on attached GPUs alone.
-
-    Raises:
-        UsageError: there is one; the text says which.
-    """
+    """Raises a UsageError for settings that apply only to attached GPUs."""
     for option, value in (("--barriers", settings.barriers), ("--layout", settings.layout)):
         if value != "auto":
-            raise UsageError(f"{option} is for attached GPUs")
+            raise UsageError(f"{option} only applies to attached GPUs")
 
 
-def refuse_for_planned_gpus(settings: OpenSettings) -> None:
-    """Refuses settings that mean something on GPUs alone that are not attached.
-
-    Raises:
-        UsageError: there is one; the text says which.
-    """
+def refuse_for_simulated_gpus(settings: OpenSettings) -> None:
+    """Raises a UsageError for settings that apply only to simulated GPUs."""
     if settings.launch != DEFAULT_LAUNCH:
         raise UsageError(
-            f"launch={settings.launch!r} is for GPUs that are planned for: what is measured runs as it is launched here"
-            "\nLeave launch out, or name a GPU to plan for: 'iosched devices' lists them"
+            f"launch={settings.launch!r} only applies to simulated GPUs"
+            "\nOmit launch, or name a GPU to simulate: 'iosched devices' lists them"
         )
 
 
 def refuse_throughput(settings: OpenSettings) -> None:
-    """Refuses to optimize for throughput, on devices whose cores cannot be divided into teams.
-
-    Raises:
-        UsageError: it is asked for.
-    """
+    """Raises a UsageError for the throughput objective, on devices without teams of cores."""
     if settings.objective != DEFAULT_OBJECTIVE:
         raise UsageError(
-            f"--objective {settings.objective} is for CPUs: a GPU runs the whole batch by one schedule\n"
-            "Give --device cpu, or a larger --batch-size"
+            f"--objective {settings.objective} only applies to CPUs: a GPU runs the whole batch by one schedule\n"
+            "Use --device cpu, or a larger --batch-size"
         )
+
+
+def precision_on(gpu_name: str, precision: str, *, has_tf32: bool) -> PrecisionName:
+    """The precision of that name; raises a UsageError if there is none, or not on this GPU."""
+    if precision not in PRECISIONS and precision in ALL_PRECISIONS:
+        raise UsageError(f"{gpu_name} does not support {precision}: use --precision {', '.join(PRECISIONS)}")
+    found = precision_named(precision)
+    if found == "tf32" and not has_tf32:
+        raise UsageError(
+            f"{gpu_name} does not support tf32, which needs compute capability 8.0: use --precision fp32 or fp16"
+        )
+    return found

@@ -1,10 +1,11 @@
-"""The device that the text of `--device` means on this machine: the only file that asks of which kind a device is.
+"""Resolves `--device`: the only file that asks for the kind of a device.
 
-A kind is loaded when it is asked for: on a CPU nothing of CUDA and of the analytic model is imported.
+A kind is imported on demand: on a CPU nothing of CUDA and of the analytic model is imported.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -14,17 +15,16 @@ from typing import TYPE_CHECKING, cast
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.devices.system import check_system, not_linux
 from iosched.runtime.cpu.remarks import remarks_before as core_remarks_before
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.profiler.devices.analytic.device import SimulatedGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
     from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
-    from iosched.profiler.devices.imported_stages import FoundElsewhere
-    from iosched.profiler.devices.kind import Kind
+    from iosched.profiler.devices.imported_stages import ImportedProfile
+    from iosched.profiler.devices.kind import DeviceKind
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.scheduler.document import ScheduleDocument
@@ -34,37 +34,29 @@ if TYPE_CHECKING:
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
 KINDS: Mapping[str, str] = {_CUDA: "cuda", _CPU: "cpu", _ANALYTIC: "cuda"}
-"""`Kind.key` by the folder of a kind. An attached GPU comes before the specification of a GPU of the same name."""
+"""`DeviceKind.key` by folder. An attached GPU precedes a specification of the same name."""
 
 
-def facts_here() -> tuple[DeviceFacts, ...]:
-    """Facts about each kind of device on this machine, usable or not; first about the CPU, which every machine has."""
+def device_facts() -> tuple[DeviceFacts, ...]:
+    """Facts about each kind of device on this machine, usable or not, the CPU first."""
     kinds = map(_kind, (_CPU, _CUDA, _ANALYTIC))
     return tuple(kind.facts() for kind in kinds if kind.facts is not None)
 
 
 def check_name(device: str) -> None:
-    """Accepts the texts that `resolve` accepts on some machine; does not look at this one.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-    """
+    """Raises a UsageError for a text that `resolve` accepts on no machine; lists all and similar ones."""
     if not device.strip():
-        raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
+        raise UsageError("--device is empty: use auto, cpu or the name of a GPU")
     if not any(kind.knows(device) for kind in _kinds(device)):
         raise UsageError(_unknown(device))
 
 
 def resolve(device: str, model: Model | None = None) -> ProfiledDevice:
-    """The device that `--device` means.
-
-    Args:
-        model: the model to run, if it is known: `auto` means no GPU for a model that the GPU runtime cannot place.
+    """The device that `--device` means; `auto` means no GPU for a `model` that the GPU runtime does not support.
 
     Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-        DeviceError: the GPU that was asked for is not attached or cannot be used, or this is not Linux; the text
-            says what to do.
+        UsageError: there is no such device; lists all, and similar names.
+        DeviceError: the GPU is not attached or cannot be used, or this is not Linux.
     """
     return _opened(_kind_of(device, model), device)
 
@@ -77,64 +69,45 @@ def remarks(device: str) -> tuple[str, ...]:
 
 
 def remarks_before(device: str, threads: int | None) -> tuple[str, ...]:
-    """Sentences that a user should read before models are measured on a device with so many threads.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-    """
+    """Sentences for the user before measurements on this device and number of threads; raises as `check_name`."""
     return core_remarks_before(threads) if is_measured_on_cpu(device) and not_linux() is None else ()
 
 
 def is_measured_on_cpu(device: str) -> bool:
-    """Whether `resolve` returns the CPU of this machine.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-    """
+    """Whether `resolve` returns the CPU of this machine; raises as `check_name`."""
     return _kind_of(device).key == KINDS[_CPU]
 
 
 def speed_text(kind: str) -> str:
-    """Of which speed of the machine sums of stages measured on a kind of device are; "" where of the present one.
-
-    Args:
-        kind: see `DeviceInfo.kind`.
-    """
+    """The speed that sums of measured stages refer to, in words; "" for the present one. See `DeviceInfo.kind`."""
     return next((each.speed for each in _kinds_called(kind)), "")
 
 
 def runner(device: str, document: ScheduleDocument | None) -> ProfiledDevice:
-    """The device to run a schedule on; `auto` means a device of the kind that the schedule was made on.
-
-    Raises:
-        UsageError: there is no such device; the text lists all, and those with a similar name.
-        DeviceError: the GPU that was asked for is not attached or cannot be used, or this is not Linux; the text
-            says what to do.
-    """
+    """The device to run a schedule on; `auto` means a device of the kind that it was made on. Raises as `resolve`."""
     return _opened(_runner_kind(device, document), device)
 
 
 def runner_name(device: str, document: ScheduleDocument | None) -> str:
-    """The name of the device that `runner` returns, which is not opened for it; "" if it cannot be used."""
+    """The name of the device of `runner`, without opening it; "" if it cannot be used."""
     return _runner_kind(device, document).name(device)
 
 
 def runner_design(device: str, document: ScheduleDocument | None) -> Mapping[str, str]:
-    """The design of the device that `runner` returns, which is not opened for it; see `DeviceInfo.design`."""
+    """The design of the device of `runner`, without opening it; see `DeviceInfo.design`."""
     return _runner_kind(device, document).design()
 
 
 def unscheduled_text(device: str) -> str:
-    """Says how the device that `runner` returns runs a model without a schedule."""
+    """How the device of `runner` runs a model without a schedule."""
     return _runner_kind(device, None).unscheduled
 
 
 def recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]:
-    """The device that a schedule was made for, and the settings with which the model was opened there.
+    """The device and the settings that a schedule was made with.
 
     Raises:
-        DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have; or this is
-            not Linux.
+        DeviceError: the device is not attached or unknown, or this is not Linux.
     """
     device, settings = _recorded(document)
     return device, replace(settings, units=document.units)
@@ -148,10 +121,7 @@ def _recorded(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings]
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
-    """The throughputs of stages of `document`, a schedule of `model`.
-
-    If the device or the precision is not known, they have no peak to be compared with.
-    """
+    """The throughputs of stages of `document`, without a peak for unknown devices or precisions."""
     from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 
     if document.cost != "analytic" and document.device_kind == "cuda":
@@ -168,19 +138,19 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
 
 
-def _kind(folder: str) -> Kind:
-    return cast("Kind", import_module(f"iosched.profiler.devices.{folder}.device").KIND)
+def _kind(folder: str) -> DeviceKind:
+    return cast("DeviceKind", import_module(f"iosched.profiler.devices.{folder}.device").KIND)
 
 
-def _kinds(device: str) -> Iterator[Kind]:
-    """The kinds that can claim a text of `--device`; attached GPUs only where the packages are that run them."""
+def _kinds(device: str) -> Iterator[DeviceKind]:
+    """The kinds that can claim a text of `--device`; attached GPUs only with their packages."""
     if _has_gpu_packages() or device.strip().lower().startswith("cuda"):
         yield _kind(_CUDA)
     yield _kind(_CPU)
     yield _kind(_ANALYTIC)
 
 
-def _kinds_called(key: str) -> Iterator[Kind]:
+def _kinds_called(key: str) -> Iterator[DeviceKind]:
     return (_kind(folder) for folder, each in KINDS.items() if each == key)
 
 
@@ -192,47 +162,48 @@ def _is_cpu(device: str) -> bool:
     return device.strip().lower() == "cpu"
 
 
-def _kind_of(device: str, model: Model | None = None) -> Kind:
+def _kind_of(device: str, model: Model | None = None) -> DeviceKind:
     if _is_cpu(device):
         return _kind(_CPU)
     check_name(device)
     return next(kind for kind in _kinds(device) if kind.claims(device, model))
 
 
-def _opened(kind: Kind, device: str) -> ProfiledDevice:
+def _opened(kind: DeviceKind, device: str) -> ProfiledDevice:
     found = _usable(kind.device(device))
-    return replace(cast("PaperGpu", found), remarks=remarks(device)) if found.info.cost_kind == "analytic" else found
+    return (
+        replace(cast("SimulatedGpu", found), remarks=remarks(device)) if found.info.cost_kind == "analytic" else found
+    )
 
 
 def _usable(device: ProfiledDevice) -> ProfiledDevice:
     """The device; simulated GPUs use measurements of attached ones, and these use schedules of simulated ones."""
     if device.info.cost_kind == "analytic":
-        return replace(cast("PaperGpu", device), find_elsewhere=_measured_elsewhere)
+        return replace(cast("SimulatedGpu", device), find_imported=_imported_profile)
     check_system()
     return replace(cast("CudaDevice", device), suggest=_simulated_stages) if device.info.kind == "cuda" else device
 
 
-def _measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
-    from iosched.profiler.devices.cuda.imported_gpu import measured_elsewhere
+def _imported_profile(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
+    from iosched.profiler.devices.cuda.imported_gpu import imported_profile
 
-    return measured_elsewhere(database, model, gpu, precision)
+    return imported_profile(database, model, gpu, precision)
 
 
 def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit, ...]) -> tuple[Stage, ...]:
-    """The stages of the best schedule by the analytic model; none where the GPU's specification is not known."""
     from iosched.profiler.devices.gpus import spec_of
 
     spec = spec_of(gpu)
     if spec is None:
         return ()
-    from iosched.profiler.devices.analytic.device import PaperGpu
+    from iosched.profiler.devices.analytic.device import SimulatedGpu
     from iosched.scheduler.search import search
 
-    opened = PaperGpu(spec).open(model, OpenSettings(precision=precision, units=units))
+    opened = SimulatedGpu(spec).open(model, OpenSettings(precision=precision, units=units))
     return tuple(search(opened.graph, opened.cost, effort=opened.effort).schedule.stages)
 
 
-def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
+def _runner_kind(device: str, document: ScheduleDocument | None) -> DeviceKind:
     if device != "auto":
         return _kind_of(device)
     if document is None or document.device_kind == KINDS[_CPU]:
@@ -245,4 +216,22 @@ def _unknown(device: str) -> str:
 
     close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
-    return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_keys())}"
+    return f"unknown device {device!r}{hint}\nDevices are auto, cpu and the GPUs {', '.join(gpu_keys())}"
+
+
+_NAMES = {"Darwin": "macOS"}
+
+
+def not_linux() -> str | None:
+    """The name of this operating system; None on Linux."""
+    system = platform.system()
+    return None if system == "Linux" else _NAMES.get(system, system or "an unknown system")
+
+
+def check_system() -> None:
+    """Raises a DeviceError unless this is Linux, whose interfaces pin threads and watch processes and processors."""
+    if (system := not_linux()) is not None:
+        raise DeviceError(
+            f"running and measuring models needs Linux, and this is {system}: simulate a GPU instead (--device v100),"
+            " or use a container, a virtual machine or WSL with Linux"
+        )

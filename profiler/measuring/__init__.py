@@ -1,1 +1,1 @@
-"""Measures latencies: statistics of samples, alternatives in turn, waiting until the machine is quiet."""
+"""Measures latencies: statistics of samples, interleaving, interference, waiting for idle processes."""

@@ -1,4 +1,4 @@
-"""Processes that keep cores busy while something is measured."""
+"""Processes that keep cores busy during measurements."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ while True:
 
 @contextmanager
 def background_load(count: int) -> Iterator[tuple[int, ...]]:
-    """The ids of `count` processes that keep a core busy each, from when the context begins until it ends.
+    """The ids of `count` processes that each keep a core busy within the context.
 
     Raises:
         OSError: the system starts no further process.
-        ExecutionError: one of them ended early, so that less was busy than was asked for.
+        ExecutionError: one of them ended early.
     """
     with ExitStack() as stack:
         running = [stack.enter_context(_busy_process()) for _ in range(count)]

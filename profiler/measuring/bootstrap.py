@@ -1,4 +1,4 @@
-"""How well the ratio of two medians is known that were not measured in turn: a bootstrap over the samples of each.
+"""Bootstrap interval of the ratio of two medians that were not interleaved.
 
 B. Efron, R. Tibshirani, An Introduction to the Bootstrap, chapter 13: the percentile interval.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from iosched.profiler.measuring.statistics import CONFIDENCE, LEAST_SAMPLES
 
 RESAMPLES = 10_000
-"""How often the samples are drawn anew."""
+"""Number of resamples."""
 
 _AT_ONCE = 1 << 22
 
@@ -21,16 +21,10 @@ _AT_ONCE = 1 << 22
 def ratio_interval(
     before: Sequence[float], after: Sequence[float], *, seed: int, confidence: float = CONFIDENCE
 ) -> tuple[float, float] | None:
-    """Ends of the interval of median(after) / median(before); None with fewer than `LEAST_SAMPLES` of either.
+    """The interval of median(after) / median(before); None with fewer than `LEAST_SAMPLES` of either.
 
-    Each of the two is drawn anew from its own samples, since sample k of one has nothing to do with sample k of the
-    other. It knows of no difference that was there all the while, such as a slower clock of the machine.
-
-    Args:
-        before: positive samples of the first.
-        after: samples of the second, as many or another number.
-        seed: of the draws; equal samples and seeds give equal intervals.
-        confidence: probability that the interval contains the true ratio, of independent samples.
+    Both are resampled independently. A constant difference, such as a slower clock, is not detected. Equal samples and
+    seeds give equal intervals.
     """
     if min(len(before), len(after)) < LEAST_SAMPLES:
         return None
@@ -41,7 +35,6 @@ def ratio_interval(
 
 
 def _medians(samples: Sequence[float], random: np.random.Generator) -> NDArray[np.float64]:
-    """The median of each of `RESAMPLES` draws; a part of them at a time, for the sake of memory."""
     values = np.asarray(samples, dtype=np.float64)
     part = max(1, _AT_ONCE // len(values))
     counts = [min(part, RESAMPLES - start) for start in range(0, RESAMPLES, part)]

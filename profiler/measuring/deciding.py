@@ -1,7 +1,7 @@
-"""Decides from rounds of alternatives that were measured in turn which is faster, and what to measure next.
+"""Decides from interleaved rounds which alternative is faster, and what to measure next.
 
-Rounds of several sessions, on different days perhaps, are pooled: each compares alternatives with each other, so that
-it does not matter how fast the machine was on that day. Rounds in which others had the machine count for nothing.
+Rounds of several sessions, possibly of different days, are pooled: each compares alternatives with each other, so the
+machine's speed on that day does not matter. Rounds with interference do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
@@ -27,17 +27,13 @@ from iosched.profiler.measuring.statistics import (
 
 
 def lasting_interval(samples: Sequence[float], error: float) -> tuple[float, float]:
-    """Ends of the interval of the median; infinite where there are too few samples for one.
+    """An interval of the median that holds at every look; infinite with too few samples.
 
-    Args:
-        samples: each lies above the median with a probability of one half, whatever the others are.
-        error: the probability that the median is ever below the lower end, and that it is ever above the upper one.
-
-    Raises:
-        ValueError: the error is not between 0 and 1.
+    Samples are independent. The median is ever below the lower end with probability `error` between 0 and 1, else a
+    ValueError, and ever above the upper end with the same.
     """
     if not 0 < error < 1:
-        raise ValueError(f"an error is a probability between 0 and 1, not {error}")
+        raise ValueError(f"error must be a probability between 0 and 1, not {error}")
     count = len(samples)
     above = _least_above(count, error)
     if above > count:
@@ -47,15 +43,15 @@ def lasting_interval(samples: Sequence[float], error: float) -> tuple[float, flo
 
 
 def least_lasting(error: float) -> int:
-    """The least number of samples that have such an interval."""
+    """The least number of samples with such an interval."""
     return next(count for count in itertools.count(1) if _least_above(count, error) <= count)
 
 
 @lru_cache(maxsize=4096)
 def _least_above(count: int, error: float) -> int:
-    """How many of `count` samples have to lie above x for x to be below the median; more than `count` if none are.
+    """How many of `count` samples have to exceed x for x to be below the median; more than `count` if none suffices.
 
-    The capital grows with the number of samples above x, so the least is found by halving.
+    Found by bisection, since the capital grows with the number of samples above x.
     """
     low, high = count // 2, count + 1
     while low + 1 < high:
@@ -65,7 +61,7 @@ def _least_above(count: int, error: float) -> int:
 
 
 def _log_capital(count: int, above: int) -> float:
-    """Logarithm of the capital after bets on `count` samples of which `above` lay above x.
+    """Logarithm of the capital after bets on `count` samples, of which `above` exceeded x.
 
     It is the mean of (2 p)^above (2 (1 - p))^(count - above) over p from 1/2 to 1. Over p from 0 to 1 that integral is
     a beta function; the share of it above 1/2 is the chance of at most `above` heads in `count` + 1 tosses.
@@ -84,71 +80,71 @@ def _log_ways(count: int, chosen: int) -> float:
 
 
 Decision = Literal["faster", "slower", "equal", "undecided"]
-"""How the best of ours compares with the faster plain way."""
+"""How our best candidate compares with the fastest baseline."""
 
 ERROR = 0.05
-"""The probability that any of ours is called faster that is not, over all rounds and sessions of one model."""
+"""The probability that any of ours is falsely called faster, over all rounds and sessions of one model."""
 
 EQUAL = 0.02
-"""Two are equal where the interval of their ratio is no further from 1."""
+"""Two are equal if the interval of their ratio is within this distance from 1."""
 
 CLEARLY = 0.03
-"""What is slower than another by more than this part, beyond the noise of a few rounds, is measured no more."""
+"""Candidates slower than another by more than this share, beyond the noise of a few rounds, are dropped."""
 
 NARROWED = 8
-"""After so many rounds only the best of ours is measured on, beside the plain ways."""
+"""Number of rounds after which only our best candidate is measured, with the baselines."""
 
 
 LEAST_ROUNDS = least_lasting(ERROR * 0.5 / 3)
-"""How many rounds it takes at least to tell whether one of ours is faster, be it found or one of three baselines."""
+"""Minimum rounds to decide whether one of ours is faster, found or one of three baseline schedules."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Rounds of the same alternatives, each measured once in every round; sample k of each is of round k.
+    """Rounds of the same alternatives; sample k of each is of round k.
 
     Attributes:
         samples_us: latencies in a row, by alternative.
-        rested_us: latencies after a rest in the same rounds.
-        load: what was taken of the cores in each round.
-        slowness: how slow the machine was in each round, see `Round`; empty where that is not known.
+        rested_us: latencies after idle in the same rounds.
+        load: the interference in each round.
+        slowness: of the machine in each round, see `Round`; empty if unknown.
     """
 
     samples_us: Mapping[str, tuple[float, ...]]
     rested_us: Mapping[str, tuple[float, ...]]
-    load: tuple[Taken, ...]
+    load: tuple[Interference, ...]
     slowness: tuple[float | None, ...] = ()
 
     @property
     def rested(self) -> Session:
-        """The same rounds with the latencies after a rest in place of those in a row."""
+        """The same rounds with the latencies after idle."""
         return replace(self, samples_us=self.rested_us)
 
     def quiet_us(self, name: str) -> list[float]:
-        """The latencies of an alternative in the rounds that count; none where it took no part."""
+        """The latencies of an alternative in rounds without interference."""
         samples_us = self.samples_us.get(name, ())
         return [us for us, taken in zip(samples_us, self.load, strict=False) if not taken.disturbs]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """All rounds of ways to run one model: some of ours, and plain ones that ours have to beat.
+    """All rounds of ways to run one model: ours, and baselines to beat.
 
     Attributes:
-        sessions: the rounds, those of the earliest session first.
-        ours: the share of `ERROR` of each of ours, less than one, in the order of preference.
-        plain: the names of the plain ways, the usual one first.
-        beside: the names of others, which are shown and decide nothing.
+        sessions: the rounds, earliest session first.
+        ours: the share of `ERROR` of each of ours, in order of preference.
+        baselines: their names, the usual one first.
+        beside: others, which are shown and decide nothing.
     """
 
     sessions: tuple[Session, ...]
     ours: Mapping[str, float]
-    plain: tuple[str, ...]
+    baselines: tuple[str, ...]
     beside: tuple[str, ...] = ()
 
     @property
     def least_rounds(self) -> int:
-        """How many rounds it takes at least until each of ours can be faster beyond its share of the error."""
+        """Minimum rounds until each of ours can be faster within its share of the error."""
         return least_lasting(ERROR * min(self.ours.values()))
 
     def adding(self, session: Session) -> Trial:
@@ -165,7 +161,7 @@ class Trial:
         return any(name in each.samples_us for each in self.sessions)
 
     def measured(self, name: str) -> Measurement | None:
-        """Its latency in the rounds that count, or in all where too few count; None where it was not measured."""
+        """Its latency in rounds without interference, or in all if too few; None if unmeasured."""
         samples = [us for each in self.sessions for us in each.quiet_us(name)]
         rested = [us for each in self.sessions for us in each.rested.quiet_us(name)]
         if len(samples) >= LEAST_SAMPLES:
@@ -176,7 +172,7 @@ class Trial:
         return found and replace(found, rested_us=tuple(rested), disturbed_by=self._disturbed_by)
 
     def in_common(self, names: Sequence[str]) -> Mapping[str, Measurement]:
-        """The latencies of these in rounds that count and have all of them; empty where there is no such round."""
+        """The latencies of these in the rounds without interference that have all of them."""
         sessions = [each for each in self.sessions if each.samples_us.keys() >= {*names}]
         samples_us = {name: [us for each in sessions for us in each.quiet_us(name)] for name in names}
         return {name: summarize(each) for name, each in samples_us.items() if each}
@@ -193,16 +189,14 @@ class Trial:
         return (f"other processes interfered with {disturbed} of {total} rounds",) if disturbed else ()
 
     def ratios(self, of: str, over: str) -> list[float]:
-        """How many times as long `of` took as `over`, for each round that counts and has both."""
+        """The latency of `of` over that of `over`, for each round without interference that has both."""
         return [first / second for first, second in self._pairs(of, over)]
 
-    def ratio(self, plain: str, ours: str) -> Interval | None:
-        """How many times as fast `ours` is as `plain`, with an interval that holds at every look.
+    def speedup(self, plain: str, ours: str) -> Interval | None:
+        """The speedup of `ours` over `plain`, a quotient of medians, with an interval that holds at every look.
 
-        Its low end has the share of the error of one of ours, as what may be called faster, and its high end the rest.
-        It is the quotient of medians; the interval is that of the median ratio, and extends to the quotient where that
-        lies outside, as it may on a drifting machine.
-        None where the two have too few rounds for one.
+        Its low end has ours' share of the error, and its high end the rest. The interval is that of the median ratio,
+        extended to the quotient if that is outside, as on a drifting machine. None with too few rounds.
         """
         pairs = [*self._pairs(plain, ours)]
         ratios, share = [first / second for first, second in pairs], self.ours.get(ours)
@@ -215,26 +209,26 @@ class Trial:
         return Interval(value, min(value, low), max(value, high), f"{plain}/{ours}")
 
     @cached_property
-    def fastest_plain(self) -> str:
-        """The plain way with the least latency; the usual one as long as nothing is known."""
-        return self.best(self.plain)
+    def fastest_baseline(self) -> str:
+        """The baseline of least latency; the usual one while nothing is known."""
+        return self.best(self.baselines)
 
     @cached_property
     def leader(self) -> str:
-        """The fastest of ours, whether that is beyond the noise or not."""
-        return self.best([*self.ours], self.fastest_plain)
+        """The fastest of ours, regardless of noise."""
+        return self.best([*self.ours], self.fastest_baseline)
 
     @cached_property
     def candidate(self) -> str:
-        """The fastest of ours that is faster beyond the noise than every plain way; the leader if none is."""
+        """The fastest of ours that beats every baseline beyond the noise; the leader if none does."""
         faster = [name for name in self.ours if self.is_faster(name)]
-        return self.leader if self.leader in faster or not faster else self.best(faster, self.fastest_plain)
+        return self.leader if self.leader in faster or not faster else self.best(faster, self.fastest_baseline)
 
     @cached_property
-    def chosen_plain(self) -> str:
-        """The usual plain way, or another one that is faster beyond the noise."""
-        found = self.plain[0]
-        for other in self.plain[1:]:
+    def chosen_baseline(self) -> str:
+        """The usual baseline, or another one that is faster beyond the noise."""
+        found = self.baselines[0]
+        for other in self.baselines[1:]:
             if self._is_clearly_slower(found, other) or self._beats(other, found):
                 found = other
         return found
@@ -242,34 +236,34 @@ class Trial:
     @property
     def chosen(self) -> str:
         """What ships: one of ours only if it is faster."""
-        return self.candidate if self.verdict == "faster" else self.chosen_plain
+        return self.candidate if self.verdict == "faster" else self.chosen_baseline
 
     def chosen_without(self, other: str) -> str:
-        """What would ship without one of the plain ways: the fastest of ours if it beats those that are left."""
-        left = [name for name in self.plain if name != other]
+        """What would ship without one of the baselines."""
+        left = [name for name in self.baselines if name != other]
         beats = all(self._is_clearly_slower(name, self.leader) or self._beats(self.leader, name) for name in left)
         return self.leader if beats else left[0]
 
     @property
     def verdict(self) -> Decision:
-        """How `candidate` compares with `fastest_plain`."""
+        """How `candidate` compares with `fastest_baseline`."""
         return self._decision(self.candidate)
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known of the fastest of ours how it compares, and all others were measured."""
+        """Whether the comparison of the fastest of ours is decided, and all others were measured."""
         return self.has_all and self._decision(self.leader) != "undecided"
 
     @property
     def has_all(self) -> bool:
-        """Whether each was measured often enough for its latency to have an interval."""
+        """Whether the latency of each has an interval."""
         has_ours = all(self.n_rounds(name) >= LEAST_SAMPLES for name in (*self.ours, *self.beside))
-        return has_ours and all(map(self._is_beside_leader, self.plain))
+        return has_ours and all(map(self._is_beside_leader, self.baselines))
 
     def _decision(self, ours: str) -> Decision:
         if self.is_faster(ours):
             return "faster"
-        found = self.ratio(self.fastest_plain, ours)
+        found = self.speedup(self.fastest_baseline, ours)
         if found is None:
             return "undecided"
         if found.high < 1:
@@ -278,31 +272,31 @@ class Trial:
 
     @cached_property
     def wanted(self) -> tuple[str, ...]:
-        """What to measure next: all that may be the best of ours, and all that may be the fastest plain way."""
+        """What to measure next: all that may be the best of ours or the fastest baseline."""
         ours = [name for name in self.ours if self._is_wanted(name)]
         ours += [name for name in self.beside if self.n_rounds(name) < LEAST_SAMPLES]
-        plain = [name for name in self.plain if name in self._rivals or not self._is_beside_leader(name)]
+        plain = [name for name in self.baselines if name in self._contenders or not self._is_beside_leader(name)]
         return (*ours, *plain)
 
     def is_faster(self, ours: str) -> bool:
-        """Whether one of ours is faster, beyond the noise, than every plain way that may be the fastest."""
-        return all(self._beats(ours, plain) for plain in self._rivals)
+        """Whether one of ours beats, beyond the noise, every baseline that may be the fastest."""
+        return all(self._beats(ours, plain) for plain in self._contenders)
 
-    def rested_ratio(self, plain: str, ours: str) -> Interval | None:
-        """The same as `ratio` after a rest; None where that was not measured often enough."""
-        return replace(self, sessions=tuple(each.rested for each in self.sessions)).ratio(plain, ours)
+    def speedup_after_idle(self, plain: str, ours: str) -> Interval | None:
+        """`speedup` after idle; None with too few measurements."""
+        return replace(self, sessions=tuple(each.rested for each in self.sessions)).speedup(plain, ours)
 
     def n_rounds(self, name: str) -> int:
-        """In how many rounds that count it was measured beside the fastest plain way."""
-        return len(self.ratios(name, self.fastest_plain))
+        """The number of its rounds without interference that have the fastest baseline."""
+        return len(self.ratios(name, self.fastest_baseline))
 
     def _beats(self, name: str, plain: str) -> bool:
-        found = self.ratio(plain, name)
+        found = self.speedup(plain, name)
         return found is not None and found.low > 1
 
     @cached_property
-    def _rivals(self) -> tuple[str, ...]:
-        return tuple(name for name in self.plain if not self._is_clearly_slower(name, self.fastest_plain))
+    def _contenders(self) -> tuple[str, ...]:
+        return tuple(name for name in self.baselines if not self._is_clearly_slower(name, self.fastest_baseline))
 
     def _is_beside_leader(self, plain: str) -> bool:
         return len(self.ratios(plain, self.leader)) >= LEAST_SAMPLES
@@ -318,11 +312,9 @@ class Trial:
         return len(found) >= LEAST_SAMPLES and median_interval(found)[0] > 1 + CLEARLY
 
     def best(self, names: Sequence[str], beside: str | None = None) -> str:
-        """The first of the names, or a later one that took less time in most rounds than the one it replaces.
+        """The first of the names, or a later one that was faster in most rounds than the one it replaces.
 
-        Args:
-            names: ways to run the model.
-            beside: two that share no round are compared by their ratios over this one.
+        Two that share no round are compared by their ratios over `beside`.
         """
         found, *others = names
         for other in others:
@@ -350,14 +342,12 @@ def until_settled(
     is_over: Callable[[int], bool],
     order: random.Random,
 ) -> Trial:
-    """The trial with more rounds, until it is settled, wants others, or time is over; ways are in random order.
+    """Adds rounds in random order until the trial is settled, wants other ways, or time is over.
 
     Args:
-        trial: what is known before.
-        take: measures ways once each, in the order in which it gets them.
+        take: measures ways once each, in the given order.
         measured_as: for each way the name by which it is measured; several may be one.
-        is_over: returns whether there is no more time, from the number of rounds taken now.
-        order: draws the order.
+        is_over: whether time is over, from the number of rounds taken now.
     """
     done = 0
     while not trial.is_settled and measured_as.keys() >= {*trial.wanted} and not is_over(done):
@@ -380,14 +370,9 @@ def _session(rounds: Sequence[Round], measured_as: Mapping[str, str]) -> Session
 
 
 def shares(found: Iterable[str], earlier: int, baselines: Iterable[str]) -> dict[str, float]:
-    """The share of the error of each of ours: half is for schedules that were found, and half for baselines.
+    """The share of the error of each of ours: half for found schedules, half for baseline schedules.
 
-    However many schedules are found for a model as time goes by, all shares together are at most one.
-
-    Args:
-        found: names of the ways to run the schedule found now.
-        earlier: how many other schedules were found before, and compared.
-        baselines: names of schedules that need no search.
+    All shares are at most one in total, however many schedules are found over time; `earlier` counts previous ones.
     """
     numbered = {name: number for number, name in enumerate(found, earlier + 1)}
     others = [name for name in baselines if name not in numbered]

@@ -1,8 +1,8 @@
-"""Whether somebody else had the processors while something was measured.
+"""Detects interference from other processes during measurements.
 
-A median over some twenty runs bears a neighbour that comes seldom. It does not bear one that has the cores half of
-the time: then latencies double, and what corrects them for the machine's speed is off as well. Nobody can tell from the
-samples alone, since they may all be slow alike; the system knows who ran.
+A median over some twenty runs tolerates rare interference, but not a neighbour with half of the cores' time, which
+doubles latencies and distorts the calibration. The samples alone do not show it, since all may be slow; the system
+knows who ran.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # none on Windows, which has no STAT
 
 OTHERS_SHARE, OTHERS_SECONDS = 0.35, 0.03
-"""From this share of the cores' time on others count, and from so many seconds on: the system counts ticks of 10 ms.
-Medians bear less: with a fifth of the cores taken they stay within the noise (docs/measurement.md)."""
+"""Thresholds of other processes: the share of the cores' time, and seconds, since the system counts ticks of 10 ms.
+With a fifth of the cores interference, medians stay within the noise (docs/measurement.md).
+"""
 
 STOLEN_SHARE, STOLEN_SECONDS = 0.06, 0.02
-"""The same for what the host takes from a virtual machine."""
+"""The same for the host of a virtual machine."""
 
 FAR_OFF = 2.0
-"""How many times its reference the yardstick may take: up to 1.5 times were seen while nobody disturbed the machine."""
+"""Limit of the calibration kernel over its reference: up to 1.5 was seen on a quiet machine."""
 
 UNSTEADY = 1.75
-"""How much slower than the fastest the slowest yardstick beside one stage may be: on a quiet machine one stage in ten
-exceeds it, as with 1.5 and a yardstick of 2 ms."""
+"""Limit of the slowest over the fastest calibration kernel of one stage: on a quiet machine one stage in ten exceeds
+it, as with 1.5 and a kernel of 2 ms.
+"""
 
 
 SCATTERED = 0.75
-"""Part of a median that its interval may be wide: a stage of which every second run is disturbed has no median."""
+"""Limit of an interval's width over the median: a stage with interference in every second run has no median."""
 
 LEAST, MOST = 0.4, 2.5
-"""How many times its measured median a stage may really take that was measured while the machine was disturbed."""
+"""Bounds of the true median over the one measured under interference."""
 
 _IDLE, _WAITING, _STOLEN = 3, 4, 7  # columns of /proc/stat, see proc(5); the first two are no work
 
 
 @dataclass(frozen=True)
 class Load:
-    """What happened until now; the difference of two says what happened between them.
+    """Counters until now; the difference of two describes the time between them.
 
     Attributes:
-        wall_s: time that passed.
-        own_s: processor time that this process took, with all of its threads.
-        busy_s: processor time that everybody took together on the cores that are watched; 0 where nobody tells.
-        stolen_s: time in which the host ran something else on these cores; 0 where nobody tells.
+        own_s: processor time of this process, all threads.
+        busy_s: processor time of everybody on the watched cores; 0 if unknown.
+        stolen_s: time in which the host ran something else on these cores; 0 if unknown.
     """
 
     wall_s: float
@@ -67,67 +68,56 @@ def read_load(cpus: Collection[int], stat: Path = STAT) -> Load:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Parts of the cores' time that were taken, from 0 to 1; 0 where too little happened to tell it from nothing.
-
-    Attributes:
-        others: what other processes had.
-        stolen: what the host had, of a virtual machine.
-    """
+class Interference:
+    """Shares of the cores' time, from 0 to 1, of other processes and of the host; 0 if insignificant."""
 
     others: float = 0.0
     stolen: float = 0.0
 
     @property
     def disturbs(self) -> bool:
-        """Whether latencies that were measured meanwhile are not to be trusted."""
+        """Whether latencies measured meanwhile are unreliable."""
         return self.others >= OTHERS_SHARE or self.stolen >= STOLEN_SHARE
 
 
-def taken(before: Load, after: Load, cores: int) -> Taken:
-    """What was taken of `cores` processors between two readings."""
+def interference(before: Load, after: Load, cores: int) -> Interference:
+    """The interference on `cores` processors between two readings."""
     wall_s = after.wall_s - before.wall_s
     if wall_s <= 0:
-        return Taken()
+        return Interference()
     others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
     stolen_s = after.stolen_s - before.stolen_s
-    return Taken(
+    return Interference(
         others_s / (wall_s * cores) if others_s >= OTHERS_SECONDS else 0.0,
         stolen_s / (wall_s * cores) if stolen_s >= STOLEN_SECONDS else 0.0,
     )
 
 
 def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
-    """Who else had the cores between two readings, in words; nobody, where that disturbs nothing.
-
-    Args:
-        before: the reading before the measurement.
-        after: the reading after it.
-        cores: how many processors were watched.
-    """
-    share = taken(before, after, cores)
+    """The interference between two readings in words; empty if harmless."""
+    share = interference(before, after, cores)
     found = []
     if share.others >= OTHERS_SHARE:
-        found.append(f"others had {share.others:.0%} of the cores")
+        found.append(f"other processes used {share.others:.0%} of the cores")
     if share.stolen >= STOLEN_SHARE:
         found.append(f"the host took {share.stolen:.0%} of the cores")
     return tuple(found)
 
 
-def taken_since_now(cpus: Collection[int]) -> Callable[[], Taken]:
-    """A function that returns what was taken of these processors since it was made."""
+def interference_since_now(cpus: Collection[int]) -> Callable[[], Interference]:
+    """A function that returns the interference on these processors since now."""
     before = read_load(cpus)
-    return lambda: taken(before, read_load(cpus), max(len(cpus), 1))
+    return lambda: interference(before, read_load(cpus), max(len(cpus), 1))
 
 
 def since_now(cpus: Collection[int]) -> Callable[[], tuple[str, ...]]:
-    """A function that returns what else had these processors since it was made, in words."""
+    """A function that returns the interference on these processors since now, in words."""
     before = read_load(cpus)
     return lambda: disturbances(before, read_load(cpus), max(len(cpus), 1))
 
 
 def watch(cpus: Collection[int]) -> Callable[[], bool]:
-    """A function that returns whether nothing else had these processors since it was made, or called before."""
+    """A function that returns whether there was no interference since it was made, or last called."""
     others = since_now(cpus)
 
     def is_quiet() -> bool:
@@ -142,22 +132,22 @@ def doubts(slowness: Sequence[float], relative_width: float = math.inf) -> tuple
     """What the numbers themselves say against a latency, in words.
 
     Args:
-        slowness: how many times its reference the yardstick took, each time that it was timed beside the runs.
-        relative_width: of the latency's interval; infinite where there are too few runs to tell.
+        slowness: latencies of the calibration kernel during the runs, over its reference.
+        relative_width: of the latency's interval; infinite with too few runs.
     """
     found = []
     least, most = min(slowness, default=1.0), max(slowness, default=1.0)
     if most > FAR_OFF or least < 1 / FAR_OFF:
-        found.append(f"the yardstick took {most if most > FAR_OFF else least:.1f} times its reference")
+        found.append(f"the calibration kernel took {most if most > FAR_OFF else least:.1f} times its reference")
     elif most > least * UNSTEADY:
-        found.append(f"the yardstick took {most / least:.1f} times as long at one time as at another")
+        found.append(f"the latency of the calibration kernel varied by a factor of {most / least:.1f}")
     if SCATTERED < relative_width < math.inf:
-        found.append(f"the interval is {relative_width:.0%} of the median wide")
+        found.append(f"the width of the interval is {relative_width:.0%} of the median")
     return tuple(found)
 
 
 def disturbed(found: Measurement, reasons: tuple[str, ...]) -> Measurement:
-    """The measurement with these reasons; if there are any, its interval is widened to `LEAST` and `MOST`."""
+    """The measurement with these reasons, which widen its interval to `LEAST` and `MOST`."""
     if not reasons:
         return found
     low_us, high_us = min(found.low_us, LEAST * found.median_us), max(found.high_us, MOST * found.median_us)
@@ -165,7 +155,7 @@ def disturbed(found: Measurement, reasons: tuple[str, ...]) -> Measurement:
 
 
 def _ticks(cpus: Collection[int], stat: Path) -> tuple[int, int]:
-    """Ticks in which these processors worked, and in which the host had them; 0 where the system does not say."""
+    """Ticks in which these processors worked, and in which the host had them; 0 if unknown."""
     try:
         lines = stat.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Waits until the threads of this process are quiet, so that they do not disturb the next measurement."""
+"""Waits until the threads of this process are idle, so that they do not interfere with the next measurement."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ def wait_until_idle(
 ) -> None:
     """Returns once all threads of this process together use less than a tenth of one core, or after half a second.
 
-    The worker threads of some runtimes spin after a run, and would take the cores from whatever runs next. How long
-    they spin depends on the processor: onnxruntime counts iterations, not time (60 to 90 ms were seen).
-
-    Args:
-        process_time: returns the processor time of this process in seconds.
-        sleep: sleeps for a number of seconds.
+    Worker threads of some runtimes spin after a run. How long depends on the processor: onnxruntime counts iterations,
+    not time (60 to 90 ms were seen).
     """
     before = process_time()
     for _ in range(round(LONGEST_SECONDS / WINDOW_SECONDS)):

@@ -1,4 +1,4 @@
-"""Measures alternatives in turn, A B C A B C, so that a slow minute of the machine slows all; and compares two."""
+"""Interleaved measurements, A B C A B C, so that drift of the machine affects all; and comparisons of two."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ def interleave(
     is_quiet: Callable[[], bool] = lambda: True,
     repeats: int = 0,
 ) -> Mapping[str, Measurement]:
-    """Measures all alternatives in turn; sample k of each is taken in round k.
+    """Measures all alternatives interleaved; sample k of each is of round k.
 
     Args:
-        runs: by name, functions that run an alternative once and return its latency in microseconds.
-        rounds: the number of samples of each alternative.
-        warmup: the number of rounds before the first sample, whose latencies are thrown away.
-        max_seconds: no further round begins after the runs have taken this long together.
-        least_rounds: the number of rounds that are kept in any case.
-        rest: is called before each run, to wait until the run before has no more effect.
-        observer: is called after each round with the rounds done and the rounds in all, warm-up included.
-        is_quiet: is called after each round; returns whether nothing else ran meanwhile.
-        repeats: how many rounds more are taken for those that were not quiet, but at most half of those wanted.
+        runs: by name, run an alternative once and return microseconds.
+        warmup: rounds before the first sample.
+        max_seconds: no further round starts after this total time of runs.
+        least_rounds: rounds in any case.
+        rest: called before each run, to wait for effects of the run before.
+        observer: called after each round with the rounds done and the total, warm-up included.
+        is_quiet: called after each round; whether there was no interference.
+        repeats: further rounds in place of those with interference, at most half of those wanted.
 
     Raises:
         ValueError: there is no alternative or no round.
@@ -57,15 +56,11 @@ def interleave(
 
 
 def compare(baseline: Measurement, candidate: Measurement) -> Interval | None:
-    """The speed-up of `candidate` over `baseline`, both measured by one call of `interleave`; None if it is not known.
+    """The speedup of `candidate` over `baseline`, both of one call of `interleave`; None if unknown.
 
-    The interval is that of the median of the ratios within rounds, in which both met the same speed of the machine: it
-    is distribution-free, as that of any median. On a drifting machine the quotient of the medians may lie outside; the
-    interval then extends to it, so one is called faster only where both say so. It is not known from fewer than
-    `LEAST_SAMPLES` rounds, which have no such interval, nor if the candidate takes no time.
-
-    Raises:
-        ValueError: the two do not have the same number of samples.
+    The interval is that of the median ratio within rounds, which share the machine's speed, and distribution-free. On a
+    drifting machine the quotient of medians may be outside; the interval then extends to it. It needs `LEAST_SAMPLES`
+    rounds and a candidate that takes time. Raises a ValueError if the numbers of samples differ.
     """
     pairs = list(zip(baseline.samples_us, candidate.samples_us, strict=True))
     if len(pairs) < LEAST_SAMPLES or any(after <= 0 for _, after in pairs):

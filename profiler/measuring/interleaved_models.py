@@ -1,41 +1,41 @@
-"""Measures whole models in turn, each after a rest and in a row, and says what can be measured in turn."""
+"""Interleaved measurements of whole models, each after idle and in a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from iosched.models.log import logger
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.interleave import interleave
+from iosched.profiler.measuring.interleave import compare, interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile, summarize
 from iosched.runtime.executor import Candidate
 
 _log = logger(__name__)
 
 REST_SECONDS = 0.1
-"""About how long a candidate waits for a quiet process before its turn (`wait_until_idle`)."""
+"""About how long a candidate waits for an idle process (`wait_until_idle`)."""
 
 WARMUP_ROUNDS = 2
 
 IN_A_ROW_SECONDS, MOST_IN_A_ROW = 0.01, 10
-"""How long the runs in a row of one turn last together, and how many there are at most; there is at least one."""
+"""Duration of the consecutive runs of one sample, and their maximum number; there is at least one."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure whole models in turn.
+    """How long to measure whole models.
 
     Attributes:
-        rounds: the number of rounds whose samples are kept, if there is time for them.
-        max_seconds: no further round begins after the runs have taken this long together.
-        least_rounds: the number of rounds that are kept in any case; by default enough to find out what is faster.
-        repeats: how many rounds more are taken for those with which other processes interfered, but at most half of
-            those wanted.
-        is_loaded: whether this process keeps cores busy itself, so that no round counts as disturbed.
+        rounds: rounds to keep, if there is time.
+        max_seconds: no further round starts after this total time of runs.
+        least_rounds: rounds in any case; by default enough for an interval.
+        repeats: further rounds in place of those with interference, at most half of those wanted.
+        is_loaded: whether this process loads cores itself, so that interference does not count.
     """
 
     rounds: int = 15
@@ -45,27 +45,23 @@ class Budget:
     is_loaded: bool = False
 
 
-def measure_in_turn(
+def measure_interleaved(
     candidates: Mapping[str, Candidate],
     budget: Budget,
     observer: Callable[[int, int], None] | None = None,
     rest: Callable[[], None] | None = None,
     is_quiet: Callable[[], bool] = lambda: True,
 ) -> Mapping[str, Measurement]:
-    """Measures the latency of every candidate in a row and after a rest; sample k of each is taken in round k.
+    """Measures every candidate in a row and after idle, interleaved; sample k of each is of round k.
 
-    In its turn a candidate rests, is run once, and is then run several times in a row. A sample is the median of the
-    runs in a row, all of which are kept in `Measurement.runs_us`; the run after the rest is in `Measurement.rested_us`.
-
-    Rounds with which other processes interfered are left out. Where fewer than `budget.least_rounds` others remain, all
-    rounds are kept, and `Measurement.disturbed_by` counts them.
+    After a pause, a candidate runs once (`Measurement.rested_us`) and then several times in a row
+    (`Measurement.runs_us`), whose median is the sample. Rounds with interference are omitted, unless fewer than
+    `budget.least_rounds` remain; `Measurement.disturbed_by` then counts them.
 
     Args:
-        candidates: whole models, ready to be timed, by name.
-        budget: how long to measure.
-        observer: is called after each round with the rounds done and the rounds in all.
-        rest: waits until the device is at rest; by default until this process is quiet.
-        is_quiet: returns whether nothing else ran since it was called before, see `disturbance.watch`.
+        observer: called after each round with the rounds done and the total.
+        rest: waits until the device is idle; by default for this process.
+        is_quiet: whether there was no interference since the last call, see `disturbance.watch`.
     """
     quiet: list[bool] = []
 
@@ -99,27 +95,27 @@ def measure_in_turn(
 
 
 def interference_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
-    """A sentence if other processes interfered with too many rounds of whole models; else empty."""
+    """A sentence if other processes interfered with too many rounds; else empty."""
     return tuple(
-        f"{text[0].upper()}{text[1:]} of whole models: repeat this on a quiet machine."
+        f"{text[0].upper()}{text[1:]} of whole models: repeat this on an idle machine."
         for text in dict.fromkeys(text for each in measured.values() for text in each.disturbed_by)
     )
 
 
 @dataclass(frozen=True)
 class Round:
-    """One turn of each of some candidates.
+    """One sample of each of some candidates.
 
     Attributes:
         samples_us: latencies in a row by name, each the median of a few runs.
-        rested_us: latencies of the first run after a rest.
-        load: what was taken of the processors meanwhile.
-        slowness: how many times as long as at the speed of stage latencies the machine took; None where not known.
+        rested_us: latencies of the first run after idle.
+        load: the interference.
+        slowness: of the machine against the speed of stage latencies; None if unknown.
     """
 
     samples_us: Mapping[str, float]
     rested_us: Mapping[str, float]
-    load: Taken
+    load: Interference
     slowness: float | None = None
 
 
@@ -130,17 +126,16 @@ TakeRound = Callable[[Sequence[str]], Round]
 def rounds_of(
     candidates: Mapping[str, Candidate],
     rest: Callable[[], None] = wait_until_idle,
-    watch: Callable[[], Callable[[], Taken]] = lambda: Taken,
+    watch: Callable[[], Callable[[], Interference]] = lambda: Interference,
     slowness: Callable[[], float | None] = lambda: None,
 ) -> TakeRound:
-    """A function that measures some of the candidates once each; a candidate rests before its turn.
+    """A function that measures some of the candidates once each, after idle.
 
     Args:
-        candidates: whole models, ready to be timed, by name.
-        rest: waits until the device is at rest.
-        watch: begins to watch who else has the processors, and returns a function that tells.
-        slowness: measures how slow the machine is now; called after a round that nobody disturbed. In others the speed
-            is none that stages had: a yardstick was seen to take 26 times its reference.
+        rest: waits until the device is idle.
+        watch: starts to watch for interference, and returns a function that returns it.
+        slowness: measures the machine's slowness, only after a round without interference: with it, the calibration
+            kernel was seen to take 26 times its reference.
     """
     turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
 
@@ -160,21 +155,19 @@ def rounds_of(
 
 @dataclass(frozen=True)
 class _Turns:
-    """The turns of one candidate: for each, the microseconds of its first run, and of those in a row."""
+    """The samples of one candidate: its first run, and its runs in a row, in microseconds."""
 
     candidate: Candidate
     rested_us: list[float] = field(default_factory=list)
     runs_us: list[Sequence[float]] = field(default_factory=list)
 
     def take(self) -> float:
-        """Takes a turn, and returns the median of its runs in a row in microseconds."""
         rested_us, *in_a_row_us = self.candidate.time(1 + self._count())
         self.rested_us.append(rested_us)
         self.runs_us.append(in_a_row_us)
         return quantile(in_a_row_us, 0.5)
 
     def of(self, rounds: Sequence[int]) -> Measurement:
-        """The measurement of these rounds, counted from the first one to warm up."""
         runs_us = [self.runs_us[index] for index in rounds]
         return replace(
             summarize([quantile(in_a_row_us, 0.5) for in_a_row_us in runs_us]),
@@ -189,13 +182,13 @@ class _Turns:
 
 
 def turn_seconds(run_s: float) -> float:
-    """About how many seconds a turn takes of a candidate whose runs take `run_s` seconds."""
+    """Approximate seconds of a sample of a candidate whose runs take `run_s` seconds."""
     return REST_SECONDS + run_s + max(run_s, IN_A_ROW_SECONDS)
 
 
 @contextmanager
 def closing_all(candidates: Mapping[Any, Candidate]) -> Iterator[None]:
-    """Closes the candidates that there are when the context ends."""
+    """Closes the candidates when the context ends."""
     try:
         yield
     finally:
@@ -206,3 +199,38 @@ def close_all(candidates: Iterable[Candidate]) -> None:
     """Closes every candidate."""
     for candidate in candidates:
         candidate.close()
+
+
+_FEW_ROUNDS, _ROUNDS = 2, 9  # from nine rounds on an interval leaves out the extreme ones
+_CLEARLY_SLOWER = 1.1
+_FEW_SECONDS, _SECONDS = 3.0, 1.0
+"""Total duration of the samples of the first and the further rounds."""
+
+
+def runs_to_choose(count: int) -> int:
+    """Approximate number of samples of `fastest_setting`: few settings compete with the usual one."""
+    return (1 + _FEW_ROUNDS) * count + _ROUNDS * min(count, 2)
+
+
+def fastest_setting(candidates: Sequence[Candidate]) -> int:
+    """The index of the candidate with the lowest interleaved median; the first, unless another is faster beyond the
+    noise.
+
+    After two rounds, clearly slower ones are dropped.
+    """
+    takes = {str(index): partial(_turn_us, each) for index, each in enumerate(candidates)}
+    few = interleave(takes, _FEW_ROUNDS, warmup=1, max_seconds=_FEW_SECONDS, rest=wait_until_idle)
+    limit_us = _CLEARLY_SLOWER * min(each.median_us for each in few.values())
+    left = {name: take for name, take in takes.items() if name == "0" or min(few[name].samples_us) <= limit_us}
+    if len(left) == 1:
+        return 0
+    found = interleave(left, _ROUNDS, warmup=0, max_seconds=_SECONDS, least_rounds=LEAST_SAMPLES, rest=wait_until_idle)
+    ratios = {name: compare(found["0"], each) for name, each in found.items()}
+    faster = [name for name, ratio in ratios.items() if ratio is not None and ratio.is_faster]
+    return int(min(faster, key=lambda name: found[name].median_us, default="0"))
+
+
+def _turn_us(candidate: Candidate) -> float:
+    (rested_us,) = candidate.time(1)
+    count = int(IN_A_ROW_SECONDS * 1e6 / max(rested_us, 1.0))
+    return quantile(candidate.time(min(max(count, 1), MOST_IN_A_ROW)), 0.5)

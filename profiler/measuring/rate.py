@@ -1,4 +1,4 @@
-"""Measures in turn how many runs of whole models are done a second, with as many at the same time as they take."""
+"""Interleaved throughput of whole models, with as many concurrent runs as they take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 
 TURN_SECONDS = 0.25
-"""About how long the runs of a turn last; there is one at least."""
+"""Approximate duration of the runs of a sample; there is at least one."""
 
 
 def measure_rates(
@@ -20,17 +20,10 @@ def measure_rates(
     observer: Callable[[int, int], None] | None = None,
     rest: Callable[[], None] = wait_until_idle,
 ) -> Mapping[str, Measurement]:
-    """The microseconds from the end of one run to that of the next, of every candidate; sample k is of round k.
+    """The microseconds between the ends of consecutive runs, of every candidate; sample k is of round k.
 
-    In its turn a candidate is run once, since the first run after a rest is another, and then as often as take
-    `TURN_SECONDS`. The sample is the mean of these by the clock on the wall, from the begin of the first to the end of
-    the last, over the runs that go on at the same time. The first round is thrown away.
-
-    Args:
-        candidates: whole models, ready to be timed, by name.
-        budget: how long to measure.
-        observer: is called after each round with the rounds done and the rounds in all.
-        rest: is called before each turn.
+    A candidate runs once, since the first run after idle differs, and then for `TURN_SECONDS`. The sample is the
+    wall-clock mean of these, over the concurrent runs. The first round is dropped.
     """
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     began = time.monotonic()
@@ -46,7 +39,7 @@ def measure_rates(
 
 
 def turn_seconds(run_s: float) -> float:
-    """About how many seconds a turn takes of a candidate whose runs take `run_s` seconds."""
+    """Approximate seconds of a sample of a candidate whose runs take `run_s` seconds."""
     return REST_SECONDS + run_s + max(run_s, TURN_SECONDS)
 
 

@@ -1,1 +1,1 @@
-"""What was measured, kept between runs."""
+"""Keeps measurements between runs."""

@@ -1,7 +1,7 @@
-"""The profile database: what was measured on which device, kept between runs and shared by processes.
+"""The profile database: measurements by device, kept between runs and shared by processes.
 
-SQLite in WAL mode; one transaction for each measurement, so a killed search loses at most the one it was writing.
-A file that is not ours, is damaged or was written by a newer iosched is refused and left as it is.
+SQLite in WAL mode; one transaction for each measurement, so a killed search loses at most the current one. A foreign,
+damaged or newer file is refused and not changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE, IN_MEMORY, expla
 from iosched.profiler.store.process import is_alive, this_process
 from iosched.profiler.store.schema import connected, transaction
 from iosched.profiler.store.tables import (
-    KINDS,
+    ROW_TYPES,
+    CalibrationRow,
     ChoiceRow,
     ComparisonRow,
     Row,
     StageRow,
     Turn,
     WholeRow,
-    YardstickRow,
     clock_of,
     columns_of,
     measurement_of,
@@ -43,7 +43,7 @@ from iosched.profiler.store.tables import (
 )
 
 LONGEST_TRIAL = timedelta(minutes=1)
-"""A cuDNN plan is tried in milliseconds, or seconds where its code is loaded."""
+"""A cuDNN plan is tried in milliseconds, or seconds if its code is loaded."""
 
 _LONGEST_STAGE = timedelta(seconds=2)  # between two measurements; what takes longer is a pause between two searches
 _FEWEST_TIMED = 10
@@ -51,14 +51,14 @@ _FEWEST_TIMED = 10
 
 @dataclass(frozen=True)
 class DeviceStats:
-    """How much the database knows about one device.
+    """What the database has of one device.
 
     Attributes:
-        measurements: of stages, and of the yardstick; rounds of whole models in turn count as one of runs in a row and
-            one of runs after a rest, and the setting that onnxruntime is fastest in as one, as far as it has them.
-        samples: that these measurements have together.
-        stages: different stages that were measured, by all strategies and numbers of lanes.
-        disturbed: how many of them have only measurements that something disturbed.
+        measurements: of stages and of the calibration kernel; interleaved rounds of whole models count as one of runs
+            in a row and one after idle, and onnxruntime's fastest setting as one.
+        samples: of these measurements.
+        stages: different measured stages, by all strategies and numbers of lanes.
+        disturbed: how many of them were only measured with interference.
     """
 
     device: str
@@ -72,7 +72,7 @@ class DeviceStats:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """How much a database knows; `path` is None for one in memory, and `nbytes` is its size."""
+    """What a database has; `path` is None in memory, `nbytes` is its size."""
 
     path: Path | None
     nbytes: int
@@ -90,7 +90,7 @@ class DatabaseStats:
 
     @property
     def disturbed(self) -> int:
-        """How many of them have only disturbed measurements."""
+        """How many of them were only measured with interference."""
         return sum(device.disturbed for device in self.devices)
 
 
@@ -106,7 +106,7 @@ _COUNTED = """(
 
 
 def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
-    """The path of the database where none is given; None where the environment asks for one in memory."""
+    """The default path of the database; None if the environment requests one in memory."""
     chosen = (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE)
     if chosen == IN_MEMORY:
         return None
@@ -118,7 +118,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file is seen there; `Path.exists` raises where a folder on the way may not be searched."""
+    """Whether a file is visible; `Path.exists` raises if a folder on the path is not searchable."""
     return os.access(path, os.F_OK)
 
 
@@ -131,15 +131,10 @@ def device_key(
     versions: Mapping[str, str],
     design: Mapping[str, str] | None = None,
 ) -> str:
-    """A canonical text of everything but the stage itself that changes a latency.
+    """A canonical text of everything but the stage that affects a latency.
 
-    Args:
-        kind: "cpu" or "cuda".
-        name: the device's own name ("NVIDIA H100").
-        precision: numpy name of the arithmetic ("float32").
-        threads: worker threads or streams that stages may use.
-        versions: runtime and libraries ("onnxruntime": "1.31.1").
-        design: what tells devices of one name apart ("model": "17"); None where the name says it all.
+    `precision` is numpy's name of the arithmetic, `threads` are worker threads or streams, and `design` distinguishes
+    devices of one name.
     """
     fields = {"kind": kind, "name": name, "precision": precision, "threads": threads, "versions": dict(versions)}
     also = {} if design is None else {"design": dict(design)}
@@ -147,11 +142,11 @@ def device_key(
 
 
 class ProfileDatabase:
-    """A profile database; one object belongs to one thread and one process, and each further one opens the same path.
+    """A profile database, for one thread and process; others open the same path.
 
-    What a method has written is on disk (short of a power cut) when it returns. Every method raises `UsageError` where
-    the file is damaged or cannot be written, `ExecutionError` where the disk is full or fails, and `DeviceError` where
-    another process keeps the file locked.
+    Written data are on disk when a method returns (short of a power cut). Methods raise `UsageError` if the file is
+    damaged or not writable, `ExecutionError` if the disk is full or fails, and `DeviceError` if another process locks
+    the file.
     """
 
     def __init__(
@@ -161,17 +156,10 @@ class ProfileDatabase:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         on_kept: Callable[[Sequence[Row]], None] = lambda rows: None,
     ) -> None:
-        """Opens the database at `path`, made with its folder where missing; None or ":memory:" keeps it in memory.
+        """Opens or creates the database at `path`; None or ":memory:" keeps it in memory.
 
-        Args:
-            clock: says when something was measured.
-            on_kept: is called with the rows of each measurement and each choice when they are on disk; not with those
-                that are merged.
-
-        Raises:
-            UsageError: where the file is damaged, foreign or newer than this iosched, or its folder cannot be written.
-            ExecutionError: where the disk is full or fails.
-            DeviceError: where another process keeps the file locked.
+        `clock` dates measurements; `on_kept` receives the rows of each stored measurement and choice, not merged ones.
+        Raises as the methods do.
         """
         self.path = None if path is None or str(path) == IN_MEMORY else Path(path).expanduser()
         self._clock = clock
@@ -192,7 +180,7 @@ class ProfileDatabase:
         self._connection.close()
 
     def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
-        """The measurement of a stage that was taken in that turn; None where none was."""
+        """The measurement of a stage in that turn, or None."""
         with explained(self.path):
             row = self._connection.execute(
                 "SELECT samples_us, clock_mhz, throttled_by, disturbed_by FROM stage"
@@ -204,16 +192,16 @@ class ProfileDatabase:
     def stage_medians(self, device: str) -> dict[str, float]:
         """The latest thorough median of every stage of `device`, in microseconds by signature; O(rows of the device).
 
-        Infinite where the device cannot run the stage. What was measured while the machine was disturbed is left out.
+        Infinite if the device cannot run the stage. Measurements with interference are omitted.
         """
         rows = self._found(StageRow, device=device)
         thorough = sorted((row for row in rows if row.turn != "rough" and not row.disturbed_by), key=_is_again)
         return {row.signature: measurement_of(row.samples_us, None, "").median_us for row in thorough}
 
     def seconds_per_stage(self, device: str) -> float | None:
-        """About how many seconds each stage took that was measured on `device`, with all of its measurements.
+        """Approximate seconds per measured stage of `device`, with all its measurements and without pauses.
 
-        Pauses do not count. None with fewer than `_FEWEST_TIMED` measurements. O(rows of the device)
+        None with fewer than `_FEWEST_TIMED` measurements. O(rows of the device)
         """
         with explained(self.path):
             rows = self._connection.execute(
@@ -226,30 +214,30 @@ class ProfileDatabase:
         return sum(between, timedelta()).total_seconds() / len({signature for _, signature in rows})
 
     def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
-        """Keeps a measurement of a stage in place of an earlier one in the same turn."""
+        """Stores a measurement of a stage, replacing an earlier one of the same turn."""
         row = StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))
         self._keep([msgspec.structs.replace(row, disturbed_by=", ".join(found.disturbed_by))])
 
     def forget_stage(self, signature: str, device: str) -> None:
-        """Forgets the measurements of a stage in all turns."""
+        """Deletes the measurements of a stage in all turns."""
         with explained(self.path):
             self._connection.execute("DELETE FROM stage WHERE device = ? AND signature = ?", (device, signature))
 
-    def yardstick(self, device: str) -> Measurement | None:
-        """The latency of the reference convolution when the device was first met; None where it was not measured."""
-        found = self._found(YardstickRow, device=device)
+    def calibration(self, device: str) -> Measurement | None:
+        """The reference latency of the calibration kernel on this device, or None."""
+        found = self._found(CalibrationRow, device=device)
         return measurement_of(found[0].samples_us, None, "") if found and found[0].samples_us else None
 
-    def keep_yardstick(self, device: str, found: Measurement) -> None:
-        """Keeps the latency of the reference convolution."""
-        self._keep([YardstickRow(device, self._clock(), found.samples_us)])
+    def keep_calibration(self, device: str, found: Measurement) -> None:
+        """Stores the reference latency of the calibration kernel."""
+        self._keep([CalibrationRow(device, self._clock(), found.samples_us)])
 
     def rounds(self, key: str, device: str) -> tuple[ComparisonRow, ...]:
-        """All rounds of ways to run a whole model, the earliest first; O(rows of the key)."""
+        """All rounds of ways to run a whole model, earliest first; O(rows of the key)."""
         return tuple(sorted(self._found(ComparisonRow, device=device, key=key), key=lambda row: row.measured_at))
 
     def keep_rounds(self, rows: Sequence[ComparisonRow]) -> None:
-        """Keeps what one comparison measured, beside what earlier ones did."""
+        """Adds the rounds of one comparison."""
         self._keep(rows)
 
     @property
@@ -258,25 +246,25 @@ class ProfileDatabase:
         return self._clock()
 
     def wholes(self, device: str) -> tuple[WholeRow, ...]:
-        """All whole models that were measured on `device`, see `WholeRow`; O(rows of the device)."""
+        """All whole models measured on `device`, see `WholeRow`; O(rows of the device)."""
         return tuple(self._found(WholeRow, device=device))
 
     def whole(self, key: str, device: str) -> WholeRow | None:
-        """A whole model that was measured on `device`; None where that was never done."""
+        """A whole model measured on `device`, or None."""
         found = self._found(WholeRow, device=device, key=key)
         return found[0] if found else None
 
     def keep_whole(self, row: WholeRow) -> None:
-        """Keeps what a whole model took, in place of what it took before."""
+        """Stores the latency of a whole model, replacing an earlier one."""
         self._keep([row])
 
     def choice(self, key: str, device: str) -> str | None:
-        """The choice that measurements on `device` were taken with; None where none was made under this key."""
+        """The choice under this key that measurements on `device` used, or None."""
         found = self._found(ChoiceRow, device=device, key=key)
         return found[0].value if found else None
 
     def choose(self, key: str, device: str, value: str) -> str:
-        """Keeps `value` unless something was chosen before, perhaps by another process; returns what is chosen now."""
+        """Stores `value` unless there is a choice, perhaps of another process; returns the present choice."""
         is_new = bool(self.merge([ChoiceRow(device, key, value)]))
         held = self.choice(key, device)
         if is_new:
@@ -292,14 +280,14 @@ class ProfileDatabase:
         return None if row is None else bytes(row[0])
 
     def keep_cudnn_plan(self, key: str, name: str, device: str, content: bytes) -> None:
-        """Keeps a serialized cuDNN plan; `rows` leaves it out, since it can be built again."""
+        """Stores a serialized cuDNN plan; `rows` omits it, since it can be rebuilt."""
         with explained(self.path):
             self._connection.execute(
                 "INSERT OR REPLACE INTO cudnn_plan VALUES (?, ?, ?, ?)", (device, key, name, content)
             )
 
     def begin_cudnn_trial(self, key: str, name: str, device: str) -> None:
-        """Notes that this process is about to run the cuDNN plan `name`, which may be the last thing that it does."""
+        """Records that this process is about to run a cuDNN plan, which may crash it."""
         with explained(self.path):
             self._connection.execute(
                 "INSERT OR REPLACE INTO cudnn_trial VALUES (?, ?, ?, ?, ?)",
@@ -307,17 +295,17 @@ class ProfileDatabase:
             )
 
     def end_cudnn_trial(self, key: str, name: str, device: str, *, fatal: bool) -> None:
-        """Notes that this process has run the plan and lives; with `fatal`, that the GPU does not."""
+        """Records that this process survived the plan; with `fatal`, that the GPU did not."""
         own = (device, key, name, this_process())
         change = "UPDATE OR REPLACE cudnn_trial SET process = ''" if fatal else "DELETE FROM cudnn_trial"
         with explained(self.path):
             self._connection.execute(f"{change} WHERE device = ? AND key = ? AND name = ? AND process = ?", own)
 
     def fatal_cudnn_plans(self, key: str, device: str) -> frozenset[str]:
-        """The cuDNN plans for `key` that stopped the GPU, or ended the process that tried them.
+        """The cuDNN plans for `key` that stopped the GPU or crashed a process.
 
-        One that a living process is trying just now is none of them. Where nobody can tell whether the process lives,
-        as in another container, it counts as living for a minute, which is longer than a trial takes.
+        Plans that a living process is trying are excluded. A process of unknown state, as in another container, counts
+        as living for a minute, longer than a trial takes.
         """
         with explained(self.path):
             rows = self._connection.execute(
@@ -355,46 +343,43 @@ class ProfileDatabase:
         return DatabaseStats(self.path, nbytes, devices)
 
     def clear(self, device: str | None = None) -> int:
-        """Forgets the measurements of `device`, or all; returns how many, and gives their space back."""
+        """Deletes the measurements of `device`, or all; returns how many, and frees their space."""
         where, values = ("", ()) if device is None else (" WHERE device = ?", (device,))
         with explained(self.path):
             with transaction(self._connection):
                 ((removed,),) = self._connection.execute(f"SELECT COUNT(*) FROM {_COUNTED}{where}", values).fetchall()
-                for table in (*map(table_of, KINDS), "cudnn_plan", "cudnn_trial"):
+                for table in (*map(table_of, ROW_TYPES), "cudnn_plan", "cudnn_trial"):
                     self._connection.execute(f"DELETE FROM {table}{where}", values)
             self._connection.execute("VACUUM")
         return int(removed)
 
     def rows(self) -> Iterator[Row]:
-        """All rows that can be moved to another machine, table by table, sorted by device and key."""
+        """All portable rows, table by table, sorted by device and key."""
         with explained(self.path):
-            for kind in KINDS:
-                query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} ORDER BY 1, 2, 3"
+            for row_type in ROW_TYPES:
+                query = f"SELECT {', '.join(columns_of(row_type))} FROM {table_of(row_type)} ORDER BY 1, 2, 3"
                 for values in self._connection.execute(query):
-                    yield row_of(kind, values)
+                    yield row_of(row_type, values)
 
     def merge(self, rows: Sequence[Row]) -> int:
-        """Adds rows, all of them or none; returns how many were added or replaced an older one.
+        """Adds rows, all or none; returns how many were added or replaced an older one.
 
-        Of two measurements of the same thing the newer one stays. Of two choices the one that was here before stays,
-        because the measurements beside it were taken with it.
+        Of two measurements the newer one stays. Of two choices the local one stays, since local measurements used it.
         """
         with explained(self.path), transaction(self._connection):
             before = self._connection.total_changes
-            for kind in KINDS:
-                if values := [values_of(row) for row in rows if isinstance(row, kind)]:
-                    self._connection.executemany(f"{_insertion(kind)} {_on_conflict(kind)}", values)
+            for row_type in ROW_TYPES:
+                if values := [values_of(row) for row in rows if isinstance(row, row_type)]:
+                    self._connection.executemany(f"{_insertion(row_type)} {_on_conflict(row_type)}", values)
             return self._connection.total_changes - before
 
-    def _found(self, kind: type[Any], **key: str) -> list[Any]:
-        """The rows of `kind` whose columns have these values."""
+    def _found(self, row_type: type[Any], **key: str) -> list[Any]:
         where = " AND ".join(f"{name} = ?" for name in key)
-        query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} WHERE {where}"
+        query = f"SELECT {', '.join(columns_of(row_type))} FROM {table_of(row_type)} WHERE {where}"
         with explained(self.path):
-            return [row_of(kind, values) for values in self._connection.execute(query, tuple(key.values()))]
+            return [row_of(row_type, values) for values in self._connection.execute(query, tuple(key.values()))]
 
     def _keep(self, rows: Sequence[Row]) -> None:
-        """Writes rows of one kind, all of them or none, each in place of an earlier row with the same key."""
         with explained(self.path), transaction(self._connection):
             self._connection.executemany(_insertion(type(rows[0]), "OR REPLACE"), [values_of(row) for row in rows])
         self._on_kept(rows)
@@ -409,14 +394,14 @@ def _has_ended(process: str, began: datetime, now: datetime) -> bool:
     return now - began > LONGEST_TRIAL if lives is None else not lives
 
 
-def _insertion(kind: type[Row], how: str = "") -> str:
-    columns = columns_of(kind)
-    places = ", ".join("?" * len(columns))
-    return f"INSERT {how} INTO {table_of(kind)} ({', '.join(columns)}) VALUES ({places})"
+def _insertion(row_type: type[Row], how: str = "") -> str:
+    columns = columns_of(row_type)
+    slots = ", ".join("?" * len(columns))
+    return f"INSERT {how} INTO {table_of(row_type)} ({', '.join(columns)}) VALUES ({slots})"
 
 
-def _on_conflict(kind: type[Row]) -> str:
-    if "measured_at" not in columns_of(kind):
+def _on_conflict(row_type: type[Row]) -> str:
+    if "measured_at" not in columns_of(row_type):
         return "ON CONFLICT DO NOTHING"
-    newer = ", ".join(f"{name} = excluded.{name}" for name in columns_of(kind))
+    newer = ", ".join(f"{name} = excluded.{name}" for name in columns_of(row_type))
     return f"ON CONFLICT DO UPDATE SET {newer} WHERE excluded.measured_at > measured_at"

@@ -1,4 +1,4 @@
-"""What SQLite and the file system say of a profile database, as errors for people."""
+"""Converts errors of SQLite and the file system into errors with a way out."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ENVIRONMENT_VARIABLE = "IOSCHED_PROFILE_DB"
 IN_MEMORY = ":memory:"
 
 WAY_OUT = (
-    f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
+    f"Choose another file with --profile-db or {ENVIRONMENT_VARIABLE}, or store nothing with --profile-db {IN_MEMORY}"
 )
 
 
 @contextmanager
 def explained(path: Path | None) -> Iterator[None]:
-    """Turns errors of SQLite and of the file system that are raised inside into errors that say what to do.
+    """Converts errors of SQLite and the file system raised inside.
 
-    A ValueError or TypeError inside comes from a row with impossible values, so the file is damaged there.
+    A ValueError or TypeError comes from a row with impossible values, so the file is damaged.
 
     Raises:
-        UsageError: the file is damaged, or it or its folder cannot be written.
+        UsageError: the file is damaged, or it or its folder is not writable.
         ResourceError: the disk is full, or fails.
-        DeviceError: another process keeps the file locked.
+        DeviceError: another process locks the file.
     """
     try:
         yield
@@ -34,20 +34,18 @@ def explained(path: Path | None) -> Iterator[None]:
         raise _error_for(path, error) from error
     except OSError as error:
         raise UsageError(
-            f"cannot make the folder of the profile database {path}: {error.strerror}.\n{WAY_OUT}."
+            f"cannot create the folder of the profile database {path}: {error.strerror}.\n{WAY_OUT}."
         ) from error
 
 
 def _error_for(path: Path | None, error: sqlite3.Error | ValueError | TypeError) -> IoschedError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte of an extended code is the primary one
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not isinstance(error, sqlite3.Error):
-        return UsageError(
-            f"{path} is damaged or no profile database ({error}).\nMove it away or delete it yourself. {WAY_OUT}."
-        )
+        return UsageError(f"{path} is damaged or not a profile database ({error}).\nMove or delete it. {WAY_OUT}.")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DeviceError(f"another process keeps {path} locked.\nTry again when it is done. {WAY_OUT}.")
+        return DeviceError(f"another process has locked {path}.\nTry again when it has finished. {WAY_OUT}.")
     if code == sqlite3.SQLITE_FULL:
-        return ResourceError(f"no space left for the profile database {path}.\nMake room. {WAY_OUT}.")
+        return ResourceError(f"no space left for the profile database {path}.\nFree some space. {WAY_OUT}.")
     if code == sqlite3.SQLITE_IOERR:  # also where there is no space for the files beside it
-        return ResourceError(f"the disk fails or is full: the profile database {path} ({error}).\n{WAY_OUT}.")
-    return UsageError(f"cannot read and write the profile database {path}: {error}.\n{WAY_OUT}.")
+        return ResourceError(f"disk error or disk full at the profile database {path} ({error}).\n{WAY_OUT}.")
+    return UsageError(f"cannot read or write the profile database {path}: {error}.\n{WAY_OUT}.")

@@ -1,4 +1,4 @@
-"""Whether a profile database can be used, found out without changing it."""
+"""Checks whether a profile database is usable, without changing it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Health:
-    """What is known of the file of a profile database.
+    """The state of a profile database's file.
 
     Attributes:
-        path: the file.
-        exists: whether one is seen; where there is none, it is made when something is measured.
-        nbytes: its size, with that of its log.
-        readable: whether this process may read it; True where there is none.
-        writable: whether this process may write it, and files beside it; where there is none, whether it may make it.
-        schema: the version of its schema; None where that cannot be read.
-        newest_schema: the version that this iosched reads; an earlier file is set aside when it is opened.
-        intact: whether SQLite finds all of its pages sound; None where that could not be looked into.
-        problem: why it cannot be used, with the way out on further lines; None where it can.
+        exists: if not, it is created on demand.
+        nbytes: its size, with its log.
+        writable: whether this process may write it and its log, or create them.
+        schema: its version; None if unreadable.
+        newest_schema: the supported version; earlier files are renamed when opened.
+        intact: result of SQLite's integrity check; None if not possible.
+        problem: why it cannot be used, with the way out on further lines; None if it can.
     """
 
     path: Path
@@ -44,7 +42,7 @@ class Health:
 
 
 def health(path: Path) -> Health:
-    """Looks at the file of a profile database, and changes nothing; O(size of the file)."""
+    """Examines the file of a profile database; O(size of the file)."""
     if not is_there(path):
         return _absent(path)
     found = Health(
@@ -60,24 +58,24 @@ def health(path: Path) -> Health:
             flaws = [text for (text,) in connection.execute("PRAGMA integrity_check(3)") if text != "ok"]
     except IoschedError as error:
         return replace(found, problem=str(error))
-    problem = f"{path} is damaged ({flaws[0]}).\nMove it away or delete it yourself. {WAY_OUT}." if flaws else None
+    problem = f"{path} is damaged ({flaws[0]}).\nMove or delete it. {WAY_OUT}." if flaws else None
     if problem is None and not found.writable:
-        problem = f"{path} cannot be written, so nothing that is measured can be kept.\n{WAY_OUT}."
+        problem = f"{path} is not writable: measurements cannot be stored.\n{WAY_OUT}."
     return replace(found, schema=schema, intact=not flaws, problem=problem)
 
 
 def _absent(path: Path) -> Health:
     folder = next(each for each in path.absolute().parents if is_there(each))
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    problem = None if writable else f"{path} cannot be made: {folder} cannot be written.\n{WAY_OUT}."
+    problem = None if writable else f"cannot create {path}: {folder} is not writable.\n{WAY_OUT}."
     return Health(path, exists=False, nbytes=0, readable=True, writable=writable, problem=problem)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
     """The database for reading.
 
-    Without a log beside the file nobody has it open: it is then read as it lies there, since SQLite would leave an
-    empty log behind. So it is where its folder cannot be written, which it takes to read a log.
+    Without a log nobody has it open: it is then read as immutable, since SQLite would leave an empty log. So it is if
+    its folder is not writable, which reading a log requires.
     """
     is_still = not _log(path).exists() or not os.access(path.parent, os.W_OK)
     way = "mode=ro&immutable=1" if is_still else "mode=ro"

@@ -1,4 +1,4 @@
-"""Rounds of whole models in turn, kept beside latencies of stages: a later run goes on where an earlier one ended."""
+"""Interleaved rounds of whole models in the database, which later runs continue."""
 
 from __future__ import annotations
 
@@ -9,25 +9,20 @@ from itertools import groupby
 
 from iosched.models.model import Model
 from iosched.profiler.measuring.deciding import Session
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow
-from iosched.scheduler.schedule import Schedule, Stage
 
 METHOD = 1
-"""Counts the methods by which whole models were measured in turn; rounds of another one are not looked at."""
+"""Number of the method of interleaved measurements; rounds of others are ignored."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelLatencies:
-    """Rounds of several ways to run one model on one device, whose latencies were measured in turn.
+    """Interleaved rounds of several ways to run one model on one device.
 
-    `ways` gives each way a name, and a text that says all of how the model is run; ways with the same text are one
-    candidate. Ratios are taken within rounds, so rounds of several days make one set.
-
-    Attributes:
-        device: the key of the device in the database.
-        resume: whether rounds that the database has are taken; if not, none is known.
+    `ways` maps names to texts that identify how the model is run; equal texts are one candidate. Ratios are within
+    rounds, so rounds of several days form one set. Without `resume`, no stored round is used.
     """
 
     model: Model
@@ -36,7 +31,7 @@ class ModelLatencies:
     resume: bool = True
 
     def known(self, ways: Mapping[str, str]) -> tuple[Session, ...]:
-        """All rounds of this model, the earliest first; what is none of `ways` has a digest for a name."""
+        """All rounds of this model, earliest first; candidates not in `ways` are named by digests."""
         names: dict[str, list[str]] = {}
         for name, text in ways.items():
             names.setdefault(_digest(text), []).append(name)
@@ -44,22 +39,19 @@ class ModelLatencies:
             Session(
                 {name: row.samples_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 {name: row.rested_us for row in rows for name in names.get(row.candidate, [row.candidate])},
-                tuple(map(Taken, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
+                tuple(map(Interference, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
                 tuple(each or None for each in rows[0].slowness or _nothing(rows[0])),
             )
             for rows in self._sessions()
         )
 
     def setting(self) -> str | None:
-        """The setting of onnxruntime that was measured last; None where none was."""
+        """The last measured setting of onnxruntime, or None."""
         return next((row.setting for rows in reversed(self._sessions()) for row in rows if row.setting), None)
 
     def keep(self, ways: Mapping[str, str], session: Session, settings: Mapping[str, str]) -> None:
-        """Keeps rounds that were measured in turn.
-
-        Args:
-            session: names that have the same text have the same samples.
-            settings: the setting of onnxruntime, by the name of the way that it is.
+        """Stores interleaved rounds; `settings` has onnxruntime's setting by way. Names of one text have the same
+        samples.
         """
         others, stolen = ([getattr(each, name) for each in session.load] for name in ("others", "stolen"))
         slowness = [each or 0.0 for each in session.slowness]
@@ -84,7 +76,6 @@ class ModelLatencies:
         )
 
     def _sessions(self) -> list[list[ComparisonRow]]:
-        """The rows of rounds that were measured in turn together, but for those that were not kept whole."""
         rows = self.database.rounds(self._key, self.device) if self.resume else ()
         sessions = (list(each) for _, each in groupby(rows, key=lambda row: row.measured_at))
         return [each for each in sessions if len({len(row.samples_us) for row in each}) == 1]
@@ -100,13 +91,3 @@ def _nothing(row: ComparisonRow) -> tuple[float, ...]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def structure(schedule: Schedule) -> str:
-    """A text of which operators run together and how, without any latency: equal schedules have equal texts."""
-    return repr([_stage_text(stage) for stage in schedule.stages])
-
-
-def _stage_text(stage: Stage) -> tuple[object, ...]:
-    own = stage.division
-    return (stage.strategy.value, stage.groups, *(() if own is None else (own.lanes, own.groups)))

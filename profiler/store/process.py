@@ -1,4 +1,4 @@
-"""Which process wrote something, and whether it still lives: what Linux tells in /proc."""
+"""Identifies processes and whether they still run, by /proc."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _STATE, _STARTED = 0, 19
-"""Places among the fields of /proc/PID/stat behind the command, which stands in parentheses and may hold spaces."""
+"""Positions in /proc/PID/stat after the command, which is in parentheses and may contain spaces."""
 
 _ENDED = ("Z", "X")
-"""States of a process that nobody has waited for yet."""
+"""States of ended processes that nobody has waited for."""
 
 
 def this_process() -> str:
-    """A text that no other process has: this start of the machine, the namespace of numbers, the number, its start."""
+    """A unique text: boot, namespace of process numbers, number, and start time."""
     return " ".join((*_numbered_by(), str(os.getpid()), _started(os.getpid()) or ""))
 
 
 def is_alive(process: str) -> bool | None:
-    """Whether the process of `this_process` lives; None where that cannot be told, as in another container."""
+    """Whether the process of `this_process` runs; None if unknown, as in another container."""
     if not process:
         return False
     boot, namespace, number, started = (process.split(" ") + [""] * 4)[:4]
@@ -32,7 +32,6 @@ def is_alive(process: str) -> bool | None:
 
 
 def _numbered_by() -> tuple[str, str]:
-    """What a process's number holds in: this start of the machine, and this namespace; empty on other systems."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return boot, str((_PROC / "self/ns/pid").readlink())
@@ -41,7 +40,6 @@ def _numbered_by() -> tuple[str, str]:
 
 
 def _started(number: int) -> str | None:
-    """When the process began, in ticks since the machine did; None where there is none, or one that has ended."""
     try:
         text = (_PROC / str(number) / "stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The schema of the profile database, and what is done about files that have another one."""
+"""The schema of the profile database, and the handling of files with another one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IS_OLD = "was written by an earlier iosched"
 
 
 VERSION = 17
-"""Of the schema below. A file of an earlier one is set aside, since nothing was released that wrote one."""
+"""Of the schema below. Earlier files are renamed, since no release wrote one."""
 
 # `tables.py` says what the columns are of what is measured.
 _SCHEMA = (
@@ -109,15 +109,14 @@ _SCHEMA = (
 
 
 def connected(path: Path | None) -> sqlite3.Connection:
-    """Opens the database at `path`, or one in memory where it is None; a file is made with its folder where missing.
+    """Opens or creates the database at `path`, or one in memory if it is None.
 
-    Its owner is checked before anything is written. A file of an earlier schema is renamed, with a warning.
+    The owner is checked before anything is written. A file of an earlier schema is renamed, with a warning.
 
     Raises:
-        UsageError: the file belongs to another program, was written by a newer iosched, or by an earlier one and
-            another process has it open.
-        sqlite3.Error: it is damaged, locked or cannot be written.
-        OSError: its folder cannot be made.
+        UsageError: the file is foreign, newer, or earlier and open in another process.
+        sqlite3.Error: it is damaged, locked or not writable.
+        OSError: its folder cannot be created.
     """
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +144,7 @@ def _opened(path: Path | None) -> sqlite3.Connection:
 
 
 def _opened_and_read(path: Path | None) -> sqlite3.Connection:
-    """A connection that has read the file once: from then on SQLite holds a lock on the very file that lies there."""
+    """A connection that has read the file once: SQLite then holds a lock on this very file."""
     with _folder_locked(path, exclusively=False):
         connection = _opened(path)
         try:
@@ -157,13 +156,10 @@ def _opened_and_read(path: Path | None) -> sqlite3.Connection:
 
 
 def set_aside(path: Path) -> None:
-    """Renames a database of an earlier schema, which is read no more, to NAME.schema-N, and warns of it.
+    """Renames a database of an earlier schema to NAME.schema-N, with a warning.
 
-    Processes that set files aside in one folder take turns, and each looks again which file is there, so that none
-    renames what another has made in its place.
-
-    Raises:
-        UsageError: another process has the file open, or it cannot be renamed.
+    Processes take turns in a folder and check the file again, so that none renames what another has created. Raises a
+    UsageError if another process has the file open, or it cannot be renamed.
     """
     real = path.resolve()
     try:
@@ -177,17 +173,17 @@ def set_aside(path: Path) -> None:
             target = next(each for each in names if not each.exists())
             real.rename(target)
     except OSError as error:
-        raise UsageError(f"{path} {_IS_OLD}, and cannot be renamed: {error.strerror}.\n{WAY_OUT}.") from error
+        raise UsageError(f"{path} {_IS_OLD} but cannot be renamed: {error.strerror}.\n{WAY_OUT}.") from error
     warnings.warn(
-        f"{path} {_IS_OLD}: it is {target} now, and stages are measured again.", SetAsideWarning, stacklevel=2
+        f"{path} {_IS_OLD}: it is renamed to {target}, and stages are measured again.", SetAsideWarning, stacklevel=2
     )
 
 
 @contextmanager
 def _folder_locked(path: Path | None, *, exclusively: bool) -> Iterator[None]:
-    """Keeps files of the folder from being set aside between being opened and first read, or from being opened.
+    """Keeps files of the folder from being renamed between being opened and first read, or from being opened.
 
-    Nothing is set aside in a folder that may not be read: there it keeps nothing.
+    Has no effect in an unreadable folder, where nothing is renamed.
     """
     if path is None or sys.platform == "win32":
         yield
@@ -209,7 +205,7 @@ def _folder_locked(path: Path | None, *, exclusively: bool) -> Iterator[None]:
 
 
 def _lock(connection: sqlite3.Connection, path: Path) -> None:
-    """Takes a file for this connection alone, and its log into it: both fail while another has it open."""
+    """Locks a file exclusively and merges its log: both fail while another has it open."""
     try:
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -217,12 +213,12 @@ def _lock(connection: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-        raise UsageError(f"{path} {_IS_OLD}, and another process has it open.\nEnd that process. {WAY_OUT}.") from error
+        raise UsageError(f"{path} {_IS_OLD}, but another process has it open.\nEnd that process. {WAY_OUT}.") from error
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """What is written inside is written as a whole at the end, and not at all if something is raised."""
+    """Commits everything written inside, or nothing if something is raised."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -234,17 +230,13 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _refuse_programs(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Refuses what would compute something while a file of somebody else's is read or written: it may never end.
-
-    Raises:
-        UsageError: there is a view, a trigger, a virtual table or a generated column.
-    """
+    """Raises a UsageError for views, triggers, virtual tables and generated columns, which could run forever."""
     found = connection.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')"
         " OR sql LIKE 'CREATE VIRTUAL%' OR (type = 'table' AND sql LIKE '% AS%(%')"
     ).fetchone()
     if found:
-        raise UsageError(f"{path} has {found[0]!r}, which no profile database of iosched's has.\n{WAY_OUT}.")
+        raise UsageError(f"{path} contains {found[0]!r}, which does not belong in a profile database.\n{WAY_OUT}.")
 
 
 def _create(connection: sqlite3.Connection, path: Path | None) -> None:
@@ -260,9 +252,9 @@ def _create(connection: sqlite3.Connection, path: Path | None) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Makes the file, once and for all connections, one with a write-ahead log.
+    """Enables the write-ahead log, once for all connections.
 
-    The switch needs the file for itself and fails at once where it does not have it, whatever the connection's timeout.
+    The switch needs exclusive access and fails at once without it, whatever the connection's timeout.
     """
     give_up = time.monotonic() + BUSY_TIMEOUT_SECONDS
     while True:
@@ -276,21 +268,17 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def version_of(connection: sqlite3.Connection, path: Path | None) -> int:
-    """The version of the schema that a database has; 0 where it is empty.
-
-    Raises:
-        UsageError: the file belongs to another program, or was written by a newer iosched.
-    """
+    """The version of a database's schema, 0 if it is empty; raises a UsageError if the file is foreign or newer."""
     # In one statement, so that no other process makes the file its own between two of the numbers.
     ((application, version, tables),) = connection.execute(
         "SELECT application_id, user_version, (SELECT COUNT(*) FROM sqlite_master)"
         " FROM pragma_application_id(), pragma_user_version()"
     ).fetchall()
     if (application != APPLICATION_ID and (application, version, tables) != (0, 0, 0)) or version < 0:
-        raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{WAY_OUT}.")
+        raise UsageError(f"{path} is a database of another program, not an iosched profile database.\n{WAY_OUT}.")
     if version > VERSION:
         raise UsageError(
-            f"{path} was written by a newer iosched (schema {version}, this one knows {VERSION}).\n"
-            f"Update iosched. {WAY_OUT}."
+            f"{path} was written by a newer iosched (schema {version}, this version supports {VERSION}).\n"
+            f"Upgrade iosched. {WAY_OUT}."
         )
     return int(version)

@@ -1,4 +1,4 @@
-"""The memory of a cost model: what was measured of stages, in this process and in the profile database."""
+"""The measurements of stages that a cost model uses, in memory and in the profile database."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ _log = logger(__name__)
 _THOROUGH: tuple[Turn, ...] = ("again", "first")
 
 MOST_TRIES = 3
-"""How often a process measures the same thing, if the machine is disturbed each time."""
+"""How often a process measures the same stage under interference."""
 
 REPEATED_SHARE = 1 / 3
-"""Repeated measurements are at most so many for each that is known: repeats take at most a quarter of a search. They
-are counted, not timed, so that the same answers lead to the same search."""
+"""Limit of repeated measurements over known ones, so that repeats take at most a quarter of a search. Counted, not
+timed, so that the same answers lead to the same search.
+"""
 
 
 @dataclass(eq=False)
 class StageMemory:
-    """Measurements of the stages of one device, by the signatures of the stages.
+    """Measurements of the stages of one device, by signature.
 
-    A stage is looked up in the profile database when it is asked for the first time, and has to be measured only if the
-    database does not know it. How it is measured is the cost model's affair. A measurement that was disturbed counts,
-    with a wide interval (`disturbance.py`). After `try_again` it is repeated when it is asked for, up to `MOST_TRIES`
-    times in all and as far as `REPEATED_SHARE` allows. Of tries that were all disturbed, the median one counts.
+    A stage is looked up in the profile database first; the cost model measures the others. A measurement with
+    interference counts with a wide interval (`disturbance.py`). After `try_again` it is repeated when requested, up to
+    `MOST_TRIES` times in total and within `REPEATED_SHARE`. If all tries had interference, their median counts.
 
     Attributes:
         device: the key of the device in the database.
-        resume: whether what the database knows is taken. If not, every stage is measured anew, and the first
-            measurement of a stage supersedes all that the database has of it, in whatever turn that was taken.
-        on_measured: called after every stage that was really measured.
-        measurements: how often a stage was really measured so far, here or by others for whoever asks here.
-        cache_hits: how many other measurements were found in the database.
-        repeated: how many of the measurements repeated one that was disturbed.
+        resume: whether stored measurements are used. If not, the first new measurement of a stage deletes all stored
+            ones.
+        measurements: number of measurements, here or by others for this object.
+        cache_hits: number of other measurements found in the database.
+        repeated: number of measurements repeated because of interference.
     """
 
     database: ProfileDatabase
@@ -57,26 +56,26 @@ class StageMemory:
     _kept: set[tuple[Turn, str]] = field(default_factory=set)
 
     def was_kept(self, signature: str, turn: Turn) -> bool:
-        """Whether the stage was measured in that turn by this process."""
+        """Whether this process measured the stage in that turn."""
         return (turn, signature) in self._kept
 
     def met(self, turn: Turn) -> Mapping[str, Measurement]:
-        """The measurements, by signature, that were asked for so far in that turn."""
+        """The requested measurements of that turn, by signature."""
         return self._met[turn]
 
     @property
     def signatures(self) -> int:
-        """How many different stages are known of those asked for so far."""
+        """How many different requested stages are known."""
         return len(self._asked_for)
 
     @property
     def disturbed(self) -> int:
-        """How many of them have no measurement that was not disturbed."""
+        """How many of them were only measured with interference."""
         trusted = {key for met in self._met.values() for key, found in met.items() if not found.disturbed_by}
         return len(self._asked_for - trusted)
 
     def found(self, signature: str, turn: Turn) -> Measurement | None:
-        """The measurement of a stage that was taken before; None where the stage has to be measured."""
+        """The known measurement of a stage; None if it has to be measured."""
         known = self._known(signature, turn)
         return None if self._is_due(signature, turn, self._wanted_tries) else known
 
@@ -93,7 +92,7 @@ class StageMemory:
         return self._met[turn].get(signature)
 
     def _learn(self, signature: str, turn: Turn, found: Measurement) -> Measurement:
-        """Takes a measurement; where all so far were disturbed, the median one. Returns what counts now."""
+        """Adds a measurement, and returns the one that counts: the median one if all so far had interference."""
         if found.disturbed_by:
             tries = sorted([*self._disturbed[turn, signature], found], key=lambda each: each.median_us)
             self._disturbed[turn, signature] = tries
@@ -106,16 +105,16 @@ class StageMemory:
         self._asked_for.add(signature)
 
     def measured_by_others(self, rows: Iterable[Row]) -> None:
-        """Says what others have just measured for whoever asks here: it counts as measured once it is asked for."""
+        """Counts these rows as measured, not as cache hits, once they are requested."""
         found = (row for row in rows if isinstance(row, StageRow) and row.device == self.device)
         self._by_others.update((row.turn, row.signature) for row in found)
 
     def is_doubted(self, signature: str, turn: Turn) -> bool:
-        """Whether the stage was measured while the machine was disturbed, and may be measured again."""
+        """Whether the stage was measured with interference, and may be measured again."""
         return self._is_due(signature, turn, MOST_TRIES)
 
     def try_again(self) -> None:
-        """From now on what was disturbed is measured again when it is asked for, each once."""
+        """From now on, stages measured with interference are measured again when requested, once each."""
         self._wanted_tries = min(self._wanted_tries + 1, MOST_TRIES)
 
     def _is_due(self, signature: str, turn: Turn, wanted_tries: int) -> bool:
@@ -126,7 +125,7 @@ class StageMemory:
 
     @property
     def repeatable(self) -> int:
-        """How many measurements of the stages known here may still be repeated."""
+        """How many measurements of the known stages may still be repeated."""
         doubted = (tries for (turn, name), tries in self._disturbed.items() if self.is_doubted(name, turn))
         left = sum(MOST_TRIES - len(tries) for tries in doubted)
         return min(left, self._most_repeats - self.repeated)
@@ -136,18 +135,12 @@ class StageMemory:
         return max(MOST_TRIES - 1, int(REPEATED_SHARE * sum(map(len, self._met.values()))))
 
     def latest(self, signature: str) -> Measurement | None:
-        """The thorough measurement of a stage, the later of two; None where none was taken.
-
-        One that was disturbed only where there is no other.
-        """
+        """The latest thorough measurement of a stage, preferably without interference; None if there is none."""
         known = [found for turn in _THOROUGH if (found := self._known(signature, turn)) is not None]
         return next((found for found in known if not found.disturbed_by), known[0] if known else None)
 
     def keep(self, signature: str, turn: Turn, found: Measurement) -> Measurement:
-        """Keeps a measurement that was just taken, here and in the database; returns what counts now.
-
-        A `FAILED` one counts for nothing, and is only remembered here.
-        """
+        """Stores a new measurement; returns the one that counts. A `FAILED` one is kept in memory only."""
         if found is FAILED:  # another version may run it
             self._count(signature, turn, found)
             return found
@@ -164,7 +157,7 @@ class StageMemory:
         return counts
 
     def answer(self, signature: str, turn: Turn, measure: Callable[[], Measurement]) -> Measurement:
-        """The measurement that was taken before; where there is none, `measure` takes one, which is kept."""
+        """The known measurement; else `measure` takes one, which is stored."""
         return self.found(signature, turn) or self.keep(signature, turn, measure())
 
 
@@ -173,4 +166,4 @@ def _log_measured(signature: str, turn: Turn, found: Measurement, number: int) -
     _log.debug("stage %.20s (%s): %.2f us (%.2f to %.2f), %d samples", signature, turn, *interval)
     if found.disturbed_by:
         why = ", ".join(found.disturbed_by)
-        _log.warning("stage %.20s was disturbed, try %d of %d: %s", signature, number, MOST_TRIES, why)
+        _log.warning("interference with stage %.20s, attempt %d of %d: %s", signature, number, MOST_TRIES, why)

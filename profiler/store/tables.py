@@ -1,7 +1,6 @@
-"""The tables of the profile database: a class for the rows of each, which are written to SQLite and exported as JSON.
+"""The tables of the profile database: a class for the rows of each, for SQLite and for JSON exports.
 
-Of a latency all samples are kept, and nothing else: its median and its interval are computed anew from the samples
-whenever a row is read, so a row cannot contradict itself.
+Only samples of a latency are stored; its median and interval are computed from them, so a row cannot contradict itself.
 """
 
 from __future__ import annotations
@@ -20,25 +19,26 @@ from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Me
 from iosched.scheduler.document_format import Shipped
 
 Turn = Literal["first", "again", "rough"]
-"""Which measurement of a stage a row is: the first thorough one, the one that was taken again because a choice depended
-on it, or a rough one, which ended as soon as it was clear that the stage is too slow to matter."""
+"""Which measurement of a stage a row is: the first thorough one, a second one because a choice depended on it, or a
+rough one, which ended once the stage was clearly too slow.
+"""
 
 Samples = tuple[Annotated[float, msgspec.Meta(ge=0, lt=1e12)], ...]
-"""Latencies in microseconds, in the order in which they were taken; nothing was measured for eleven days."""
+"""Latencies in microseconds, in order; below eleven days."""
 
 ClockMhz = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
 
 
 class ChoiceRow(msgspec.Struct, frozen=True, tag_field="table", tag="choice"):
-    """Which of several ways to do the same a device uses (cuDNN plans, say): its latencies were measured that way."""
+    """Which of several equivalent ways a device uses, such as a cuDNN plan: its latencies were measured that way."""
 
     device: str
     key: str
     value: str
 
 
-class YardstickRow(msgspec.Struct, frozen=True, tag_field="table", tag="yardstick"):
-    """The latency of the reference convolution on a CPU, which the latencies of all stages there are relative to."""
+class CalibrationRow(msgspec.Struct, frozen=True, tag_field="table", tag="yardstick"):
+    """The reference latency of the calibration kernel on a CPU, which all its stage latencies are relative to."""
 
     device: str
     measured_at: datetime
@@ -49,12 +49,12 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
     """One measurement of a stage.
 
     Attributes:
-        signature: of the stage (`scheduler/signature.py`); on a CPU it stands behind the number of lanes that the stage
-            had, and of the kibibytes that were read before each run ("2:512K:…").
-        samples_us: empty where the stage has nothing to run, None where the device cannot run it.
-        clock_mhz: the clock of the device, read right after the last sample; None where it was not read.
-        throttled_by: the reasons why that clock was lower than it could be, separated by commas.
-        disturbed_by: what disturbed the measurement, separated by commas; its interval is wide.
+        signature: of the stage (`scheduler/signature.py`); on a CPU after the number of lanes and of flushed kibibytes
+            ("2:512K:…").
+        samples_us: empty if the stage has nothing to run, None if the device cannot run it.
+        clock_mhz: the device's clock right after the last sample; None if unknown.
+        throttled_by: reasons for a lower clock, separated by commas.
+        disturbed_by: the interference, separated by commas; the interval is wide.
     """
 
     device: str
@@ -68,20 +68,19 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
 
 
 class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="comparison"):
-    """One of several ways to run a whole model, which were measured in turn.
+    """One of several interleaved ways to run a whole model.
 
     Rows of the same rounds have the same `measured_at`, and as many samples.
 
     Attributes:
-        key: a digest of the model, its shapes, and the method by which it is measured.
+        key: a digest of the model, its shapes, and the method of measurement.
         candidate: a digest of how this candidate is run.
-        samples_us: the latency of runs in a row, one sample for each round.
-        rested_us: the latency of the first run after a rest in the same rounds; empty where this was not measured.
-        setting: the setting of onnxruntime, where it is the candidate; None where the candidate is a schedule.
-        others: the share of the cores' time that other processes had in each round; empty where nobody had any.
+        samples_us: latency in a row, one sample for each round.
+        rested_us: latency of the first run after idle in the same rounds; empty if unmeasured.
+        setting: of onnxruntime, if it is the candidate; else None.
+        others: other processes' share of the cores' time in each round; empty without any.
         stolen: the same of the host of a virtual machine.
-        slowness: how many times as long as at the speed of stage latencies the machine took in each round; 0 where that
-            was not measured, and empty where it was in none.
+        slowness: of the machine in each round against the speed of stage latencies; 0 if unknown, empty if never known.
     """
 
     device: str
@@ -97,16 +96,14 @@ class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
 
 
 class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
-    """What a whole model took as `optimize` ships it, beside the sum of its stages, each measured alone.
+    """The latency of a whole model as `optimize` ships it, and the sum of its separately measured stages.
 
     Attributes:
-        key: a digest of the model, its shapes, and what was searched for.
-        shipped: the name of the way that ships.
-        samples_us: its latency in a row, one sample for each round of the comparison that decided.
-        sequential_us: the latency of one operator after another in the same rounds.
-        stages: how many stages the schedule has that was found.
-        sum_us: the sum of their latencies, at the speed that the machine had in these rounds where it is known.
-        sequential_sum_us: the sum of the latencies of single operators, at the same speed.
+        key: a digest of the model, its shapes, and the search.
+        samples_us: its latency in a row, one sample for each round of the deciding comparison.
+        sequential_us: latency of one operator after another in the same rounds.
+        sum_us: sum of their latencies, at the machine's speed in these rounds if known.
+        sequential_sum_us: sum of the latencies of single operators, at the same speed.
     """
 
     device: str
@@ -120,28 +117,28 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
     sequential_sum_us: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
-Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | WholeRow
-KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, WholeRow)
+Row = ChoiceRow | CalibrationRow | StageRow | ComparisonRow | WholeRow
+ROW_TYPES: tuple[type[Row], ...] = (ChoiceRow, CalibrationRow, StageRow, ComparisonRow, WholeRow)
 prepare(Row)
 
 
-def table_of(kind: type[Row]) -> str:
-    """The name of the table that has rows of this class."""
-    return str(kind.__struct_config__.tag)
+def table_of(row_type: type[Row]) -> str:
+    """The name of the table of this class."""
+    return str(row_type.__struct_config__.tag)
 
 
-def columns_of(kind: type[Row]) -> tuple[str, ...]:
-    """The columns of that table in the order of `values_of`, beginning with those of its primary key."""
-    return kind.__struct_fields__
+def columns_of(row_type: type[Row]) -> tuple[str, ...]:
+    """The columns of that table in the order of `values_of`, those of its primary key first."""
+    return row_type.__struct_fields__
 
 
 def values_of(row: Row) -> tuple[Any, ...]:
-    """The values of a row as SQLite keeps them."""
+    """The values of a row in SQLite."""
     return tuple(map(sqlite_value, msgspec.structs.astuple(row)))
 
 
 def sqlite_value(value: object) -> object:
-    """A value of a row as SQLite keeps it: samples as eight bytes each, a time as a text that sorts as times do."""
+    """A value in SQLite: samples as eight bytes each, a time as a sortable text."""
     if isinstance(value, tuple):
         return array("d", value).tobytes()
     if isinstance(value, datetime):
@@ -149,25 +146,21 @@ def sqlite_value(value: object) -> object:
     return value
 
 
-def row_of(kind: type[Row], values: tuple[Any, ...]) -> Row:
-    """The row that has these values; the inverse of `values_of`.
-
-    Raises:
-        ValueError: a value is not of the type of its column.
-    """
+def row_of(row_type: type[Row], values: tuple[Any, ...]) -> Row:
+    """The row of these values, the inverse of `values_of`; raises a ValueError for a value of the wrong type."""
     taken = (unpacked(value) if isinstance(value, bytes) else value for value in values)
-    return msgspec.convert(dict(zip(columns_of(kind), taken, strict=True)), kind)
+    return msgspec.convert(dict(zip(columns_of(row_type), taken, strict=True)), row_type)
 
 
 def unpacked(samples: bytes) -> tuple[float, ...]:
-    """The samples that SQLite keeps as eight bytes each."""
+    """The samples that SQLite stores as eight bytes each."""
     return tuple(array("d", samples))
 
 
 def measurement_of(
     samples_us: tuple[float, ...] | None, clock_mhz: int | None, throttled_by: str, disturbed_by: str = ""
 ) -> Measurement:
-    """The measurement that these columns of a row stand for; see `StageRow`."""
+    """The measurement of these columns; see `StageRow`."""
     if samples_us is None:
         return UNRUNNABLE
     found = summarize(samples_us) if samples_us else NOTHING_TO_RUN
@@ -180,10 +173,10 @@ def _reasons(text: str) -> tuple[str, ...]:
 
 
 def samples_of(found: Measurement) -> tuple[float, ...] | None:
-    """The column `samples_us` of a measurement of a stage; see `StageRow`."""
+    """The column `samples_us` of a measurement; see `StageRow`."""
     return None if found.median_us == UNRUNNABLE.median_us else found.samples_us
 
 
 def clock_of(found: Measurement) -> Mapping[str, Any]:
-    """The columns of a measurement that are about the clock of the device; see `StageRow`."""
+    """The columns of a measurement about the device's clock; see `StageRow`."""
     return {"clock_mhz": found.clock_mhz, "throttled_by": ", ".join(found.throttled_by)}

@@ -1,6 +1,6 @@
-"""Profiles on their way from one machine to another: a line of JSON for each row of the profile database.
+"""Moves profiles between machines: a line of JSON for each row of the profile database.
 
-Each line says in "table" which table its row is of; the rest are the columns of that table (`tables.py`).
+"table" names the row's table; the rest are its columns (`tables.py`).
 """
 
 from __future__ import annotations
@@ -18,26 +18,15 @@ LONGEST_LINE = 2**24
 
 
 def export_lines(database: ProfileDatabase) -> Iterator[str]:
-    """Every row of the database but the serialized cuDNN plans, as one line of JSON without the newline.
-
-    `ProfileDatabase.rows` says in which order they come.
-
-    Raises:
-        UsageError: the file is damaged.
-    """
+    """Every row of the database but cuDNN plans, as one line of JSON, in the order of `ProfileDatabase.rows`."""
     return (msgspec.json.encode(row).decode() for row in database.rows())
 
 
 def import_lines(database: ProfileDatabase, lines: Iterable[str]) -> int:
-    """Adds the rows that `export_lines` wrote, all of them or none.
+    """Adds the rows of `export_lines`, all or none; returns how many were added or replaced an older one.
 
-    Of two measurements of the same thing the newer one stays; of two choices the one that the database had.
-
-    Returns:
-        How many rows were added or replaced an older one.
-
-    Raises:
-        UsageError: some line is no row of a profile; its number is named, and nothing was imported.
+    Of two measurements the newer one stays; of two choices the local one. Raises a UsageError for a line that is no
+    row.
     """
     return database.merge([_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 
@@ -51,6 +40,6 @@ def _parsed(number: int, line: str) -> Row:
         return row
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"line {number} is no measurement of an iosched profile ({error}); nothing was imported.\n"
-            "Give a file that `iosched profile export` wrote."
+            f"line {number} is not a row of an iosched profile ({error}); nothing was imported.\n"
+            "Use a file that 'iosched profile export' wrote."
         ) from error

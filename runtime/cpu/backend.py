@@ -32,8 +32,7 @@ from iosched.runtime.placement import Placement
 from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
-from iosched.scheduler.unit_graph import join_units
-from iosched.scheduler.unit_stages import numbered_unit_stages
+from iosched.scheduler.unit_graph import join_units, numbered_unit_stages
 
 Arrays = Mapping[str, np.ndarray]
 

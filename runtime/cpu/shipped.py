@@ -11,7 +11,7 @@ from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
 from iosched.runtime.executor import Executor
 from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
+from iosched.scheduler.document import ONNXRUNTIME, OPENVINO, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _as_on_openvino(model: Model, document: ScheduleDocument, lanes: int) -> Exe
 
 
 def _on_onnxruntime(model: Model, document: ScheduleDocument, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
-    found = _apart(model, document, lanes, PLAIN, notes)
+    found = _apart(model, document, lanes, ONNXRUNTIME, notes)
     return found or _as_shipped(model, document, "reference", lanes, notes)
 
 

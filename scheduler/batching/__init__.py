@@ -1,1 +1,1 @@
-"""Which operators of several models become one: similar models, the operators that fit, and what it is worth."""
+"""Batching: which operators of several models run as one."""

@@ -1,34 +1,23 @@
-"""Which models are put together: those that are alike, as many as fit in the memory (DPBat, algorithm 2).
-
-Two models are as alike as they have operators in the same order (DPBat, algorithm 1).
-"""
+"""Clusters similar models, as many as fit in memory (DPBat, algorithms 1 and 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
 Fits = Callable[[Sequence[int]], bool]
-"""Whether these models fit in the memory together; if some do, so do any of them alone."""
+"""Whether these models fit in memory together; every subset of fitting models fits."""
 
 Clusters = tuple[tuple[int, ...], ...]
-"""Models by their positions; every model is in one cluster, and the models of each stand in ascending order."""
+"""Models by position; every model is in one cluster, whose models ascend."""
 
 
 def similar_clusters(similarity: Sequence[Sequence[float]], fits: Fits) -> Clusters:
-    """Clusters of similar models.
+    """Clusters of similar models, from `similarities`.
 
-    Each begins with the first model that is in none, and takes the model that is most like any of its own, again and
-    again, while one is left that fits. A model that does not fit is passed over, and those after it are tried: the
-    paper closes the cluster at the first such model, and loses the last cluster. The paper begins with a model at
-    random.
-
-    A model that does not even fit alone is a cluster of its own.
-
-    Args:
-        similarity: of every two models, as `similarities` gives it.
-        fits: see `Fits`; it is asked O(models) times for each cluster.
-
-    Complexity: O(models squared), beside `fits`.
+    Each starts with the first remaining model and repeatedly adds the model most similar to any member that fits. A
+    model that does not fit is skipped; the paper closes the cluster at the first such model, loses the last cluster,
+    and starts with a random model. A model that does not even fit alone is a cluster of its own. Complexity: O(models
+    squared), besides O(models) calls of `fits` for each cluster.
     """
     left = list(range(len(similarity)))
     found: list[tuple[int, ...]] = []
@@ -49,7 +38,7 @@ def similar_clusters(similarity: Sequence[Sequence[float]], fits: Fits) -> Clust
 
 
 def arrival_clusters(count: int, fits: Fits) -> Clusters:
-    """Clusters of models in the order in which they came; the first that does not fit begins the next cluster."""
+    """Clusters of models in the order of arrival; the first that does not fit starts the next cluster."""
     found: list[list[int]] = []
     for model in range(count):
         if found and fits([*found[-1], model]):
@@ -62,28 +51,28 @@ def arrival_clusters(count: int, fits: Fits) -> Clusters:
 def common_length(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
     """Length of the longest common subsequence.
 
-    Bit i of a number stands for `one[i]`, so a row of the table is one addition of long integers (Crochemore et al.,
-    2001). Complexity: O(len(other) * len(one) / 64) beside hashing.
+    Bit i of a number is `one[i]`, so a row of the table is one addition of long integers (Crochemore et al., 2001).
+    Complexity: O(len(other) * len(one) / 64) besides hashing.
     """
-    places: dict[Hashable, int] = {}
+    bits_of: dict[Hashable, int] = {}
     for index, item in enumerate(one):
-        places[item] = places.get(item, 0) | 1 << index
+        bits_of[item] = bits_of.get(item, 0) | 1 << index
     whole = (1 << len(one)) - 1
     row = whole
     for item in other:
-        hits = row & places.get(item, 0)
+        hits = row & bits_of.get(item, 0)
         row = (row + hits | row - hits) & whole
     return len(one) - row.bit_count()
 
 
 def similarity(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
-    """2 * (length of the longest common subsequence) / (length of both): 1 for equal sequences, 0 for unlike ones."""
+    """2 * (length of the longest common subsequence) / (total length): 1 for equal sequences, 0 for disjoint ones."""
     total = len(one) + len(other)
     return 2 * common_length(one, other) / total if total else 1.0
 
 
 def similarities(sequences: Sequence[Sequence[Hashable]]) -> tuple[tuple[float, ...], ...]:
-    """The similarity of every two sequences, as a symmetric square; equal pairs are computed once."""
+    """The similarity of every two sequences, as a symmetric matrix."""
     keys = [tuple(sequence) for sequence in sequences]
     known: dict[tuple[tuple[Hashable, ...], tuple[Hashable, ...]], float] = {}
     square = [[1.0] * len(keys) for _ in keys]

@@ -1,5 +1,5 @@
-"""What batching asks of a device: how much one operator for several models saves, and what it costs to bring tensors
-together and to take them apart.
+"""Costs of batching on a device: the gain of one operator for several models, and the cost of joining and splitting
+tensors.
 """
 
 from __future__ import annotations
@@ -13,51 +13,50 @@ from iosched.models.graph import Operator, TensorSpec
 
 
 class BatchingCosts(Protocol):
-    """Prices in microseconds; each depends on how many models take part."""
+    """Costs in microseconds; each depends on the number of models."""
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """How much faster one operator is that does the work of `count`, than these in the best other way.
+        """How much faster one batched operator is than these `count` in the best other way; negative if slower.
 
-        Negative where it is slower. What it costs to join what they read and to part the result is not in it.
+        Joining inputs and splitting the result are not included.
 
         Args:
-            operators: alike operators of some of the models. Weights of one name are the same weights.
-            count: of how many models; two or more.
+            operators: equal operators of some of the models. Weights of one name are the same weights.
+            count: number of models; two or more.
         """
         ...
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
-        """Latency of bringing `count` tensors like this one together into one."""
+        """Latency of joining `count` tensors like this one."""
         ...
 
     def part_us(self, tensor: TensorSpec, count: int) -> float:
-        """Latency of taking a tensor apart into `count` like this one."""
+        """Latency of splitting a tensor into `count` like this one."""
         ...
 
 
 class EqualGains:
-    """Every operator that is not run on its own is worth the same, and nothing is paid for it: greedy batching."""
+    """Every batched operator gains the same, and joining is free: greedy batching."""
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """One for each operator beside the first."""
+        """One for each operator after the first."""
         return float(count - 1)
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
-        """Nothing."""
+        """Zero."""
         return 0.0
 
     def part_us(self, tensor: TensorSpec, count: int) -> float:
-        """Nothing."""
+        """Zero."""
         return 0.0
 
 
 @dataclass(frozen=True)
-class Repriced:
-    """Prices that follow from others.
+class DerivedCosts:
+    """Costs derived from others.
 
     Attributes:
-        costs: the others.
-        at: computes a price from the number of models that take part and the other price as a function of that number.
+        at: computes a cost from the other cost as a function of the number of models, and that number.
     """
 
     costs: BatchingCosts
@@ -77,7 +76,7 @@ class Repriced:
 
 
 def interpolated(costs: BatchingCosts, size: int) -> BatchingCosts:
-    """Prices of which those for two and for `size` models are asked for; those between grow linearly."""
+    """Costs that are requested for two and for `size` models, and linear in between."""
 
     def at(price_us: Callable[[int], float], count: int) -> float:
         if count in (2, size):
@@ -85,12 +84,12 @@ def interpolated(costs: BatchingCosts, size: int) -> BatchingCosts:
         two_us, all_us = price_us(2), price_us(size)
         return two_us + (all_us - two_us) * (count - 2) / (size - 2)
 
-    return Repriced(costs, at)
+    return DerivedCosts(costs, at)
 
 
 def spread(costs: BatchingCosts, size: int) -> BatchingCosts:
-    """The prices for `size` models, spread evenly over all models beside the first.
+    """The costs for `size` models, spread evenly over all models after the first.
 
-    A match of two models that does not pay may pay once many more have joined them.
+    A match of two models that does not pay may pay once many more have joined.
     """
-    return Repriced(costs, lambda price_us, count: price_us(size) * ((count - 1) / (size - 1)))
+    return DerivedCosts(costs, lambda price_us, count: price_us(size) * ((count - 1) / (size - 1)))

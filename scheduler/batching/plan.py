@@ -1,8 +1,8 @@
-"""A batching plan: the groups of operators that become one, and what they are worth on the edges that are there.
+"""A batching plan: groups of batched operators, and their value on the edges of the graph.
 
-The operands of a group at one port are *in place* where they are exactly the results of another group, of the same
-models in the same order, or one tensor that the group takes as it is. Else they have to be joined; and a result that is
-read anywhere but in place, or that a model returns, has to be parted. The paper's costs go by neighbours in a list.
+The operands of a group at one port are *in place* if they are exactly the results of another group, of the same models
+in the same order, or one tensor that the group takes as it is. Otherwise they have to be joined; and a result that is
+read elsewhere, or that a model returns, has to be split. The paper's costs are of neighbours in a list.
 """
 
 from __future__ import annotations
@@ -16,14 +16,9 @@ from iosched.scheduler.batching.costs import BatchingCosts
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Groups of two and more operators of an ensemble; every other operator runs on its own.
+    """Groups of two and more operators of an ensemble, by operator; every other operator runs on its own.
 
-    What is found out about a group is kept, by its first operator: groups must not change under a plan.
-
-    Attributes:
-        ensemble: the models.
-        costs: what groups are worth.
-        groups: for every operator in a group that group.
+    Facts about a group are cached by its first operator: groups must not change under a plan.
     """
 
     ensemble: Ensemble
@@ -38,7 +33,7 @@ class Plan:
         return tuple(dict.fromkeys(self.groups[name] for name in self.ensemble.order if name in self.groups))
 
     def group(self, name: str) -> Group:
-        """The group of an operator, which may be of itself alone."""
+        """The group of an operator, possibly of itself alone."""
         return self.groups.get(name, (name,))
 
     def with_pairs(self, pairs: Iterable[tuple[str, str]]) -> Plan:
@@ -50,7 +45,7 @@ class Plan:
         return Plan(self.ensemble, self.costs, groups)
 
     def without(self, gone: Iterable[Group]) -> Plan:
-        """The plan in which the operators of these groups run on their own."""
+        """The plan without these groups."""
         kept = dict(self.groups)
         for group in gone:
             for name in group:
@@ -58,11 +53,11 @@ class Plan:
         return Plan(self.ensemble, self.costs, kept)
 
     def operands(self, group: Group, port: int) -> tuple[str, ...]:
-        """What the group's operators read at one port."""
+        """The tensors that the group's operators read at one port."""
         return tuple(self.ensemble.reads[name][port] for name in group)
 
     def feeder(self, group: Group, port: int) -> Group | None:
-        """The group whose results are in place at one port of `group`; None where they are not."""
+        """The group whose results are in place at one port of `group`; None if they are not."""
         key = group[0], port
         if key not in self._feeders:
             self._feeders[key] = self._feeder(group, port)
@@ -82,14 +77,14 @@ class Plan:
         return tuple(self.ensemble.graph.by_name[name].outputs[index] for name in group)
 
     def is_joined(self, group: Group, port: int) -> bool:
-        """Whether operands have to be brought together at one port of a group."""
+        """Whether operands have to be joined at one port of a group."""
         if len(group) < 2 or self.feeder(group, port) is not None:
             return False
         one_for_all = len(set(self.operands(group, port))) == 1
         return not (one_for_all and self.ensemble.likeness[group[0]].spreads)
 
     def is_parted(self, group: Group, index: int) -> bool:
-        """Whether an output of a group has to be taken apart."""
+        """Whether an output of a group has to be split."""
         key = group[0], index
         if key not in self._parted:
             self._parted[key] = self._is_parted(group, index)
@@ -98,21 +93,21 @@ class Plan:
     def _is_parted(self, group: Group, index: int) -> bool:
         """Whether some reader of a result has it not in place, or a model returns it.
 
-        A group that has the output in place has one reader of each result. So no other reads it if all readers of the
-        first result have it in place, and each of the other results has as many readers.
+        A group with the output in place has one reader of each result. So no other reads it if all readers of the first
+        result have it in place, and each of the other results has as many readers.
         """
         if len(group) < 2:
             return False
         results, readers = self.results(group, index), self.ensemble.readers
         if not self.ensemble.returned.isdisjoint(results):
             return True
-        places = {(self.group(name), port) for name, port in readers.get(results[0], ())}
-        if any(len(readers.get(tensor, ())) != len(places) for tensor in results):
+        ports = {(self.group(name), port) for name, port in readers.get(results[0], ())}
+        if any(len(readers.get(tensor, ())) != len(ports) for tensor in results):
             return True
-        return any(self.feeder(reading, port) != group for reading, port in places)
+        return any(self.feeder(reading, port) != group for reading, port in ports)
 
     def group_value_us(self, group: Group) -> float:
-        """Gain of a group less what is paid to join and to part its tensors."""
+        """Gain of a group minus the cost of joining and splitting its tensors."""
         if group[0] not in self._values_us:
             self._values_us[group[0]] = self.gain_us(group) - sum(self._paid(group))
         return self._values_us[group[0]]
@@ -122,17 +117,17 @@ class Plan:
         return sum(self.group_value_us(group) for group in self.all_groups())
 
     def gain_us(self, group: Group) -> float:
-        """See `BatchingCosts.gain_us`; nothing for a single operator."""
+        """See `BatchingCosts.gain_us`; 0 for a single operator."""
         operators = [self.ensemble.graph.by_name[name] for name in group]
         return self.costs.gain_us(operators, len(group)) if len(group) > 1 else 0.0
 
     def join_us(self, group: Group, port: int) -> float:
-        """Price of bringing together what a group reads at one port; see `BatchingCosts.join_us`."""
+        """Cost of joining the operands of a group at one port; see `BatchingCosts.join_us`."""
         operand = self.ensemble.reads[group[0]][port]
         return self.costs.join_us(self.ensemble.graph.tensor[operand], len(group))
 
     def part_us(self, group: Group, index: int) -> float:
-        """Price of taking one output of a group apart; see `BatchingCosts.part_us`."""
+        """Cost of splitting one output of a group; see `BatchingCosts.part_us`."""
         result = self.ensemble.graph.by_name[group[0]].outputs[index]
         return self.costs.part_us(self.ensemble.graph.tensor[result], len(group))
 
@@ -146,9 +141,9 @@ class Plan:
 
 
 def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
-    """How much more `after` is worth than `before`, where only the groups of these operators are others.
+    """How much the value of `after` exceeds that of `before`, if only the groups of these operators differ.
 
-    Complexity: O(operators and edges of those groups and of the ones beside them).
+    Complexity: O(operators and edges of those groups and their neighbours).
     """
     groups = {plan.group(each) for each in changed for plan in (before, after)}
     names = {name for group in groups for name in group}
@@ -157,13 +152,12 @@ def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
 
 
 def _value_us(plan: Plan, names: Iterable[str]) -> float:
-    """What the groups of these operators are worth."""
     heads = {plan.groups[name][0] for name in names if name in plan.groups}
     return sum(plan.group_value_us(plan.groups[head]) for head in heads)
 
 
 def beside(plan: Plan, names: Iterable[str]) -> set[str]:
-    """The operators that these read from, and those that read from them."""
+    """The predecessors and successors of these operators."""
     ensemble = plan.ensemble
     found: set[str] = set()
     for name in names:

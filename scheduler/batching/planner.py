@@ -1,8 +1,8 @@
-"""Plans which operators of several models become one, by a policy.
+"""Plans which operators of several models are batched, by a policy.
 
-"dpbat" takes model by model, each against one that is in the plan already (DPBat, algorithm 3). "greedy" does the same
-as if every operator that is not run on its own saved as much. "fcfs" goes layer by layer from the inputs, up to the
-first layer that differs: that is what Retiarii's engine in NNI does across graphs, as DPBat describes it.
+"dpbat" adds model by model, each matched with one in the plan (DPBat, algorithm 3). "greedy" does the same with equal
+gains. "fcfs" goes layer by layer from the inputs to the first layer that differs, as Retiarii's engine in NNI does
+according to DPBat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from iosched.scheduler.batching.runs import Pairing
 
 
 def planned(ensemble: Ensemble, costs: BatchingCosts, policy: PolicyName) -> Plan:
-    """The plan of a policy at these prices; "auto" plans as "dpbat", and "serial" and "packed" batch nothing."""
+    """The plan of a policy at these costs; "auto" is "dpbat", and "serial" and "packed" batch nothing."""
     if policy in UNBATCHED:
         return Plan(ensemble, costs)
     if policy == "fcfs":
@@ -31,31 +31,21 @@ def planned(ensemble: Ensemble, costs: BatchingCosts, policy: PolicyName) -> Pla
 
 
 def folded(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
-    """The plan of all members, in order of similarity to those that are in it.
+    """The plan of all members, added in order of similarity.
 
-    Each member is matched with the one member of the plan that it is most like. An operator joins whatever group the
-    matched operator is in. A member whose matches make the whole plan worse, on the edges that are there, is left out.
-    This is done with the prices of what is there, and once more with prices spread over as many models as there are;
-    the better plan is pruned and returned.
+    Each member is matched with the most similar member of the plan; operators join the groups of matched operators. A
+    member whose matches make the plan worse is left out. This is done with the given costs and with costs spread over
+    all models; the better plan is pruned and returned. Complexity: two `Pairing` for each member, and O(operators) for
+    the line.
 
-    No cycle can come of it. There always is a line of places, each for one group or one single operator of the plan,
-    such that every edge leads from a place to a later one. The first member's order is such a line. A new member is
-    matched with the operators of one member p in the order of their places, one for each place, and matches go up in
-    both orders. So along the new member's order the matched places go up. Those of its operators that match nothing are
-    put between the places of the matches before and behind them, in the new member's own order, which is a topological
-    one. Then every edge of the new member leads to a later place, and nothing that stood in the line has changed
-    places.
-
-    What the new member shares with earlier ones stands in the line already. Whatever a shared operator reads is shared
-    too, so edges lead from shared operators to the others and never back. An operator therefore may only match at a
-    place behind all shared operators that it, or one before it in its member's order, reads. An operator that matches
-    nothing is put behind them likewise, and the next match stands behind it.
-
-    Args:
-        ensemble: the members.
-        costs: what groups are worth.
-
-    Complexity: that of two `Pairing` for each member, and O(operators) to draw the line.
+    No cycle can arise. There always is a line of positions, each for one group or single operator, such that every edge
+    leads to a later position. The first member's order is such a line. A new member is matched with the operators of
+    one member in the order of their positions, one for each position, so matches ascend in both orders. Its unmatched
+    operators are inserted between the positions of the matches before and after them, in its own topological order.
+    Then every edge of the new member leads to a later position, and the line keeps its order. Operators that it shares
+    with earlier members are in the line already, and their predecessors are shared too. An operator may therefore only
+    match after all shared operators that it, or one before it in its member's order, reads; unmatched operators are
+    inserted after them likewise.
     """
     similarity = similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
     prices = [costs, spread(costs, len(similarity))] if len(similarity) > 2 else [costs]
@@ -71,33 +61,33 @@ def _folded(ensemble: Ensemble, costs: BatchingCosts, similarity: Sequence[Seque
 
 
 def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan, list[str]]:
-    """The plan and the line with member `new`, matched with member `old`; `line` has one operator of each place."""
+    """The plan and the line with member `new`, matched with member `old`; `line` has one operator of each position."""
     ensemble = plan.ensemble
     heads = {plan.group(name)[0]: index for index, name in enumerate(line)}
     both = (*ensemble.sequences[new], *ensemble.sequences[old])
-    place = {name: heads[head] for name in both if (head := plan.group(name)[0]) in heads}
-    fresh = [name for name in ensemble.sequences[new] if name not in place]
-    floors = _floors(ensemble, fresh, place)
-    there = {place[name]: name for name in ensemble.sequences[old]}
-    places = sorted(there)
-    pairing = Pairing(plan, fresh, [there[index] for index in places], lambda i, j: places[j] > floors[i])
+    position = {name: heads[head] for name in both if (head := plan.group(name)[0]) in heads}
+    fresh = [name for name in ensemble.sequences[new] if name not in position]
+    floors = _floors(ensemble, fresh, position)
+    there = {position[name]: name for name in ensemble.sequences[old]}
+    positions = sorted(there)
+    pairing = Pairing(plan, fresh, [there[index] for index in positions], lambda i, j: positions[j] > floors[i])
     _, matches = pairing.best()
-    larger = plan.with_pairs((fresh[i], there[places[j]]) for i, j in matches)
+    larger = plan.with_pairs((fresh[i], there[positions[j]]) for i, j in matches)
     if difference_us(plan, larger, [fresh[i] for i, _ in matches]) < 0:
         matches, larger = (), plan
-    matched = {fresh[i]: places[j] for i, j in matches}
+    matched = {fresh[i]: positions[j] for i, j in matches}
     return larger, _drawn(line, fresh, floors, matched)
 
 
-def _floors(ensemble: Ensemble, fresh: Sequence[str], place: dict[str, int]) -> list[int]:
-    """For each operator the last place in the line of what it, or one before it, reads; -1 where there is none."""
+def _floors(ensemble: Ensemble, fresh: Sequence[str], position: dict[str, int]) -> list[int]:
+    """For each operator the last position in the line of what it, or one before it, reads; -1 without any."""
     before = ensemble.graph.predecessors
-    lasts = (max((place[other] for other in before[name] if other in place), default=-1) for name in fresh)
+    lasts = (max((position[other] for other in before[name] if other in position), default=-1) for name in fresh)
     return [*accumulate(lasts, max)]
 
 
 def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched: dict[str, int]) -> list[str]:
-    """The line with the operators that match nothing, each as early as the matches and floors before it allow."""
+    """The line with the unmatched operators, each as early as matches and floors allow."""
     behind: list[list[str]] = [[] for _ in range(len(line) + 1)]
     last = -1
     for name, floor in zip(fresh, floors, strict=True):
@@ -108,7 +98,7 @@ def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched
 
 
 def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
-    """All members but the first, the most similar to those before it next, each with the one that it is most like."""
+    """All members but the first, the most similar to those before it next, with the one that it is most similar to."""
     closest = dict.fromkeys(range(1, len(similarity)), 0)
     while closest:
         new = max(closest, key=lambda other: (similarity[other][closest[other]], -other))
@@ -119,13 +109,10 @@ def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
 
 
 def pruned(plan: Plan) -> Plan:
-    """The plan without the groups that cost more than they save; each that is taken out makes the plan better.
+    """The plan without groups that cost more than they save; a local optimum.
 
-    Groups are tried one by one, and chains of groups that hang together, until none of them is worth taking out. That
-    is a local optimum, and no more.
-
-    Complexity: O(operators + edges) for each round, of which there is one more than there are rounds in which a group
-    is taken out.
+    Single groups and connected chains of groups are tried until none is worth removing. Complexity: O(operators +
+    edges) for each round, one more than the rounds with a removal.
     """
     while True:
         before = plan
@@ -141,7 +128,6 @@ def pruned(plan: Plan) -> Plan:
 
 
 def _chains(plan: Plan) -> list[list[Group]]:
-    """Groups that hand results to each other in place, together."""
     chains: dict[str, list[Group]] = {}
     for group in plan.all_groups():  # each after those that feed it
         chain = chains[group[0]] = [group]
@@ -155,9 +141,9 @@ def _chains(plan: Plan) -> list[list[Group]]:
 
 
 def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
-    """The plan that matches each member with the one before it, whatever it is worth.
+    """The plan that matches each member with the one before it, whatever its value.
 
-    Matched operators are equally deep, and an edge leads from a less deep to a deeper operator; so there is no cycle.
+    Matched operators are equally deep, and edges lead from less deep to deeper operators, so there is no cycle.
     """
     plan = Plan(ensemble, costs)
     known: set[str] = set(ensemble.sequences[0]) if ensemble.sequences else set()

@@ -1,15 +1,12 @@
-"""Which operators of a new model join those of one that is in the plan: a dynamic programme over runs (DPBat's DP).
+"""Matches operators of a new model with those of one in the plan, by a dynamic programme over runs (DPBat's DP).
 
-The models' operators stand in one order each, and matches of operators go up in both. A *run* is a largest set of
-matches (i, j), (i+1, j+1), ...: inside a run, what an operator reads from another one of the run is in place; where a
-run starts and ends, tensors are joined and parted.
+The models' operators are in one order each, and matches ascend in both. A *run* is a maximal set of matches (i, j),
+(i+1, j+1), ...: inside a run, inputs from the run are in place; where it starts and ends, tensors are joined and split.
 
-The paper's recurrence has four states for each pair of operators: whether each of the two is batched. Only in the state
-where both are does a run go on, and the other three lead to the same continuations. It prices a start by the operator
-that starts and an end by the one that ends, as if neighbours in the order always were an edge. In a graph they need not
-be: a run has the price of all its edges to the outside, wherever in the run they begin. So this programme chooses among
-whole runs. On chains with prices by type the two find the same value; tests compare it with the recurrence there, and
-with all possible choices on small graphs.
+The paper's recurrence has four states for each pair of operators: whether each is batched. A run continues only if both
+are, and the other three states are equivalent. It prices starts and ends by one operator each, as if neighbours in the
+order always shared an edge. In a graph, a run has the price of all its outside edges, so this programme chooses among
+whole runs. On chains with prices by type the two agree; tests compare them there, and with brute force on small graphs.
 """
 
 from __future__ import annotations
@@ -27,14 +24,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Match:
-    """What it is worth that operator i of the new model joins the group of operator j of the other one, in
-    microseconds.
+    """The value, in microseconds, of operator i of the new model joining the group of operator j.
 
     Attributes:
-        gain: what the larger group saves beyond the smaller, less what is paid whatever else matches.
-        starts: (back, price): paid where the match `back` places before is not in the run.
-        ends: for each output (price, readers); its readers stand (ahead, price) places behind in the run. Where one of
-            them is not in the run, its own price and that of the output are paid.
+        gain: what the larger group saves over the smaller, minus the costs that do not depend on other matches.
+        starts: (back, price): paid if the match `back` positions before is not in the run.
+        ends: for each output (price, readers); its readers are (ahead, price) positions later in the run. If one of
+            them is not in the run, its price and that of the output are paid.
     """
 
     gain: float
@@ -42,7 +38,7 @@ class Match:
     ends: tuple[tuple[float, tuple[tuple[float, float], ...]], ...]
 
     def end_price(self, remaining: int) -> float:
-        """What is paid for results where so many matches follow in the run."""
+        """The cost of results if `remaining` matches follow in the run."""
         total = 0.0
         for price, readers in self.ends:
             broken = [own for ahead, own in readers if ahead > remaining]
@@ -53,13 +49,13 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Pairing:
-    """A new model beside one that is in the plan.
+    """A new model and one in the plan.
 
     Attributes:
-        plan: so far; no operator of `new` is in a group.
-        new: operators of the new model that no model of the plan has, in their order.
-        old: all operators of the other model, in their order.
-        allowed: whether operator i of `new` may join operator j of `old`, where they are alike.
+        plan: the plan so far; no operator of `new` is in a group.
+        new: operators of the new model that no model of the plan has, in order.
+        old: all operators of the other model, in order.
+        allowed: whether operator i of `new` may join operator j of `old`, if they are equal.
     """
 
     plan: Plan
@@ -68,11 +64,10 @@ class Pairing:
     allowed: Callable[[int, int], bool] = lambda i, j: True
 
     def best(self) -> tuple[float, tuple[Pair, ...]]:
-        """The value of the best set of runs, and its matches; (0, ()) where no run is worth its price.
+        """The value of the best set of runs, and its matches; (0, ()) if no run is worth its price.
 
-        Row i of the table is the row before it, but for what the matches of operator i raise.
-
-        Complexity: O(len(new) * len(old) + the sum over all diagonals of matches of their lengths squared).
+        Row i of the table is the row before it, except for what the matches of operator i raise. Complexity: O(len(new)
+        * len(old) + the sum over all diagonals of matches of their lengths squared).
         """
         matches = dict(self._matches())
         value = [[0.0] * (len(self.old) + 1)]
@@ -90,22 +85,21 @@ class Pairing:
         return value[-1][-1], tuple(_path(value, taken))
 
     def _matches(self) -> Iterator[tuple[Pair, Match]]:
-        """What operators match, in the order of the table."""
         likeness = self.plan.ensemble.likeness
-        places: dict[str, list[int]] = {}
+        positions: dict[str, list[int]] = {}
         for j, name in enumerate(self.old):
-            places.setdefault(likeness[name].key, []).append(j)
+            positions.setdefault(likeness[name].key, []).append(j)
         maker = _Maker(self.plan, {n: i for i, n in enumerate(self.new)}, {n: j for j, n in enumerate(self.old)})
         for i, name in enumerate(self.new):
-            for j in places.get(likeness[name].key, ()):
+            for j in positions.get(likeness[name].key, ()):
                 if self.plan.ensemble.are_alike(name, self.old[j]) and self.allowed(i, j):
                     yield (i, j), maker.match(name, self.old[j])
 
 
 def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
-    """The value of the run that ends with the match (i, j), for each length that it may have, from 1 on."""
+    """The value of the run that ends with the match (i, j), for each possible length, from 1 on."""
     total, length = 0.0, 0
-    # By the number of places before (i, j) at which a match stands: what is saved where it is in the run.
+    # By the number of positions before (i, j) at which a match stands: what is saved where it is in the run.
     waiting: dict[int, float] = {}
     while (match := matches.get((i - length, j - length))) is not None:
         total += match.gain - match.end_price(length) + waiting.pop(length, 0.0)
@@ -116,10 +110,9 @@ def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
         yield total
 
 
-def _raise(row: list[float], place: int, least: float) -> None:
-    """Raise a row that goes up to at least that much from a place on."""
-    end = bisect_left(row, least, place)
-    row[place:end] = [least] * (end - place)
+def _raise(row: list[float], start: int, least: float) -> None:
+    end = bisect_left(row, least, start)
+    row[start:end] = [least] * (end - start)
 
 
 def _path(value: Sequence[Sequence[float]], taken: dict[Pair, int]) -> Iterator[Pair]:
@@ -136,14 +129,13 @@ def _path(value: Sequence[Sequence[float]], taken: dict[Pair, int]) -> Iterator[
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """Prices matches against a plan; `new` and `old` have the places of the two models' operators."""
+    """Prices matches against a plan; `new` and `old` are the positions of the models' operators."""
 
     plan: Plan
     new: dict[str, int]
     old: dict[str, int]
 
     def match(self, x: str, v: str) -> Match:
-        """The match of operator `x` of the new model with `v` of the other one."""
         plan = self.plan
         group = plan.group(v)
         larger = plan.ensemble.joined(group, x)
@@ -162,9 +154,8 @@ class _Maker:
         return Match(gain, tuple(starts), tuple(ends))
 
     def _start(self, x: str, v: str, group: Group, larger: Group, port: int) -> tuple[int, float]:
-        """How many places back the match is that brings the operands of a port in place, and the price without it.
-
-        0 places where no match does.
+        """How many positions back the match is that brings the operands of a port in place, else 0; and the price
+        without it.
         """
         plan = self.plan
         if plan.ensemble.likeness[v].spreads and len(set(plan.operands(larger, port))) == 1:
@@ -180,7 +171,7 @@ class _Maker:
         return self._distance(x, v, port, len(group)), price
 
     def _distance(self, x: str, v: str, port: int, size: int) -> int:
-        """How many places before (x, v) the match of those stands that they read at a port; 0 where none can be."""
+        """How many positions before (x, v) their sources at a port match; 0 if they cannot."""
         source, reads = self.plan.ensemble.source, self.plan.ensemble.reads
         before, other = source.get(reads[x][port]), source.get(reads[v][port])
         if before is None or other is None or before[1] != other[1] or before[0] not in self.new:
@@ -190,7 +181,7 @@ class _Maker:
         return back if is_aligned and len(self.plan.group(other[0])) == size else 0
 
     def _readers(self, x: str, v: str, group: Group, index: int) -> Iterator[tuple[float, float]]:
-        """For every reader of an output how many places ahead its match stands, and what its group pays without it."""
+        """For every reader of an output the positions ahead to its match, and the price of its group without it."""
         plan, ensemble = self.plan, self.plan.ensemble
         ours, theirs = (ensemble.graph.by_name[name].outputs[index] for name in (x, v))
         if not ensemble.returned.isdisjoint((ours, theirs)):

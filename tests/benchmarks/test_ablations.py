@@ -27,7 +27,7 @@ from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge
 
@@ -278,7 +278,7 @@ def test_curtailing_sets_two_searches_side_by_side(
 
     monkeypatch.setattr(curtailing, "zoo_model", lambda _: fire())
     monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    monkeypatch.setattr(curtailing, "measure_in_turn", told)
+    monkeypatch.setattr(curtailing, "measure_interleaved", told)
     found = ran(curtailing, tmp_path, "--networks", "fire")["networks"]["fire"][0]
     full, curtailed = found["searches"]
     assert (full["way"], full["rough"]) == ("in full", 0)

@@ -9,9 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from iosched.profiler.devices.analytic.interval import NORMAL, around
-from iosched.profiler.devices.analytic.uncertainty import SPREADS
-from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.devices.analytic.uncertainty import NORMAL, SPREADS, around
+from iosched.profiler.devices.device import LEVEL
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

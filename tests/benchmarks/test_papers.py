@@ -13,7 +13,7 @@ from networks import zoo_model
 
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge
 

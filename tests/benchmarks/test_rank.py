@@ -98,7 +98,7 @@ def test_a_pass_measures_what_ships_beside_the_yardstick(rank: ModuleType, tmp_p
         rank.ProfileDatabase(tmp_path / "p.db") as database,
         rank.opened(rank.CpuDevice(), model, found.settings.opening, tmp_path / "p.db") as there,
     ):
-        database.keep_yardstick(there.cost.device, summarize([700.0] * 7))
+        database.keep_calibration(there.cost.device, summarize([700.0] * 7))
     (one,) = found.passed(0, {**variant(0), "passes": []})["passes"]
     assert {name: len(each) for name, each in one.items() if name != "reference_us"} == {
         "shipped": 3, "sequential": 3, "yardstick": 3,

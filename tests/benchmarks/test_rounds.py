@@ -12,7 +12,7 @@ import pytest
 from by_definition import graph_of
 from lane_costs import alone
 
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Question, operator_question
 
 PAGE = Path(__file__).parents[2] / "benchmarks" / "reports" / "search.md"
 
@@ -43,9 +43,9 @@ def test_a_round_counts_what_is_not_known_yet(rounds: ModuleType) -> None:
     workers: Any = rounds.Workers(graph_of(9, []), lambda name: str(int(name) % 2))
     one, two = Question(alone("0")), Question(alone("1"))
 
-    workers.prefetch([one, Question(alone("2")), of_operator("4", "operator"), two])
+    workers.prefetch([one, Question(alone("2")), operator_question("4", "operator"), two])
     assert workers.sizes == [2]
-    workers.prefetch([Question(alone("0"), "again"), of_operator("1", "work"), two])
+    workers.prefetch([Question(alone("0"), "again"), operator_question("1", "work"), two])
     assert workers.sizes == [2, 2]
     workers.prefetch([one])
     assert workers.sizes == [2, 2]

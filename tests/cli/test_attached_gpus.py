@@ -88,7 +88,7 @@ def test_asked_for_with_packages_of_cuda_13_it_needs_those_of_cuda_12(
     standin_driver.install(monkeypatch, f"{V100}:70")
     fake_cupy.install(monkeypatch, capabilities=((7, 0),))
     installed(monkeypatch, *EXTRAS[0].packages)
-    complains(invoke("optimize", model, "--device", "cuda"), 3, "capability 7.0, and CUDA 13 needs 7.5", CUDA12)
+    complains(invoke("optimize", model, "--device", "cuda"), 3, "capability 7.0, but CUDA 13 needs 7.5", CUDA12)
     assert json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)["notes"] == [ATTACHED]
     facts, text = shown(invoke)
     assert (facts["extra"], facts["usable"]) == ("cuda12", False)

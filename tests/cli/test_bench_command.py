@@ -93,8 +93,8 @@ def test_the_table_says_what_its_rows_are(invoke, model: Path, asked) -> None:
     assert lines[5:] == [
         "rows",
         "  sequential  one operator after another",
-        "  both        IOS: each stage concurrent or merged, whichever is better",
-        "  greedy      all operators that are ready form the next stage",
+        "  both        IOS: each stage concurrent or merged, whichever is faster",
+        "  greedy      each stage runs all ready operators",
     ]
 
 
@@ -118,7 +118,9 @@ def test_a_background_load_stands_in_the_title_and_the_provenance(invoke, compla
 
 
 def test_what_is_measured_is_said_at_the_start(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_open, "measure_in_turn", lambda rows, *_: {name: summarize([10.0] * 7) for name in rows})
+    monkeypatch.setattr(
+        cpu_open, "measure_interleaved", lambda rows, *_: {name: summarize([10.0] * 7) for name in rows}
+    )
     script_stages(monkeypatch)
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     words = ("bench", "dynamic.onnx", "--threads", 1, "--batch-size", 1, "--batch-size", 4, "--json")
@@ -185,7 +187,7 @@ def test_wrong_usage_is_refused_before_the_work(invoke, complains, model: Path, 
 def test_a_baseline_that_is_no_row_is_refused_before_anything_is_measured(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    monkeypatch.setattr(cpu_open, "measure_in_turn", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(cpu_open, "measure_interleaved", lambda *_: pytest.fail("measured"))
     script_stages(monkeypatch)
     complains(invoke("bench", model, "--device", "cpu", "--threads", 1, *words), code, said)
 

@@ -235,7 +235,7 @@ def noisy(monkeypatch: pytest.MonkeyPatch, cluster: Callable[..., list[tuple[Any
     measured = cpu_cost.CpuStageCost._timed
 
     def disturbed(*asked: Any) -> Measurement:
-        return replace(measured(*asked), disturbed_by=("others had 60% of the cores",))
+        return replace(measured(*asked), disturbed_by=("other processes used 60% of the cores",))
 
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", disturbed)
 
@@ -249,7 +249,7 @@ def test_a_search_on_a_cluster_that_is_always_noisy_ends_with_a_result(invoke, w
     found = json.loads(result.stdout)
     assert found["shipped"] == "iosched"
     assert (found["cluster"]["workers"], found["cluster"]["lost"]) == ({"cpu": 2}, [])
-    assert "its machine is noisy: others had 60% of the cores" in result.stderr
+    assert "its machine is noisy: other processes used 60% of the cores" in result.stderr
 
 
 class Clock:

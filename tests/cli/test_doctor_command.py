@@ -14,7 +14,7 @@ from iosched.cli import doctor as doctor_command
 from iosched.cli.common import site_settings as site_files
 from iosched.jobs.doctor import diagnosis, installation
 from iosched.jobs.doctor.diagnosis import CHECKS, Diagnosis, Section
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import Finding
 
 REMARK = Finding("it is slow", "the cores", "wait", is_broken=False)
 BROKEN = Finding("it is \x1b[31mgone", "a library", "bring it back")

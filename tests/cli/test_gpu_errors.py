@@ -19,7 +19,7 @@ from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda import facts as cuda_facts
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.device import attached_index
-from iosched.profiler.devices.cuda.probe import probe, usable_names
+from iosched.profiler.devices.cuda.facts import probe, usable_names
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.kernel import Precision
 

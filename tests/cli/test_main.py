@@ -122,7 +122,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> click.testing.Result:
         def fail() -> None:
             raise error
 
-        monkeypatch.setattr("iosched.profiler.devices.resolve.facts_here", fail)
+        monkeypatch.setattr("iosched.profiler.devices.resolve.device_facts", fail)
         return CliRunner().invoke(cli, [*words, "devices"])
 
     return run
@@ -166,7 +166,7 @@ def test_debug_shows_the_traceback(failing, error: Exception) -> None:
 
 
 def test_debug_may_stand_behind_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iosched.profiler.devices.resolve.facts_here", lambda: 1 // 0)
+    monkeypatch.setattr("iosched.profiler.devices.resolve.device_facts", lambda: 1 // 0)
     assert "Traceback" in CliRunner().invoke(cli, ["devices", "--debug"]).stderr
 
 

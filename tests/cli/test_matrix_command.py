@@ -14,7 +14,7 @@ from small_models import branches
 from iosched.cli.matrix import as_object, labels
 from iosched.jobs.matrix import MatrixIntervals, MatrixResult, MatrixSettings, MatrixTarget, matrix
 from iosched.models.load import load_model
-from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Schedule
 
@@ -183,6 +183,8 @@ def test_wrong_usage_is_refused_before_any_work(invoke, complains, model: Path) 
     complains(invoke("matrix", model, "--device", "v100", "--batch-sizes", "0"), 2, "'0'")
     complains(invoke("matrix", model, "--device", "v1000"), 2, "v100")
     complains(invoke("matrix", model, "--device", "cuda"), 3, "pip install '.[cuda]'")
-    complains(invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "has no tf32")
+    complains(
+        invoke("matrix", model, "--device", "h100,v100", "--precision", "tf32"), 2, "V100", "does not support tf32"
+    )
     complains(invoke("matrix", model, "--device", "v100", "--plot", "-", "--json"), 2, "stdout")
     complains(invoke("matrix", model, "--device", "v100", "--no-pruning", "-r", 2), 2, "--no-pruning")

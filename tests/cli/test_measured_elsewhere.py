@@ -48,7 +48,7 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     share = found["latency_us"]["measured_share"]
     assert 0 < share <= 1
     assert found["cost"] == "analytic"
-    assert any(f"Measured stages are those of {V100} (cudnn 91002, last on " in note for note in found["notes"])
+    assert any(f"Stages measured on {V100} (cudnn 91002, last on " in note for note in found["notes"])
     assert "by measured and computed latencies" in found["reason"]
     table = " ".join(invoke("optimize", model, "--device", "v100").stdout.split())
     assert f"cost analytic: {source_text(share, ' on such a GPU in another machine')}" in table
@@ -125,7 +125,7 @@ def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model
     optimized = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)["latency_us"]
     assert (found["latency_us"][0][0], own) == (optimized["predicted"], optimized["measured_share"])
     assert [note.split(":")[0] for note in found["notes"]] == ["v100", "v100pcie"]
-    assert "--device v100 takes them" in found["notes"][1]
+    assert "use --device v100 for them" in found["notes"][1]
     told = invoke(*words)
     title, headers, measured, computed, *_ = told.stdout.splitlines()
     assert "computed by the analytic model for one CUDA graph, except stages measured on another machine" in title
@@ -151,8 +151,8 @@ def test_in_streams_nothing_is_taken_that_was_measured_in_a_graph(invoke, model:
     assert found.predicted_us == before.predicted_us
     assert before.notes == ()
     (note,) = found.notes
-    assert note.startswith(f"Stages that were measured on {V100} (")
-    assert note.endswith("are left out, because they ran in a CUDA graph: launch='graph' takes them.")
+    assert note.startswith(f"Stages measured on {V100} (")
+    assert note.endswith("are ignored because they ran in a CUDA graph: use launch='graph' to include them.")
     assert estimate(loaded, settings).known == 0
     (target,) = matrix([(1, loaded)], MatrixSettings(("v100",), launch="streams")).targets
     assert target.notes == (note,)

@@ -22,7 +22,7 @@ from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
 from iosched.models.zoo.randwire import wirings
 from iosched.profiler.devices.analytic import uncertainty
-from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.measuring.statistics import Interval, summarize
 from iosched.runtime.compare import Check
 from iosched.runtime.processor import cpu_name
@@ -465,7 +465,7 @@ def test_a_gap_of_predictions_is_called_one(invoke, model: Path, monkeypatch, pe
 
 @pytest.mark.parametrize("words", [("run",), ("bench",)])
 def test_nothing_runs_on_a_gpu_that_is_not_here(invoke, complains, model: Path, words) -> None:
-    complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not here", "optimize --device v100")
+    complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not attached", "optimize --device v100")
 
 
 def test_an_unknown_device_is_refused_before_the_model_is_read(invoke, complains) -> None:
@@ -590,6 +590,6 @@ def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
 
 def test_throughput_is_refused_where_it_means_nothing(invoke, complains, model: Path) -> None:
     result = invoke("optimize", model, "--device", "v100", "--objective", "throughput")
-    complains(result, 2, "--objective throughput is for CPUs", "--device cpu")
+    complains(result, 2, "--objective throughput only applies to CPUs", "--device cpu")
     result = invoke("optimize", model, "--device", "cpu", "--objective", "throughput", "--dry-run")
     complains(result, 2, "--dry-run", "leave --objective out")

@@ -51,7 +51,7 @@ def test_what_runs_models_is_refused_with_the_way_out(other: dict[str, Any]) -> 
     assert [words.split()[0] for words in refused] == ["optimize", "run", "bench", "explore"]
     for _, out, err in refused.values():
         assert out == ""
-        assert f"Linux, and this is {other['name']}: plan for a GPU instead (--device v100)" in err.splitlines()[-1]
+        assert f"Linux, and this is {other['name']}: simulate a GPU instead (--device v100)" in err.splitlines()[-1]
 
 
 def test_doctor_says_what_is_the_matter_and_fails_at_nothing(other: dict[str, Any]) -> None:

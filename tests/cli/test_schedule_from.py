@@ -125,7 +125,7 @@ def test_an_optimized_model_of_an_older_version_gives_its_schedule(
     assert invoke("run", other, "--schedule", "old.onnx", "--check").exit_code == 0
     Path("old.json").write_text(old)
     assert invoke("run", "branches.onnx", "--schedule", "old.json", "--check").exit_code == 0
-    complains(invoke("run", other, "--schedule", "old.json", "-q"), 2, "knows no input")
+    complains(invoke("run", other, "--schedule", "old.json", "-q"), 2, "without input")
 
 
 @pytest.mark.slow

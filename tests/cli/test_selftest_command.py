@@ -130,8 +130,8 @@ def test_without_a_gpu_that_can_be_used_it_says_what_running_on_one_says(
 
 def test_a_device_is_named_for_the_selftest_alone(invoke, complains) -> None:
     complains(invoke("devices", "--device", "cpu"), 2, "--selftest")
-    complains(invoke("devices", "--selftest", "--device", "v100"), 3, "is not here")
-    complains(invoke("devices", "--selftest", "--device", "nope"), 2, "no device 'nope'")
+    complains(invoke("devices", "--selftest", "--device", "v100"), 3, "is not attached")
+    complains(invoke("devices", "--selftest", "--device", "nope"), 2, "unknown device 'nope'")
 
 
 def test_the_cpu(invoke) -> None:

@@ -104,7 +104,7 @@ def test_devices_says_how_much_time_of_its_cores_the_process_gets(invoke, monkey
     monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_count", lambda: 1)
     cpu, _ = json.loads(invoke("devices", "--json").stdout)["devices"]
     assert (cpu["quota"], cpu["threads"]) == (1.5, 1)
-    assert "the time of 1.5 cores; threads by default: 1" in invoke("devices").stdout
+    assert "CPU time of 1.5 cores; default threads: 1" in invoke("devices").stdout
 
 
 def test_devices_lists_the_gpus_that_can_be_planned_for(invoke) -> None:

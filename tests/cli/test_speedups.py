@@ -50,7 +50,7 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
     script_models(monkeypatch, {})
     monkeypatch.setattr(pace, "LEAST_DECIDING_S", 0.0)
     monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
 
 
 @pytest.fixture

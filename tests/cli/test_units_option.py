@@ -60,8 +60,8 @@ def test_a_dry_run_counts_units(invoke, model: Path, units: list[list[str]]) -> 
     ("text", "words"),
     [
         ("[[", ("bad.json: not a list of units", "Write a list of lists")),
-        ("[]", ("bad.json: there is no unit in it",)),
-        ('[["nowhere"]]', ("unit 1 names 'nowhere', which is no operator",)),
+        ("[]", ("bad.json: the list of units is empty",)),
+        ('[["nowhere"]]', ("unit 1 names 'nowhere', which is not an operator",)),
     ],
 )
 def test_bad_files_are_refused(invoke, complains, model: Path, text: str, words: tuple[str, ...]) -> None:
@@ -73,7 +73,7 @@ def test_what_units_cannot_be_beside(invoke, complains, model: Path, units: list
     del units
     call = ("optimize", model, "--device", "cpu", "--units")
     complains(invoke(*call, "units.json", "--schedule-from", model), 2, "searches nothing: leave out --units")
-    complains(invoke(*call, "units.json", "--objective", "throughput"), 2, "leave --units or --objective out")
+    complains(invoke(*call, "units.json", "--objective", "throughput"), 2, "omit --units or --objective")
     complains(invoke(*call, "none.json"), 2, "none.json: No such file or directory")
     complains(invoke(*call, "units.json", "--schedule", "units.json"), 2, "would overwrite the input")
     complains(invoke("optimize", "-", "--units", "-", stdin=b"x"), 2, "MODEL and the units cannot both be '-'")

@@ -31,7 +31,7 @@ from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 
 PAPER = BatchSettings(device="v100")
 
@@ -145,7 +145,7 @@ def test_batched_models_are_measured_on_this_machine(tmp_path: Path, monkeypatch
         measured.append(set(candidates))
         return {name: summarize([batched_is_fastest.get(name, 5.0)] * 7) for name in candidates}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", in_turn)
     settings = BatchSettings(device="cpu", threads=2, policy="greedy", budget_s=0.5, profile_db=tmp_path / "db")
     (found,) = batch(chains(2), settings).clusters
     assert measured[-1] == set(batched_is_fastest)
@@ -180,7 +180,7 @@ def test_an_interruption_ends_with_the_best_known_or_nothing(
             observer(1, budget.rounds)
         return {name: summarize([5.0] * 7) for name in candidates}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", in_turn)
 
     def come(count: int) -> None:
         interrupt.came = interrupt.came or count + 1 == after

@@ -35,7 +35,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchSettings:
         return {name: summarize([1.0 if name == "mixed" else 5.0] * 7) for name in candidates}
 
     script_stages(monkeypatch)
-    monkeypatch.setattr(cpu_open, "measure_in_turn", in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", in_turn)
     return BatchSettings(device="cpu", threads=2, policy="greedy", profile_db=tmp_path / "db")
 
 
@@ -88,7 +88,7 @@ def test_where_no_plan_of_ours_ships_the_estimate_stays(
     def last_is_fastest(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
         return {name: summarize([1.0 / place] * 7) for place, name in enumerate(candidates, 1)}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", last_is_fastest)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", last_is_fastest)
     models = chains(2)
     for each in (replace(settings, policy="serial"), BatchSettings(device="v100")):
         found = batch(models, replace(each, memory_nbytes=estimated(models)))

@@ -17,7 +17,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.scheduler.strategy_names import COMPARED
+from iosched.scheduler.strategies import COMPARED
 
 
 def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_rows_are_measured_next_to_so_many_busy_processes(
         return {name: summarize([10.0] * 7) for name in runnables}
 
     monkeypatch.setattr("iosched.jobs.bench.busy_processes", started)
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db", background_load=count)
     assert (found.background_load, len(found.rows), running) == (count, 2, [])
 
@@ -74,7 +74,7 @@ def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeyp
     def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {name: replace(summarize([10.0] * 200), runs_us=runs_us) for name in runnables}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
     (row, _) = found.rows
     assert (row.runs, row.samples, row.median_us, row.p90_us) == (400, 200, 10.0, 10.0)
@@ -88,7 +88,7 @@ def test_requests_at_the_same_time_count_by_what_ends_in_a_second(
     """Two requests at a time, each of which takes half as long again as one run alone."""
     us = {"sequential": 10.0, "onnxruntime-sessions": 15.0}
     monkeypatch.setattr(
-        cpu_open, "measure_in_turn", lambda candidates, *_: {name: summarize([us[name]] * 8) for name in candidates}
+        cpu_open, "measure_interleaved", lambda candidates, *_: {name: summarize([us[name]] * 8) for name in candidates}
     )
     found = bench(fire(), None, names=["onnxruntime-sessions"], threads=2, profile_db=tmp_path / "p.db")
     alone, both = found.rows
@@ -114,7 +114,7 @@ def test_quantiles_that_so_few_runs_do_not_tell_are_named(
         of_all = dict.fromkeys(runnables, 400) | {"sequential": n_runs}
         return {name: replace(summarize([10.0] * 10), runs_us=(10.0,) * count) for name, count in of_all.items()}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
     assert bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db").notes == (words,)
 
 
@@ -130,7 +130,7 @@ def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
     def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {name: summarize([10.0] * 7) for name in runnables}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
     script_stages(monkeypatch)
     found = bench(fire(), None, threads=2, profile_db=tmp_path / "p.db")
     names = {*(row.name for row in found.rows), *(name for name, _ in found.missing)}
@@ -143,7 +143,7 @@ def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.Monke
         slow = (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0)
         return {name: summarize([(10.0 if name == "greedy" else 30.0) * x for x in slow]) for name in runnables}
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
     assert {row.name: row.speedup for row in found.rows} == {"sequential": 1.0, "greedy": 3.0}
     assert {(row.speedup_low, row.speedup_high) for row in found.rows} == {(1.0, 1.0), (3.0, 3.0)}

@@ -13,7 +13,7 @@ from scripted import fire
 
 from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.schedules import priced
-from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
@@ -21,7 +21,7 @@ from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.questions import Question
+from iosched.scheduler.cost import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 
@@ -29,7 +29,7 @@ def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
     model = zoo_model("squeezenet", 1)
     gpu = gpu_named("v100")
     assert gpu is not None
-    paper = PaperGpu(gpu).open(model, OpenSettings())
+    paper = SimulatedGpu(gpu).open(model, OpenSettings())
     names = ("fire2/expand1x1", "fire2/bypass")  # of unlike inputs
     before, after = list(sequential(model.graph).stages)[:4], list(sequential(model.graph).stages)[4:]
     after = [stage for stage in after if not {*stage.operators}.intersection(names)]

@@ -14,8 +14,7 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 from iosched.jobs.known_stages import KnownStages, in_a_row, known_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.model import Model
-from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.lone_latencies import one_by_one
+from iosched.scheduler.document import ScheduleDocument, one_by_one
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 

@@ -12,7 +12,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.device import CostDetails
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.devices.imported_stages import FoundElsewhere, MeasuredElsewhere
+from iosched.profiler.devices.imported_stages import ImportedProfile, ImportedStages
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule
@@ -31,14 +31,14 @@ class Opened:
     cost = AnalyticCost(GRAPH, gpu_named("v100"))
 
 
-def _opened(found: FoundElsewhere) -> Opened:
+def _opened(found: ImportedProfile) -> Opened:
     return Opened(CostDetails(Throughputs(GRAPH), lambda _: None, found))
 
 
 def opened(*measured: tuple[Schedule, float]) -> Opened:
     latency_us = {stage_signature(GRAPH, stage): us for schedule, us in measured for stage in schedule.stages}
-    found = MeasuredElsewhere("a V100", latency_us, lambda stage: stage_signature(GRAPH, stage), lambda name: name)
-    return _opened(FoundElsewhere(found))
+    found = ImportedStages("a V100", latency_us, lambda stage: stage_signature(GRAPH, stage), lambda name: name)
+    return _opened(ImportedProfile(found))
 
 
 def test_it_is_the_best_schedule_of_the_stages_that_were_measured() -> None:
@@ -53,10 +53,10 @@ def test_there_is_none_where_a_block_was_not_measured() -> None:
     some = opened((sequential(GRAPH), 10.0))
     assert some.details.elsewhere.measured is not None
     known = dict(list(some.details.elsewhere.measured.latency_us.items())[1:])
-    fewer = _opened(FoundElsewhere(replace(some.details.elsewhere.measured, latency_us=known)))
+    fewer = _opened(ImportedProfile(replace(some.details.elsewhere.measured, latency_us=known)))
     assert best_measured_us(fewer, SETTINGS) is None
     assert measured_stages_notes(fewer, SETTINGS, 0.5) == ()
-    assert best_measured_us(_opened(FoundElsewhere()), SETTINGS) is None
+    assert best_measured_us(_opened(ImportedProfile()), SETTINGS) is None
 
 
 def test_it_is_said_where_a_part_of_what_was_found_is_computed() -> None:

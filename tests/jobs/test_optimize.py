@@ -24,7 +24,7 @@ from iosched.jobs import time_budget as pace
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring import disturbance
@@ -32,15 +32,14 @@ from iosched.profiler.measuring.disturbance import Load
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Interval
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.latencies import structure
-from iosched.profiler.store.tables import ComparisonRow, StageRow, WholeRow, YardstickRow
+from iosched.profiler.store.tables import CalibrationRow, ComparisonRow, StageRow, WholeRow
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.checks import check_operators
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, check_operators
+from iosched.scheduler.schedule import structure_text
 
-measured_taken = disturbance.taken  # other tests do without, see conftest.py
+measured_taken = disturbance.interference  # other tests do without, see conftest.py
 
 FASTEST = {
     "iosched": LATENCIES_US,
@@ -69,7 +68,7 @@ class Sampled:
         without_openvino(self.monkeypatch)
         self.monkeypatch.setattr(pace, "LEAST_DECIDING_S", 0.0)
         self.monkeypatch.setattr(cpu_open, "rounds_of", self._rounds_of)
-        self.monkeypatch.setattr(PlainOnnxruntime, "best", lambda plain, _: plain.settings[0])
+        self.monkeypatch.setattr(OnnxruntimeBaseline, "best", lambda plain, _: plain.settings[0])
 
     def _rounds_of(self, candidates: Mapping[str, object], *_: object) -> TakeRound:
         """Rounds in which the schedule found is slower every second time, by the noise."""
@@ -149,7 +148,7 @@ def test_the_file_has_the_other_schedules_that_were_compared(
     ]
     for each in document.alternatives:
         check_operators(each.schedule, fire().graph)
-        assert structure(each.schedule) != structure(document.schedule)
+        assert structure_text(each.schedule) != structure_text(document.schedule)
 
 
 def test_a_smaller_median_alone_is_no_reason_to_ship(
@@ -276,7 +275,7 @@ def test_disturbed_rounds_decide_nothing(settings: OptimizeSettings, monkeypatch
     models = Sampled(monkeypatch, others=0.5)
     first = optimize(fire(), settings)
     assert (first.shipped, first.verdict, first.ratio) == ("reference", "undecided", None)
-    assert "rounds of whole models: repeat this on a quiet machine" in first.notes[0]
+    assert "rounds of whole models: repeat this on an idle machine" in first.notes[0]
     with ProfileDatabase(settings.profile_db) as database:
         rounds = [row for row in database.rows() if isinstance(row, ComparisonRow)]
         assert {share for row in rounds for share in row.others} == {0.5}
@@ -314,7 +313,7 @@ def test_ctrl_c_keeps_what_was_measured(
         with pytest.raises(KeyboardInterrupt):
             optimize(fire(), settings)
     with ProfileDatabase(settings.profile_db) as database:
-        assert sum(isinstance(row, StageRow | YardstickRow) for row in database.rows()) == after
+        assert sum(isinstance(row, StageRow | CalibrationRow) for row in database.rows()) == after
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST["iosched"])
     result = optimize(fire(), settings)
@@ -418,10 +417,10 @@ def test_rounds_of_whole_models_are_checked_for_other_processes(
     script_stages(monkeypatch)
     without_openvino(monkeypatch)
     monkeypatch.setattr(CpuStageCost, "watched_cpus", (0, 1))
-    monkeypatch.setattr(PlainOnnxruntime, "best", lambda plain, _: plain.settings[0])
+    monkeypatch.setattr(OnnxruntimeBaseline, "best", lambda plain, _: plain.settings[0])
     busy_s = itertools.count(0, 1_000)
     with monkeypatch.context() as others:
-        others.setattr(disturbance, "taken", measured_taken)
+        others.setattr(disturbance, "interference", measured_taken)
         others.setattr(disturbance, "read_load", lambda _: Load(time.monotonic(), 0.0, next(busy_s), 0.0))
         first = optimize(fire(), replace(settings, strategy="greedy"))
     assert any("rounds of whole models: repeat this" in note for note in first.notes)

@@ -184,9 +184,9 @@ def test_a_device_given_twice_is_one() -> None:
 
 @pytest.mark.parametrize(("settings", "error", "text"), [
     (RankSettings(()), UsageError, "no device"),
-    (RankSettings(("nothing",)), UsageError, "no device 'nothing'"),
+    (RankSettings(("nothing",)), UsageError, "unknown device 'nothing'"),
     (RankSettings(("cuda",)), DeviceError, "GPU"),
-    (RankSettings(("cpu",), launch="streams"), UsageError, "launch='streams' is for GPUs"),
+    (RankSettings(("cpu",), launch="streams"), UsageError, "launch='streams' only applies"),
     (RankSettings(("v100",), measure="all"), UsageError, "unknown measure 'all'"),  # type: ignore[arg-type]
 ])  # fmt: skip
 def test_what_is_wrong_with_a_setting_is_found_before_a_model_is_loaded(

@@ -21,7 +21,7 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import MismatchError, PlanError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CpuTeams
 from iosched.profiler.measuring.statistics import Measurement, summarize
@@ -47,7 +47,7 @@ def script(monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float], best: in
         return {name: summarize([each] * 8) for name, each in us.items()}
 
     monkeypatch.setattr(throughput, "measure_rates", measured)
-    monkeypatch.setattr(PlainOnnxruntime, "best", lambda plain, inputs: plain.settings[0])
+    monkeypatch.setattr(OnnxruntimeBaseline, "best", lambda plain, inputs: plain.settings[0])
 
 
 def optimized(model: Model, **settings: object) -> OptimizeResult:

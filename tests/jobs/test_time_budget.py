@@ -24,12 +24,11 @@ from scripted import (
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.time_budget import Pace, share_s
-from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 from iosched.profiler.devices.cpu import open as cpu_open
-from iosched.profiler.measuring.choose import turns_to_choose
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.interleave import interleave
-from iosched.profiler.measuring.interleaved_models import Budget, Round, TakeRound, turn_seconds
+from iosched.profiler.measuring.interleaved_models import Budget, Round, TakeRound, runs_to_choose, turn_seconds
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_goes_on(
 def chosen_by(measured: Callable[..., object], settings: Sequence[object]) -> int:
     """The usual setting, after as many turns as choosing one takes."""
     names = [str(place) for place in range(len(settings))]
-    rounds = turns_to_choose(len(names)) // len(names)
+    rounds = runs_to_choose(len(names)) // len(names)
     measured(dict.fromkeys(names), Budget(rounds=rounds - 1, max_seconds=math.inf))
     return 0
 
@@ -130,7 +129,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
         return take
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.0, 0.0))
+    monkeypatch.setattr(OnnxruntimeBaseline, "opening_and_run_s", (0.0, 0.0))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.5))
     monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
     without_openvino(monkeypatch)
@@ -206,10 +205,10 @@ def test_a_budget_holds_for_throughput_too(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def chosen(settings: Sequence[object]) -> int:
-        now[0] += 0.1 * len(settings) + 0.2 * turns_to_choose(len(settings))
+        now[0] += 0.1 * len(settings) + 0.2 * runs_to_choose(len(settings))
         return 0
 
-    monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.1, 0.005))
+    monkeypatch.setattr(OnnxruntimeBaseline, "opening_and_run_s", (0.1, 0.005))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.1))
     monkeypatch.setattr("iosched.jobs.throughput.measure_rates", turned)
     monkeypatch.setattr("iosched.profiler.baselines.onnxruntime.fastest_setting", chosen)

@@ -218,7 +218,7 @@ def test_what_an_earlier_version_measured_on_a_cpu_of_that_name_is_kept_and_not_
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         signature = CpuStageCost(backend, database)._signature(ALONE, 2)
         database.keep_stage(signature, old, summarize([1.0] * 6))
-        database.keep_yardstick(old, summarize([1.0] * 6))
+        database.keep_calibration(old, summarize([1.0] * 6))
         measured, new = known_on(EPYC, database, monkeypatch)
         assert (measured, database.stage(signature, old)) == (1, summarize([1.0] * 6))
         assert old != new

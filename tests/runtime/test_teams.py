@@ -13,7 +13,7 @@ from iosched.models.errors import UsageError
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.teams import TeamPlan, in_teams
-from iosched.scheduler.teams import Teams, fitting
+from iosched.scheduler.teams import Teams, for_cores
 
 sizes = st.integers(1, 40)
 
@@ -34,10 +34,10 @@ def test_on_other_cores_no_more_of_them_are_used_than_there_are(
     requests: int, count: int, width: int, lanes: int
 ) -> None:
     teams = Teams(requests, count, 2)
-    found = fitting(teams, requests * count * width, lanes)
+    found = for_cores(teams, requests * count * width, lanes)
     assert found.requests * found.count * min(found.lanes(lanes), width) <= max(lanes, 1)
     assert found.images == 2
-    assert fitting(teams, requests * count * width, requests * count * width) in (teams, Teams(1, count, 2))
+    assert for_cores(teams, requests * count * width, requests * count * width) in (teams, Teams(1, count, 2))
 
 
 def two_lanes(images: int) -> ExecutionPlan:

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.alternatives import places_of
+from iosched.scheduler.alternatives import OtherPlacement, Placement, operator_placement
 from iosched.scheduler.baselines import greedy, one_session, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -37,15 +36,15 @@ class PartlyKnown(TableCost):
         return self.stage_latency_us(stage) if one_of_hundred < 100 * self.known_share else None
 
 
-def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> Places:
-    return places_of(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=NO_PRUNING)
+def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> Placement:
+    return operator_placement(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=NO_PRUNING)
 
 
 def holding(schedule: Stages, operator: str) -> frozenset[str]:
     return next(stage for stage in schedule if operator in stage)
 
 
-def is_there(placement: Elsewhere, block: Block, number: int, operator: str) -> Callable[[frozenset[str]], bool]:
+def is_there(placement: OtherPlacement, block: Block, number: int, operator: str) -> Callable[[frozenset[str]], bool]:
     """Whether a stage that holds the operator is what the placement says, by its definition."""
     now = frozenset(block.stages[number].operators)
     if placement.kind == "alone":
@@ -67,8 +66,8 @@ def every(graph: ComputationGraph, seed: int, pruning: Pruning, operator: str) -
 
 def explained(
     graph: ComputationGraph, schedule: Schedule, cost: PartlyKnown, pruning: Pruning, operator: str
-) -> tuple[Places, Block]:
-    found = places_of(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=pruning)
+) -> tuple[Placement, Block]:
+    found = operator_placement(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=pruning)
     block = next(block for block in schedule.blocks if block.index == found.block)
     return found, block
 
@@ -151,7 +150,7 @@ def test_stages_of_a_baseline_are_weighed_within_the_block_that_a_search_would_m
 
 def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> None:
     graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
-    found = places_of(graph, sequential(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
+    found = operator_placement(graph, sequential(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
     assert found.last_stage - found.first_stage + 1 == 6
     assert found.first_stage <= found.stage <= found.last_stage
     assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.elsewhere)
@@ -159,7 +158,7 @@ def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> Non
 
 def test_no_other_place_is_looked_for_where_the_stage_alone_has_too_many_states() -> None:
     graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
-    found = places_of(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
+    found = operator_placement(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
     assert (found.elsewhere, found.verdict(0.05)) == ((), "too_wide")
     assert found.present_us == cost.latency_us(frozenset(found.present.operators))
 
@@ -170,12 +169,12 @@ def test_an_operator_that_is_not_scheduled_is_refused() -> None:
         explained_all(graph, greedy(graph), "9", PartlyKnown(1, 0.5))
 
 
-def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Places:
+def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Placement:
     """A place that takes `present_us`, and others that take at least and at most so much."""
     stage = Stage(Strategy.CONCURRENT, (("a",),))
-    placements = tuple(Elsewhere("with_stage", 0, True, low, high, (stage,)) for low, high in others)
-    barred = Elsewhere("alone", None, False, 1.0, 1.0, ())
-    return Places("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
+    placements = tuple(OtherPlacement("with_stage", 0, True, low, high, (stage,)) for low, high in others)
+    barred = OtherPlacement("alone", None, False, 1.0, 1.0, ())
+    return Placement("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +191,7 @@ def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Pl
         (beside((90.0, math.inf), (91.0, 91.0)), "undecided"),
     ],
 )
-def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Places, verdict: str) -> None:
+def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Placement, verdict: str) -> None:
     assert explanation.verdict(0.05) == verdict
 
 
@@ -203,7 +202,7 @@ def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_
     def unknown(stage: Stage) -> None:
         asked.append(stage.operators)
 
-    found = places_of(graph, sequential(graph), "1", PartlyKnown(1, 0.0), unknown)
+    found = operator_placement(graph, sequential(graph), "1", PartlyKnown(1, 0.0), unknown)
     assert found.present_us is None
     assert asked[:3] == [("0",), ("1",), ("2",)]
 

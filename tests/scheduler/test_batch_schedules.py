@@ -61,7 +61,7 @@ def test_each_schedule_in_it_is_a_file_of_version_1() -> None:
 def test_a_file_of_the_other_version_is_not_taken_for_one() -> None:
     with pytest.raises(InvalidScheduleError, match="for several batch sizes: read it with BatchSchedules"):
         ScheduleDocument.from_json(schedules(1, 4).to_json())
-    with pytest.raises(InvalidScheduleError, match="for one batch size; read it with ScheduleDocument"):
+    with pytest.raises(InvalidScheduleError, match="for one batch size: read it with ScheduleDocument"):
         BatchSchedules.from_json(schedules(1, 4).by_size[1].to_json())
 
 
@@ -97,25 +97,25 @@ def put(*path: str | int, value: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message", "fits_schema"),
     [
-        (put("version", value=3), "schedule version 3 is not known here", False),
-        (put("version", value=True), "schedule version True is not known here", False),
+        (put("version", value=3), "schedule version 3 is not supported", False),
+        (put("version", value=True), "schedule version True is not supported", False),
         (put("model", value={}), "model", False),
-        (put("model", "inputs", "x", value=["n", "m", 6, 6]), "one name that stands for the batch size", True),
-        (put("model", "inputs", "x", value=[1, 8, 6, 6]), "one name that stands for the batch size", True),
+        (put("model", "inputs", "x", value=["n", "m", 6, 6]), "exactly one name for the batch size", True),
+        (put("model", "inputs", "x", value=[1, 8, 6, 6]), "exactly one name for the batch size", True),
         (put("model", "inputs", "x", value=["", 8, 6, 6]), r"inputs\[...\]\[0\]", False),
         (put("model", "inputs", "x", value=["n", 8, 6, -6]), r"inputs\[...\]\[3\]", False),
-        (put("model", "inputs", "x", value=["n", 8, 7, 6]), "batch size 1 is for other shapes", True),
+        (put("model", "inputs", "x", value=["n", 8, 7, 6]), "batch size 1 has other input shapes", True),
         (put("schedules", 0, "batch_size", value=0), r"schedules\[0\].batch_size", False),
         (put("schedules", 0, "batch_size", value=2**31), r"schedules\[0\].batch_size", False),
-        (put("schedules", 0, "batch_size", value=2), "batch size 2 is for other shapes", True),
+        (put("schedules", 0, "batch_size", value=2), "batch size 2 has other input shapes", True),
         (put("schedules", 1, "schedule", "cost", value="guessed"), r"batch size 4: broken schedule: .*cost", False),
         (put("schedules", 1, "schedule", "device", value={}), r"batch size 4: broken schedule: \$.device.kind", False),
         (put("schedules", 1, "schedule", value=[]), r"schedules\[1\].schedule", False),
         (put("schedules", 1, "schedule", value={}), "batch size 4: not a schedule", False),
         (_remove, "schedules", False),
-        (_swap, "in the order of their batch sizes", True),
-        (_twice, "in the order of their batch sizes", True),
-        (_nested, "batch size 1: .*stand inside each other", False),
+        (_swap, "in ascending order of batch size", True),
+        (_twice, "in ascending order of batch size", True),
+        (_nested, "batch size 1: .*nested in each other", False),
         (_many, "schedules", False),
     ],
 )

@@ -13,12 +13,12 @@ from lane_costs import KeyedLanes
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import wide_graphs as wide
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.beam import MAX_OPERATORS, beam
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import search
+from iosched.scheduler.wide_graphs import MAX_OPERATORS, beam
 
 
 def threads(seed: int, n: int = 100, width: int = 16) -> ComputationGraph:

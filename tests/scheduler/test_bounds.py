@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.bounds import concurrent_bounds, makespans
+from iosched.scheduler.latencies import concurrent_bounds, makespans
 from iosched.scheduler.pruning import NO_PRUNING
 
 

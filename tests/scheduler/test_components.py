@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from lane_costs import KeyedLanes, Lanes
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.checks import check_operators
 from iosched.scheduler.components import components, search_components
-from iosched.scheduler.cost import CostModel
+from iosched.scheduler.cost import CostModel, Question
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
 

@@ -22,7 +22,7 @@ from iosched.scheduler.document import Alternative, ScheduleDocument, SearchReco
 from iosched.scheduler.document_format import Counts, Limits, Shipped
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategy_names import RecordedStrategy
+from iosched.scheduler.strategies import RecordedStrategy
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
 GRAPH = graph_of(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
@@ -62,7 +62,7 @@ def test_units_are_kept_and_those_that_the_graph_does_not_allow_refused() -> Non
     assert "units" not in json.loads(document().to_json())
     assert ScheduleDocument.from_json(found.to_json()).units == found.units
     found.validate_for(GRAPH, "ab" * 32, {"x": (1,)})
-    with pytest.raises(InvalidScheduleError, match="of the schedule's units, unit 1 is not connected"):
+    with pytest.raises(InvalidScheduleError, match="invalid units in the schedule: unit 1 is not connected"):
         replace(found, units=(("1", "2"),)).validate_for(GRAPH, "ab" * 32, {"x": (1,)})
     for units in (7, ["0"], [[]], [[0]]):
         with pytest.raises(InvalidScheduleError, match=r"broken schedule: .*\$\.units"):
@@ -101,7 +101,7 @@ def test_lanes_of_groups_are_kept_and_files_without_are_written_as_ever() -> Non
 @pytest.mark.parametrize(
     ("division", "message", "fits_schema"),
     [
-        ({"lanes": 2, "groups": [[0]]}, "division has 1 groups, the stage 2", True),
+        ({"lanes": 2, "groups": [[0]]}, "division has 1 groups, but the stage has 2", True),
         ({"lanes": 2, "groups": [[0], [2]]}, "must ascend and be below 2", True),
         ({"lanes": 2, "groups": [[0], [1, 0]]}, "must ascend and be below 2", True),
         ({"lanes": 2, "groups": [[0], [0, 0]]}, "must ascend and be below 2", True),
@@ -127,7 +127,7 @@ def test_a_stage_that_is_one_operator_has_no_lanes_to_divide() -> None:
     merged = stage(("1",), ("2",), strategy=Strategy.MERGE)
     content = json.loads(document(stage(("0",)), merged, stage(("3",))).to_json())
     content["blocks"][0]["stages"][1]["division"] = {"lanes": 2, "groups": [[0], [1]]}
-    with pytest.raises(InvalidScheduleError, match="a merge stage is one operator"):
+    with pytest.raises(InvalidScheduleError, match="a merge stage runs as one operator"):
         ScheduleDocument.from_json(json.dumps(content))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, SCHEMA)
@@ -139,7 +139,7 @@ def test_a_session_is_kept_and_has_all_lanes() -> None:
     jsonschema.validate(content, SCHEMA)
     assert ScheduleDocument.from_json(json.dumps(content)).schedule == found.schedule
     content["blocks"][0]["stages"][1]["division"] = {"lanes": 2, "groups": [[0], [1]]}
-    with pytest.raises(InvalidScheduleError, match="a session stage has all lanes"):
+    with pytest.raises(InvalidScheduleError, match="a session stage uses all lanes"):
         ScheduleDocument.from_json(json.dumps(content))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, SCHEMA)
@@ -163,7 +163,7 @@ def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
         (["blocks", 0, "index"], 1, r"blocks\[0\].index is 1"),
         (["blocks", 0, "stages", 0, "strategy"], "x\n" * 500, r"^[^\n]*`\$.blocks\[0\].stages\[0\].strategy`[^\n]*$"),
         (["blocks", 0, "stages", 0, "groups"], [[]], r"blocks\[0\].stages\[0\].groups\[0\]"),
-        (["blocks", 0, "stages", 0, "groups"], [["1"]], "'1' stands twice"),
+        (["blocks", 0, "stages", 0, "groups"], [["1"]], "'1' appears twice"),
         (["blocks", 0, "stages", 0, "strategy"], "merge", "merge stage"),
         (["blocks", 0, "stages", 0, "latency_us", "predicted"], -1, "predicted"),
         (["optimal"], "yes", None),
@@ -239,9 +239,12 @@ def test_whatever_stands_in_one_place_of_a_file_is_read_or_refused(data: st.Data
         ([stage(("0",)), stage(("1",), ("2",))], "leaves out operator '3'"),
         ([stage(("0",)), stage(("1",), ("2",)), stage(("3",)), stage(("9",))], "'9'"),
         ([stage(("1",)), stage(("0",), ("2",)), stage(("3",))], "'1' before '0'"),
-        ([stage(("0",), ("1",)), stage(("2",)), stage(("3",))], "'1' beside '0'"),
+        ([stage(("0",), ("1",)), stage(("2",)), stage(("3",))], "'1' concurrently with '0'"),
         ([stage(("1", "0")), stage(("2",)), stage(("3",))], "'1' before '0'"),
-        ([stage(("0",)), stage(("1",), ("2",), strategy=Strategy.MERGE), stage(("3",))], "merge stage .* '1' cannot"),
+        (
+            [stage(("0",)), stage(("1",), ("2",), strategy=Strategy.MERGE), stage(("3",))],
+            "invalid merge stage: .*'1' cannot",
+        ),
     ],
 )
 def test_a_schedule_of_other_operators_is_refused(stages: list[Stage], message: str) -> None:
@@ -287,14 +290,14 @@ def test_a_file_without_a_structure_is_read() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["sha256"], "ab" * 32, "structure.sha256 is not that of the structure beside it"),
-        (["operators", 2, "form"], 1, r"structure.operators\[2\].form is 1, of 1 forms"),
-        (["operators", 2, "reads"], [3], r"structure.operators\[2\].reads names a later tensor"),
+        (["sha256"], "ab" * 32, "structure.sha256 does not match the structure"),
+        (["operators", 2, "form"], 1, r"structure.operators\[2\].form is 1, but there are 1 forms"),
+        (["operators", 2, "reads"], [3], r"structure.operators\[2\].reads names a tensor that is computed later"),
         (["operators", 2, "reads"], [-1], r"structure.operators\[2\].reads"),
         (["operators", 2, "reads"], [True], r"structure.operators\[2\].reads"),
-        (["outputs"], [5], "structure.outputs names a tensor that is not there"),
+        (["outputs"], [5], "structure.outputs names a missing tensor"),
         (["forms", 0, "outputs"], [1], r"structure.forms\[0\].outputs"),
-        (["inputs"], [], "later tensor"),
+        (["inputs"], [], "computed later"),
     ],
 )
 def test_a_broken_structure_is_refused_with_the_place(path: list, value: object, message: str) -> None:

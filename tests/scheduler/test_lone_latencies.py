@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosched.scheduler.document import Alternative, ScheduleDocument
-from iosched.scheduler.lone_latencies import one_by_one
+from iosched.scheduler.document import Alternative, ScheduleDocument, one_by_one
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 

@@ -20,8 +20,7 @@ from iosched.scheduler.proof import gap_text, loses_nothing, proof_text
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
-from iosched.scheduler.strategies import can_merge
-from iosched.scheduler.strategy_names import SearchStrategy
+from iosched.scheduler.strategies import SearchStrategy, can_merge
 
 PRUNINGS = [Pruning(3, 8), Pruning(2, 1), Pruning(1, 2), Pruning(2, 2), NO_PRUNING]
 

@@ -1,4 +1,4 @@
-"""Operators that models have together and those of each alone take turns, and models run beside each other between."""
+"""Operators that models have together and those of each alone alternate, and models run beside each other between."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lane_costs import KeyedLanes
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.components import owner_parts, packed_regions, regions, search_owner_parts, search_regions
 from iosched.scheduler.cost import CostModel
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.regions import packed_regions, regions, search_regions, search_turns, turns
 from iosched.scheduler.search import SearchResult, search
 
 
@@ -43,17 +43,17 @@ def test_turns_are_parts_of_equal_owners_in_an_order_that_can_run(
     graph: ComputationGraph, bits: list[int], seed: int
 ) -> None:
     owners = {operator.name: bits[index] for index, operator in enumerate(graph.operators)}
-    found = turns(graph, owners)
+    found = owner_parts(graph, owners)
     of = [{owners[name] for name in part} for part in found]
     assert all(len(each) == 1 for each in of)
     assert all(one != other for one, other in pairwise(of))
-    check_operators(search_turns(graph, TableCost(seed), owners, find).schedule, graph)
+    check_operators(search_owner_parts(graph, TableCost(seed), owners, find).schedule, graph)
 
 
 def test_models_take_turns_behind_what_they_share() -> None:
     graph = graph_of(6, [(0, 1), (0, 2), (1, 3), (2, 4)])
     owners = {"0": 3, "1": 1, "2": 2, "3": 1, "4": 2, "5": 1}
-    assert turns(graph, owners) == (("0",), ("1", "3", "5"), ("2", "4"))
+    assert owner_parts(graph, owners) == (("0",), ("1", "3", "5"), ("2", "4"))
 
 
 def test_packed_models_run_side_by_side_wherever_they_are_apart() -> None:

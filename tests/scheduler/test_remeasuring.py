@@ -9,7 +9,7 @@ import pytest
 from by_definition import TableCost, graph_of
 from lane_costs import KeyedLanes, NoisyLanes, cells
 
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import build, popcount, relation
@@ -198,5 +198,5 @@ def test_greedy_stages_have_to_win_twice() -> None:
 
 
 def test_an_answer_that_is_no_latency_is_refused() -> None:
-    with pytest.raises(ValueError, match="cost model says"):
+    with pytest.raises(ValueError, match="cost model returned"):
         search(graph_of(2, []), Corrected(0, float("nan")))

@@ -14,7 +14,7 @@ from lane_costs import KeyedLanes, Lanes, cells
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy

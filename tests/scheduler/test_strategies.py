@@ -16,13 +16,22 @@ from iosched.jobs.matrix import MatrixSettings
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.alternatives import places_of
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.alternatives import operator_placement
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategies import BASELINES, SEARCHES, STAGES, StageRule
-from iosched.scheduler.strategy_names import COMPARED, NAMES, SearchStrategy, StrategyName, pruning_of
+from iosched.scheduler.strategies import (
+    BASELINES,
+    COMPARED,
+    NAMES,
+    SEARCHES,
+    STAGE_RULES,
+    SearchStrategy,
+    StageRule,
+    StrategyName,
+    pruning_of,
+)
 
 FOLDERS = ("models", "scheduler", "runtime", "profiler", "jobs", "cli", "api")
 LOWERED_IN = (
@@ -51,8 +60,8 @@ def paired(monkeypatch: pytest.MonkeyPatch) -> StageRule:
         return None if set(names) == {"0", "1"} else f"{names[-1]!r} is in no pair"
 
     rule = StageRule(lambda graph, names: [names[:2]], refusal, True, "paired", "#123456", "operators in pairs")
-    monkeypatch.setitem(STAGES, MadeUp.PAIRED, rule)
-    monkeypatch.setitem(SEARCHES, "both", tuple(STAGES))
+    monkeypatch.setitem(STAGE_RULES, MadeUp.PAIRED, rule)
+    monkeypatch.setitem(SEARCHES, "both", tuple(STAGE_RULES))
     return rule
 
 
@@ -64,7 +73,7 @@ def test_every_name_is_a_search_or_a_baseline() -> None:
     assert (*SEARCHES, *BASELINES) == NAMES == get_args(StrategyName)
     assert tuple(SEARCHES) == get_args(SearchStrategy)
     assert sorted(COMPARED) == sorted(NAMES)
-    assert set(STAGES) == set(Strategy)
+    assert set(STAGE_RULES) == set(Strategy)
 
 
 def test_a_strategy_is_named_where_it_is_lowered_and_nowhere_else() -> None:
@@ -83,7 +92,7 @@ def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:
 @pytest.mark.parametrize("limits", [{"r": 2}, {"s": 4}, {"r": None, "s": None}])
 def test_limits_beside_those_of_a_strategy_are_refused_and_not_passed_over(limits: dict[str, int | None]) -> None:
     for make in (OptimizeSettings, partial(MatrixSettings, ("v100",))):
-        with pytest.raises(UsageError, match=r"'dos' is r=1, s=None"):
+        with pytest.raises(UsageError, match=r"'dos' always uses r=1, s=None"):
             make(strategy="dos", **limits)
         assert make(strategy="dos").pruning == make(strategy="dos", r=1, s=None).pruning == Pruning(1, None)
         assert make(strategy="both", **limits).r == limits.get("r", 3)
@@ -102,7 +111,7 @@ def test_a_new_strategy_is_searched_and_proven(paired: StageRule) -> None:
 def test_a_new_strategy_is_weighed_when_a_place_is_explained(paired: StageRule) -> None:
     cost = FastInPairs()
     alone = Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in "0123")),))
-    found = places_of(GRAPH, alone, "0", cost, cost.stage_latency_us)
+    found = operator_placement(GRAPH, alone, "0", cost, cost.stage_latency_us)
     assert MadeUp.PAIRED in {stage.strategy for place in found.elsewhere for stage in place.stages}
 
 

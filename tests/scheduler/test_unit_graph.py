@@ -18,7 +18,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -58,7 +58,7 @@ def test_units_are_those_of_the_definition(data: st.DataObject) -> None:
     graph = data.draw(dags(8))
     units = data.draw(units_of(graph))
     if not may_be_units(graph, units):
-        with pytest.raises(UsageError, match=r"not connected|makes a circle"):
+        with pytest.raises(UsageError, match=r"not connected|forms a cycle"):
             join_units(graph, units)
         return
     joined = join_units(graph, units)
@@ -107,11 +107,11 @@ def test_a_unit_reads_writes_and_computes_what_its_operators_do() -> None:
     ("units", "message"),
     [
         ([[]], "unit 1 is empty"),
-        ([["0"], ["4"]], "unit 2 names '4', which is no operator"),
+        ([["0"], ["4"]], "unit 2 names '4', which is not an operator"),
         ([["0", "1", "0"]], "operator '0' is in unit 1 twice"),
         ([["0", "1"], ["1", "3"]], "operator '1' is in units 1 and 2"),
-        ([["1", "2"]], "unit 1 is not connected: no tensors lead from '1' to '2'"),
-        ([["0", "1", "3"]], r"unit 1 \('0', '1', '3'\) makes a circle with '2'"),
+        ([["1", "2"]], "unit 1 is not connected: no path inside it links '1' and '2'"),
+        ([["0", "1", "3"]], r"unit 1 \('0', '1', '3'\) forms a cycle with '2'"),
     ],
 )
 def test_an_error_says_which_unit_and_why(units: list[list[str]], message: str) -> None:
@@ -122,7 +122,7 @@ def test_an_error_says_which_unit_and_why(units: list[list[str]], message: str) 
 def test_two_units_that_read_each_other_make_a_circle() -> None:
     graph = graph_of(4, [(0, 2), (1, 3), (0, 3), (1, 2)])
     assert len(join_units(graph, [["0", "2"]]).graph.operators) == 3
-    with pytest.raises(UsageError, match=r"unit 1 \('0', '2'\) makes a circle with unit 2 \('1', '3'\)"):
+    with pytest.raises(UsageError, match=r"unit 1 \('0', '2'\) forms a cycle with unit 2 \('1', '3'\)"):
         join_units(graph, [["0", "2"], ["1", "3"]])
 
 
@@ -130,7 +130,7 @@ def test_a_tensor_inside_an_operator_is_told_by_its_operator() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["r"])]
     nodes.append(helper.make_node("Sigmoid", ["r"], ["y"]))
     graph = loaded(proto_of(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"w": weight(2, 2, 1, 1)})).graph
-    with pytest.raises(UsageError, match="unit 1 names 'c', which is no operator: it is inside operator 'r'"):
+    with pytest.raises(UsageError, match="unit 1 names 'c', which is not an operator: it is inside operator 'r'"):
         join_units(graph, [["c", "y"]])
 
 
@@ -144,7 +144,7 @@ def test_a_tensor_inside_an_operator_is_told_by_its_operator() -> None:
         (b"[" * 100_000, "not a list of units"),
         (b'[["\xff"]]', "not a list of units"),
         (b'[["\\ud800"]]', "not a list of units"),
-        (b"[]", "no unit in it"),
+        (b"[]", "the list of units is empty"),
         (b" " * ((16 << 20) + 1), "larger than 16 MiB"),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lane_costs import makespans_of
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Question, operator_question
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import default_label, stage_signature
 
@@ -36,10 +36,10 @@ class FixedLanes:
         return 0.0
 
     def operator_work_us(self, name: str) -> float:
-        return self.answer_us(of_operator(name, "work"))
+        return self.answer_us(operator_question(name, "work"))
 
     def operator_latency_us(self, name: str) -> float:
-        return self.answer_us(of_operator(name, "operator"))
+        return self.answer_us(operator_question(name, "operator"))
 
     def stage_latency_us(self, stage: Stage) -> float:
         return self.answer_us(Question(stage))

@@ -78,7 +78,7 @@ def _import_below(package: ModuleType) -> None:
 def _quieten() -> None:
     cuda_device.usable_names = lambda: ()  # type: ignore[assignment]
     disturbance.disturbances = lambda *_: ()  # type: ignore[assignment]
-    disturbance.taken = lambda *_: disturbance.Taken()  # type: ignore[assignment]
+    disturbance.interference = lambda *_: disturbance.Interference()  # type: ignore[assignment]
     disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     squeezenet.build = branches
     _narrow(Network)

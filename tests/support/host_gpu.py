@@ -12,7 +12,7 @@ from host_exchange import HostExchange
 from scripted import fire
 
 from iosched.models.model import Model
-from iosched.profiler.baselines.gpu_place import GpuPlace
+from iosched.profiler.baselines.gpu_openers import GpuSetup
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend
@@ -66,7 +66,7 @@ def time_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaExecutor, "time_launches", timed)
 
 
-def host_place(precision: str = "fp32", provider: Provider = HOST) -> GpuPlace:
+def host_place(precision: str = "fp32", provider: Provider = HOST) -> GpuSetup:
     """`fire` and inputs of it on a GPU made of host memory, where another runtime is to run it."""
     model = fire(batch=2)
-    return GpuPlace(model, random_inputs(model.graph.inputs), Precision(precision), HostDriver(), provider)
+    return GpuSetup(model, random_inputs(model.graph.inputs), Precision(precision), HostDriver(), provider)

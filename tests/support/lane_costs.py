@@ -8,7 +8,7 @@ import numpy as np
 from by_definition import graph_of
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.bounds import makespans
+from iosched.scheduler.latencies import makespans
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 

@@ -27,7 +27,7 @@ class Noisy(Worker):
     def __init__(self, device: str, threads: int, say: Say) -> None:
         self._left = -1
         self._measured = cpu_cost.CpuStageCost._timed
-        disturbance.doubts = lambda *_: ("others had 60% of the cores",)  # type: ignore[assignment]
+        disturbance.doubts = lambda *_: ("other processes used 60% of the cores",)  # type: ignore[assignment]
         cpu_cost.CpuStageCost._timed = lambda *asked: self._timed(*asked)  # type: ignore[method-assign, assignment]
         super().__init__(device, threads, say, KINDS)
 

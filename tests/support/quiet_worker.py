@@ -38,5 +38,5 @@ def unlike(device: str, threads: int, say: Say) -> AnyWorker:
         return quiet(device, threads, say)
     if min(of_all) in mine:
         return Older(device, threads, say, KINDS)
-    disturbance.doubts = lambda *_: ("the yardstick took 3.0 times its reference",)  # type: ignore[assignment]
+    disturbance.doubts = lambda *_: ("the calibration kernel took 3.0 times its reference",)  # type: ignore[assignment]
     return Worker(device, threads, say)

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.baselines import onnxruntime as plain
-from iosched.profiler.baselines.openvino import PlainOpenvino
+from iosched.profiler.baselines.openvino import OpenvinoBaseline
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring import disturbance
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check
@@ -96,7 +96,7 @@ def script_models(
         calls.append(tuple(str(place) for place in range(len(settings))))
         return 0
 
-    monkeypatch.setattr(cpu_open, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
     monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
     monkeypatch.setattr(plain, "fastest_setting", chosen)
     return calls
@@ -107,19 +107,19 @@ def scripted_round(
 ) -> Round:
     """A round of these latencies, after a rest the same where no other ones are given."""
     rested = {name: rested_us.get(name, us) for name, us in latencies_us.items()}
-    return Round(latencies_us, rested, Taken(others))
+    return Round(latencies_us, rested, Interference(others))
 
 
 def script_openvino(monkeypatch: pytest.MonkeyPatch, tried: object) -> None:
     """OpenVINO is installed; `tried` is what opening a model leads to: the model and how far off it is, or an error."""
-    monkeypatch.setattr(PlainOpenvino, "is_there", staticmethod(lambda: True))
-    monkeypatch.setattr(PlainOpenvino, "_tried", tried)
-    monkeypatch.setattr(PlainOpenvino, "run_s", 0.0)
+    monkeypatch.setattr(OpenvinoBaseline, "is_there", staticmethod(lambda: True))
+    monkeypatch.setattr(OpenvinoBaseline, "_tried", tried)
+    monkeypatch.setattr(OpenvinoBaseline, "run_s", 0.0)
 
 
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO is not installed, so that no candidate runs on it."""
-    monkeypatch.setattr(PlainOpenvino, "is_there", staticmethod(lambda: False))
+    monkeypatch.setattr(OpenvinoBaseline, "is_there", staticmethod(lambda: False))
 
 
 def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], None] = lambda count: None) -> list[int]:
@@ -150,7 +150,7 @@ def latencies_by_stage(
     measured: list[Stage] = []
 
     def made_up(cost: Any, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        others = ("others had 50% of the cores",) if disturb(len(measured)) else ()
+        others = ("other processes used 50% of the cores",) if disturb(len(measured)) else ()
         measured.append(stage)
         return disturbance.disturbed(summarize([stage_us(cost, stage, lanes)] * 24), others)
 

@@ -25,7 +25,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import Row, StageRow
-from iosched.scheduler.questions import Question, of_operator
+from iosched.scheduler.cost import Question, operator_question
 
 KEY = device_key("cpu", "toy", precision="float32", threads=2, versions={"onnxruntime": "1"})
 PATIENCE_S = 20.0
@@ -169,7 +169,7 @@ class Talk:
 
     def ask(self, *names: str) -> tuple[Row, ...]:
         """Asks about the operators of these names, and returns the rows that become known."""
-        questions = tuple(of_operator(name, "operator") for name in names)
+        questions = tuple(operator_question(name, "operator") for name in names)
         self.say(encoded(Asked(call=self.call.call, opening={"opening": "toy"}, questions=questions)))
         known = self._told.get(timeout=PATIENCE_S)
         assert isinstance(known, Known)

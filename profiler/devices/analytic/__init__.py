@@ -1,1 +1,1 @@
-"""GPUs that are not attached: latencies of stages are computed by a model, see docs/analytic-model.md."""
+"""Simulated GPUs, whose latencies a model computes (docs/analytic-model.md)."""

@@ -1,4 +1,4 @@
-"""The cost model of a GPU that is not attached: latencies of stages by the analytic model."""
+"""The cost model of a simulated GPU: latencies of stages by the analytic model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, Calibration
-from iosched.profiler.devices.analytic.kernels import Kernel, Kind, kernels_of, kind_of, merged_kernels
+from iosched.profiler.devices.analytic.constants import CALIBRATIONS, Calibration
+from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, kernels_of, kind_of, merged_kernels
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.scheduler.bounds import sums
+from iosched.scheduler.latencies import sums
 from iosched.scheduler.lattice import Latencies, Lattice, Masks
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -27,34 +27,26 @@ from iosched.scheduler.unit_graph import UnitGraph, join_units
 _AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[Kernel, ...]]] = {
     Strategy.MERGE: merged_kernels
 }
-"""For each strategy that makes several operators one, a function that returns the kernels of that operator."""
-_BUSY, _ISSUED, _GROUPS = 0, 1, 2  # places in `_ends_us`
+"""Kernels of operators that run as one, by strategy."""
+_BUSY, _ISSUED, _GROUPS = 0, 1, 2  # indices of `_ends_us`
 
 
 class AnalyticCost:
-    """Latencies of stages of `graph` on `gpu` by the analytic model: deterministic, and the same in every process.
+    """Latencies of stages of `graph` on `gpu` by the analytic model: a `CostModel` with `OperatorKeys` and
+    `AdditiveGroups`.
 
-    This is a `CostModel` with `OperatorKeys` and `AdditiveGroups`. The latency of a stage of several groups is
+    The latency of a stage of several groups is
 
         forks + max(busy of all groups, issue of all kernels, path of g + interference * (busy of the others + spill))
 
-    for the group g that makes this sum largest. The path of a group is the sum of the latencies of its operators when
-    each runs alone, its busy time is how long it would take if it used the whole GPU throughout, and spill is the time
-    that groups lose because they do not fit into the L2 cache together. The lower bound of a concurrent stage is its
-    latency itself.
+    for the group g that maximizes it. A group's path is the sum of its operators' latencies alone, its busy time is
+    that of the same work on a fully used GPU, and spill is the time lost because the groups exceed the L2 cache
+    together. The lower bound of a concurrent stage is its latency.
 
     Args:
-        graph: the model, at the batch size of its bound shapes.
-        gpu: the specification of the GPU, see `gpus.gpu_named`.
-        precision: with "tf32" and "fp16", matrix products run on tensor cores where the GPU has them; with "fp16",
-            float32 values are stored in half as many bytes.
-        calibration: constants of the model, which depend on how kernels are launched.
-        units: the units of `graph` that stages name; by default its operators. A unit takes what its operators take.
-
-    Attributes:
-        modelled: the GPU as kernels are priced on it.
-        units: the units that stages name.
-        graph: of these units.
+        precision: "tf32" and "fp16" use tensor cores if the GPU has them; "fp16" halves the bytes of float32 values.
+        calibration: constants that depend on how kernels are launched.
+        units: the units that stages name; by default operators. A unit takes as long as its operators.
     """
 
     def __init__(
@@ -88,13 +80,13 @@ class AnalyticCost:
         return self.modelled.calibration.fork_us * len(groups) + max(self._ends_us(groups, self._spilling(groups)))
 
     def busy_us(self, stage: Stage) -> float:
-        """For how many microseconds the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
+        """Microseconds for which the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
         return sum(group.busy_us for group in self._groups_of(stage))
 
     def shares_us(self, stage: Stage) -> dict[Kernel, float]:
-        """By how many microseconds the stage becomes longer for each part by which a kernel does; O(operators).
+        """The growth of the stage's latency in microseconds per relative growth of each kernel; O(operators).
 
-        Kernels that are equal are one entry. All shares and what launches and forks take make up the stage's latency.
+        Equal kernels are one entry. All shares, launches and forks make up the stage's latency.
         """
         kernels = self._kernels_of(stage)
         if len(kernels) == 1:
@@ -127,37 +119,35 @@ class AnalyticCost:
 
     @property
     def throughputs(self) -> Throughputs:
-        """How much stages compute and how fast, with the share of the SMs' time that is filled with work."""
+        """Throughputs of stages, with the busy share of the SMs."""
         return Throughputs(self.graph, self.gpu.peak_tflops(self.precision), self.busy_us)
 
     def operator_key(self, name: str) -> str:
-        """A text of the operator's type, attributes, and its tensors' shapes and types, but of no names."""
+        """The operator's type, attributes, and its tensors' shapes and types; no names."""
         return self._labels[name]
 
-    def operator_kind(self, name: str) -> Kind | None:
-        """The kind of the operator's longest kernel; None where it runs none."""
+    def operator_kind(self, name: str) -> KernelKind | None:
+        """The kind of the operator's longest kernel; None without kernels."""
         kernels = self._kernels(name)
         longest = max(kernels, key=lambda kernel: self.modelled.work([kernel]).path_us, default=None)
         return None if longest is None else kind_of(longest)
 
     @property
     def groups_are_additive(self) -> bool:
-        """True: the kernels of a group run in order, and each takes as long as it takes alone."""
+        """True: the kernels of a group run in order, and each takes as long as alone."""
         return True
 
     def schedule_latency_us(self, schedule: Schedule) -> float:
-        """The sum of the latencies of the stages, which run one after another."""
+        """The sum of the latencies of the stages."""
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
 
     def _groups_of(self, stage: Stage) -> list[Work]:
-        """The work of each group; operators that run as one make a single group."""
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
             return [self.modelled.work(_AS_ONE[stage.strategy](self.graph, operators))]
         return [self._group(group) for group in groups_side_by_side(stage)]
 
     def _group(self, names: tuple[str, ...]) -> Work:
-        """The work of a group, whose operators run in order; it is kept, since groups recur in many stages."""
         known = self._groups.get(names)
         if known is None:
             known = Work()
@@ -167,7 +157,6 @@ class AnalyticCost:
         return known
 
     def _kernels_of(self, stage: Stage) -> list[list[Kernel]]:
-        """The kernels of each group, in order."""
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
             return [list(_AS_ONE[stage.strategy](self.graph, operators))]
@@ -178,7 +167,6 @@ class AnalyticCost:
         return [kernel for operator in members for kernel in kernels_of(self._operators, operator)]
 
     def _work_of_each(self) -> dict[str, Work]:
-        """Each unit's work by name, computed once for units with equal labels."""
         known: dict[str, Work] = {}
         for name, label in self._labels.items():
             if label not in known:
@@ -186,7 +174,7 @@ class AnalyticCost:
         return {name: known[label] for name, label in self._labels.items()}
 
     def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
-        """When the work would end if it filled the GPU, the issue of all kernels, and each group; the last counts."""
+        """End times of work that fills the GPU, of the issue of all kernels, and of each group; the last one counts."""
         calibration = self.modelled.calibration
         busy = _added(group.busy_us for group in groups)
         spill = spilling * _added(group.spill_us for group in groups)
@@ -195,7 +183,6 @@ class AnalyticCost:
         return [busy, issued, *hindered]
 
     def _spilling(self, groups: Sequence[Work]) -> float:
-        """The part of all that the groups read and write that does not fit into the L2 cache."""
         footprint = sum(group.footprint_nbytes for group in groups)
         return max(1 - self.gpu.l2_nbytes / footprint, 0.0) if footprint else 0.0
 
@@ -213,8 +200,6 @@ def _tally(shares: Iterable[tuple[Kernel, float]]) -> dict[Kernel, float]:
 
 
 class _Groups(NamedTuple):
-    """The `Work` of many groups, a column for each of its fields."""
-
     path_us: Latencies
     busy_us: Latencies
     spill_us: Latencies
@@ -223,14 +208,7 @@ class _Groups(NamedTuple):
 
 
 def side_by_side_us(gpu: ModelledGpu, work: Sequence[Work], lattice: Lattice) -> Latencies:
-    """Latency of each stage with its groups side by side, in microseconds, (M,).
-
-    All sums are made in the order of `AnalyticCost`, so that they are equal to the last bit.
-
-    Args:
-        gpu: the GPU that the stages run on.
-        work: of each operator of the block.
-        lattice: the states and stages of the block.
+    """Latency of each concurrent stage in microseconds, (M,), with the sums of `AnalyticCost` to the last bit.
 
     Complexity: O(M * groups), and O(operators) for each distinct group.
     """
@@ -253,7 +231,6 @@ def side_by_side_us(gpu: ModelledGpu, work: Sequence[Work], lattice: Lattice) ->
 
 
 def _groups(work: Sequence[Work], masks: Masks) -> _Groups:
-    """The work of each group; groups recur in many stages."""
     distinct, where = np.unique(masks, return_inverse=True)
     footprint = np.zeros(len(distinct))
     for index, each in enumerate(work):

@@ -1,47 +1,42 @@
-"""The constants of the kernels of the analytic model, fitted to measured kernels by `benchmarks/kernels_fit.py`."""
+"""The constants of the analytic model: of kernels, fitted by `benchmarks/kernels_fit.py`, and of launches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 from iosched.profiler.devices.gpus import GpuSpec
+from iosched.profiler.devices.open_settings import LaunchName
 
 Use = Literal["linear", "batched", "winograd"]
 Tile = tuple[int, int]
-"""Columns and rows of a product that one thread block makes."""
+"""Columns and rows of a product that one thread block computes."""
 
 
 @dataclass(frozen=True)
 class KernelConstants:
-    """Constants that are the same for all GPUs. A step is one step along a product's inner dimension.
+    """Constants of all GPUs. A step is one step along a product's inner dimension.
 
     Attributes:
-        fma: core cycles for each multiply-add of a tile of a matrix product.
-        edge: core cycles for each row and each column of such a tile at each step: it loads a value for each.
+        fma, edge: core cycles for each multiply-add of a tile, and for each of its rows and columns at each step.
         prologue: steps that a thread block needs to start and to store its results.
-        tail: how far SMs share out what is left in the last wave: 0 leaves them waiting for the one with most tiles, 1
-            would spread tiles over them evenly.
-        partial: how many times the results are moved for each part that an inner dimension was split into.
+        tail: balance of the last wave: 0 waits for the SM with most tiles, 1 spreads tiles evenly.
+        partial: how many times results are moved for each part of a split inner dimension.
         overlap: exponent p of (arithmetic^p + traffic^p)^(1/p), the time of a kernel that does both at once.
-        strided: how many times slower the memory is for matrices that are stored along the inner dimension.
+        strided: slowdown of the memory for matrices stored along the inner dimension.
         page_cycles: cycles for each page of 2 MiB that a tile's rows lie on, at each step; only before Volta.
-        convolution_fma, convolution_edge, convolution_prologue: the same as above for implicit matrix products.
-        winograd_fma: core cycles for each multiply-add of Winograd's F(2x2, 3x3) in one kernel, transforms included.
-        winograd_prologue: its channels' worth of starting and storing.
-        winograd_weights: how many times slower than its traffic the transform of its weights is.
+        convolution_fma, convolution_edge, convolution_prologue: the same for implicit matrix products.
+        winograd_fma, winograd_prologue: the same for Winograd's F(2x2, 3x3) in one kernel, transforms included.
+        winograd_weights: slowdown of its transform of weights over their traffic.
         transform_input, transform_output, transform_weights: the same for Winograd's F(4x4, 3x3) in four kernels.
-        start_us: microseconds for each kernel of an operator, launch by the host aside.
-        fma_pj: energy of a multiply-add of fp32, picojoules for each of its two operations.
-        load_pj: energy of a byte that a tile loads, picojoules.
-        dram_pj: energy of a byte from memory, picojoules.
-        winograd_energy: how many times more an operation of Winograd's one kernel takes.
-        convolution_energy: the same for implicit matrix products.
-        transform_power: part of the power limit that transforms draw.
+        start_us: microseconds for each kernel of an operator, without the host's launch.
+        fma_pj, load_pj, dram_pj: picojoules of an fp32 operation, of a byte that a tile loads, of a byte from memory.
+        winograd_energy, convolution_energy: factors on the energy of an operation.
+        transform_power: share of the power limit that transforms draw.
         tensor_fma, tensor_edge: as `fma` and `edge` for tensor cores, in cycles of as many multiply-adds.
-        tensor_energy: energy of an operation of the tensor cores, as a part of `fma_pj`.
+        tensor_energy: energy of an operation of the tensor cores over `fma_pj`.
     """
 
     fma: float
@@ -88,12 +83,12 @@ CONVOLUTION_TILES: tuple[Tile, ...] = ((128, 128), (64, 128), (32, 128))
 
 @dataclass(frozen=True)
 class Measured:
-    """What a GPU attains of its specification, where somebody measured it.
+    """Measured fractions of a GPU's specification.
 
     Attributes:
-        clock: its clock while it is not short of power, over the boost clock of its specification.
-        dram: its bandwidth from memory over that of its specification.
-        tiles: those that cuBLAS 12 was seen to choose from, for uses where it was seen.
+        clock: its clock without power throttling, over the boost clock.
+        dram: its memory bandwidth over that of the specification.
+        tiles: those that cuBLAS 12 was seen to choose from, by use.
     """
 
     clock: float
@@ -101,7 +96,7 @@ class Measured:
     tiles: tuple[tuple[Use, tuple[Tile, ...]], ...] = ()
 
     def tiles_of(self, use: Use | None) -> tuple[Tile, ...]:
-        """The tiles that a product may have; all, where it was not observed."""
+        """The possible tiles of a product; all if unobserved."""
         return next((tiles for known, tiles in self.tiles if known == use), TILES)
 
 
@@ -135,16 +130,55 @@ MEASURED: Mapping[str, Measured] = MappingProxyType(
     }
 )
 Known = Literal["networks", "kernels", "specification"]
-"""What a GPU is known by: kernels and networks that were measured on it, kernels alone, or its specification alone."""
+"""The evidence for a GPU: measured kernels and networks, kernels only, or its specification."""
 _FITTED: Mapping[str, Known] = MappingProxyType({"p100pcie": "kernels", "v100pcie": "networks", "t4": "kernels"})
 _SAME_CHIP = {"p100": "p100pcie", "v100": "v100pcie"}
 
 
 def measured(gpu: GpuSpec) -> Measured:
-    """What is known to be attained of the specification, on this GPU or on another card with the same chip."""
+    """The measured fractions of this GPU, or of another card with the same chip."""
     return MEASURED.get(_SAME_CHIP.get(gpu.key, gpu.key), UNMEASURED)
 
 
 def known_by(gpu: GpuSpec) -> Known:
-    """What of this GPU, or of another card with the same chip, was measured and used in a fit."""
+    """The evidence for this GPU, or for another card with the same chip."""
     return _FITTED.get(_SAME_CHIP.get(gpu.key, gpu.key), "specification")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants of launches for all GPUs.
+
+    Attributes:
+        kernel_us: latency of a launch.
+        issue_us: the least time between the starts of two kernels, on any streams.
+        fork_us: latency of each group of a concurrent stage, for waits between streams or graph branches.
+        tuned: what is left of a product's time beyond its peak if the fastest kernel is found by timing.
+        window: the share of the CUDA cores' peak that depthwise convolutions attain.
+        interference: the share of other groups' work that prolongs the longest group.
+    """
+
+    kernel_us: float
+    issue_us: float
+    fork_us: float
+    tuned: float
+    window: float
+    interference: float
+
+
+CALIBRATION = Calibration(kernel_us=6.42, issue_us=5.6, fork_us=7.79, tuned=0.816, window=0.0247, interference=1.0)
+"""Of kernels launched one by one, fitted to published latencies by `benchmarks/analytic.py`."""
+
+NODE_US, LEAST_NODE_US, MOST_NODE_US = 1.0, 0.5, 2.0
+"""Microseconds for each node of a CUDA graph, and the range in which it is known; see reports/analytic-evidence.md."""
+
+
+def in_graph(node_us: float) -> Calibration:
+    """The constants of kernels in one CUDA graph whose nodes take `node_us` microseconds to start.
+
+    A group is a branch of the graph, and waits once for the stage before it, as a kernel does for another.
+    """
+    return replace(CALIBRATION, kernel_us=node_us, issue_us=node_us, fork_us=node_us)
+
+
+CALIBRATIONS: Mapping[LaunchName, Calibration] = MappingProxyType({"graph": in_graph(NODE_US), "streams": CALIBRATION})

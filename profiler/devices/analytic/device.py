@@ -1,4 +1,4 @@
-"""A GPU that is not attached, as a device: nothing runs there, and latencies are computed from its specification."""
+"""A simulated GPU as a device: nothing runs there, and latencies are computed from its specification."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
+from iosched.profiler.devices.analytic.constants import CALIBRATIONS
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
-from iosched.profiler.devices.idle_share import idle_streams
-from iosched.profiler.devices.imported_stages import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
-from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
-from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
-from iosched.profiler.devices.precision import precision_on
+from iosched.profiler.devices.imported_stages import NO_PROFILE, FindImported, ImportedProfile, find_nothing
+from iosched.profiler.devices.kind import DeviceKind
+from iosched.profiler.devices.open_settings import (
+    DEFAULT_LAUNCH,
+    LaunchName,
+    OpenSettings,
+    launch_named,
+    precision_on,
+    refuse_for_attached_gpus,
+    refuse_throughput,
+)
+from iosched.profiler.devices.throughput import idle_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor
@@ -36,37 +42,29 @@ _LONG_SEARCH = 2_000  # stages computed of a block
 
 
 @dataclass(frozen=True)
-class PaperGpu:
-    """A GPU of which only the specification is known; see `ProfiledDevice`.
+class SimulatedGpu:
+    """A GPU known by its specification; see `ProfiledDevice`.
 
     Attributes:
-        remarks: why a GPU that is attached and has this name cannot be used, if there is one.
-        find_elsewhere: finds in the profile database what was measured on such a GPU on another machine.
+        remarks: why an attached GPU of this name cannot be used, if there is one.
+        find_imported: finds what the profile database has of such a GPU on another machine.
     """
 
     gpu: GpuSpec
     remarks: tuple[str, ...] = ()
-    find_elsewhere: FindElsewhere = field(default=nothing_elsewhere, compare=False)
+    find_imported: FindImported = field(default=find_nothing, compare=False)
 
     @property
     def info(self) -> DeviceInfo:
-        """The GPU's short name and its product's; no memory, because GPUs of one name are sold with different ones."""
+        """The GPU's short name and its product's; no memory, which differs between cards of one name."""
         return DeviceInfo(self.gpu.key, "cuda", self.gpu.name, "analytic")
 
     def checks(self) -> Sequence[SelfCheck]:
-        """Refuses to try anything.
-
-        Raises:
-            DeviceError: always; the text says what can be done instead.
-        """
+        """Raises a DeviceError: nothing can run here."""
         raise self._not_here()
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings for attached GPUs, precisions that the GPU does not have, and unknown ways to launch.
-
-        Raises:
-            UsageError: a setting is refused; the text says which.
-        """
+        """Raises a UsageError for settings for attached GPUs, unsupported precisions and unknown launches."""
         refuse_for_attached_gpus(settings)
         refuse_throughput(settings)
         self._precision(settings)
@@ -79,38 +77,32 @@ class PaperGpu:
         database: ProfileDatabase | None = None,
         *,
         beside: OpenModel | None = None,
-    ) -> OpenOnPaper:
-        """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
+    ) -> OpenOnSimulatedGpu:
+        """Opens the analytic model of `model`, with imported stages from the database.
 
-        Raises:
-            UsageError: the GPU has no such precision, there is no such way to launch, the database is damaged, the
-                model is in whole numbers, or its units cannot be.
+        Raises a UsageError for an invalid precision, launch or units, a damaged database, or a model in integers.
         """
         del beside
         _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
         units = join_units(model.graph, settings.units)
         cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch], units=units)
-        opened = OpenOnPaper(self, cost, launch, effort=_effort(settings.gap_percent))
+        opened = OpenOnSimulatedGpu(self, cost, launch, effort=_effort(settings.gap_percent))
         if database is None or not settings.resume:
             return opened
-        found = self.find_elsewhere(database, model, self.gpu.key, precision).of_units(units)
+        found = self.find_imported(database, model, self.gpu.key, precision).of_units(units)
         if launch != DEFAULT_LAUNCH:
-            return replace(opened, elsewhere=found.in_graphs_alone())
+            return replace(opened, elsewhere=found.without_graphs())
         if found.measured is None:
             return replace(opened, elsewhere=found)
         scaled = ScaledCost(cost, found.measured)
         return replace(opened, cost=scaled, elsewhere=replace(found, factor=scaled.scaling.factor))
 
     def plain(self, model: Model, settings: OpenSettings) -> None:
-        """None: plain onnxruntime runs on the CPU."""
+        """None: onnxruntime runs on the CPU."""
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Refuses to run anything.
-
-        Raises:
-            DeviceError: always; the text says what can be done instead.
-        """
+        """Raises a DeviceError: nothing can run here."""
         del model, document, threads
         raise self._not_here()
 
@@ -118,8 +110,8 @@ class PaperGpu:
         if self.remarks:
             return DeviceError(self.remarks[0])
         return DeviceError(
-            f"{self.gpu.name} is not here: 'iosched optimize --device {self.gpu.key}' plans for it, but nothing can be"
-            " run or measured on it; use --device cpu"
+            f"{self.gpu.name} is not attached: 'iosched optimize --device {self.gpu.key}' simulates it, but nothing can"
+            " run or be measured on it; use --device cpu"
         )
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
@@ -130,20 +122,20 @@ def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
     found = quantized_operators(graph)
     if found:
         raise UsageError(
-            f"{gpu.name}: latencies are known for floats alone, and {len(found)} of {len(graph.operators)} operators"
-            f" are in whole numbers (int8), the first of them {found[0]!r}.\n"
-            "Plan for the model in floats that was quantized, which has the same operators, or use --device cpu."
+            f"{gpu.name}: only floating-point models can be simulated, but {len(found)} of {len(graph.operators)}"
+            f" operators compute in integers (int8), such as {found[0]!r}.\n"
+            "Optimize the floating-point model, which has the same operators, or use --device cpu."
         )
 
 
 @dataclass(frozen=True, eq=False)
-class OpenOnPaper:
-    """A model on a GPU that is not attached; see `OpenModel`."""
+class OpenOnSimulatedGpu:
+    """A model on a simulated GPU; see `OpenModel`."""
 
-    device: PaperGpu
+    device: SimulatedGpu
     cost: AnalyticCost | ScaledCost
     launch: LaunchName = DEFAULT_LAUNCH
-    elsewhere: FoundElsewhere = NOTHING
+    elsewhere: ImportedProfile = NO_PROFILE
     effort: Effort = Effort()
     is_schedulable: ClassVar[bool] = True
     baselines: ClassVar[Baselines] = Baselines()
@@ -152,7 +144,7 @@ class OpenOnPaper:
 
     @property
     def graph(self) -> ComputationGraph:
-        """The model's own operators, or the units that the user asked for."""
+        """The model's operators, or the requested units."""
         return self.units.graph
 
     @property
@@ -162,10 +154,7 @@ class OpenOnPaper:
 
     @cached_property
     def details(self) -> CostDetails:
-        """Intervals are by how far kernels and networks that others measured lie from the model.
-
-        The share of the SMs' time that is filled with work is known where nothing was measured.
-        """
+        """Intervals come from the errors of the model on measured kernels and networks."""
         uncertainty = AnalyticUncertainty(self.cost, self.launch)
         return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty)
 
@@ -173,25 +162,24 @@ class OpenOnPaper:
         return idle_streams(stage, self.cost.stage_latency_us)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Does nothing."""
 
 
 def _effort(gap_percent: float | None) -> Effort:
-    """Searches to the proof, or to the gap that is asked for; by default a long search may leave 1 %."""
+    """Searches to the proof, or to the requested gap; by default a long search may leave 1 %."""
     if gap_percent is None:
         return Effort(long_after=_LONG_SEARCH, long_tolerance=0.01)  # the model itself is known to some 10 %
     return Effort(tolerance=gap_percent / 100)
 
 
 def _spec(text: str) -> GpuSpec | None:
-    """The specification of the GPU with this key or full name."""
     return gpu_named(text.strip()) or gpu_called(text.strip())
 
 
-def _device(text: str) -> PaperGpu:
+def _device(text: str) -> SimulatedGpu:
     gpu = _spec(text)
     assert gpu is not None  # `KIND.claims` was asked before
-    return PaperGpu(gpu)
+    return SimulatedGpu(gpu)
 
 
 def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | None:
@@ -200,14 +188,16 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
         return None
     gpu = gpu_called(document.device_name)
     if gpu is None:
-        raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
+        raise DeviceError(
+            f"the schedule was made for {document.device_name}, whose specification this version does not have"
+        )
     # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
     is_unknown = document.precision == "tf32" and not gpu.has_tf32
     precision = DEFAULT_PRECISION if is_unknown else document.precision
-    return PaperGpu(gpu), OpenSettings(precision=precision, launch=launch)
+    return SimulatedGpu(gpu), OpenSettings(precision=precision, launch=launch)
 
 
-KIND = Kind(
+KIND = DeviceKind(
     key="cuda",
     knows=lambda text: _spec(text) is not None,
     claims=lambda text, model: _spec(text) is not None,

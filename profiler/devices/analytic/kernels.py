@@ -1,4 +1,4 @@
-"""The GPU kernels that an operator runs as by the analytic model: matrix products, and others that move bytes."""
+"""The GPU kernels of an operator in the analytic model: matrix products, and kernels that move bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 
 @dataclass(frozen=True)
 class Window:
-    """What makes a product a convolution.
+    """The geometry of a convolution.
 
     Attributes:
-        images: batch size.
-        height, width: of the result; 1 where a convolution has fewer dimensions, of more the product is the width.
+        height, width: of the result; 1 for missing dimensions, further ones are part of the width.
         taps: number of positions of the kernel.
-        winograd: whether Winograd's algorithms can compute it: 3 x 3, stride and dilation 1, a single group.
+        winograd: whether Winograd's algorithms apply: 3 x 3, stride and dilation 1, a single group.
     """
 
     images: int
@@ -30,14 +29,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Product:
-    """A convolution or a matrix product, as `count` products of a (rows, inner) with an (inner, columns) matrix.
+    """A convolution or a matrix product: `count` products of a (rows, inner) with an (inner, columns) matrix.
 
     Attributes:
         activation_nbytes: of the left matrices and the results.
         weight_nbytes: of the right matrices.
-        window: what the left matrices are made of, for a convolution.
         transposed: whether the right matrices are stored along the inner dimension, as those of linear layers.
-        item_nbytes: bytes of one value as counted here.
     """
 
     rows: int
@@ -52,7 +49,7 @@ class Product:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compute, as for a batch of no images."""
+        """Whether there is nothing to compute, as for an empty batch."""
         return 0 in (self.rows, self.columns, self.inner, self.count)
 
 
@@ -66,25 +63,24 @@ class Stream:
 
 
 Kernel = Product | Stream
-Kind = Literal["convolution", "product", "elementwise", "depthwise"]
+KernelKind = Literal["convolution", "product", "elementwise", "depthwise"]
 
 _NO_PRODUCTS = ("Arg", "AveragePool", "CumSum", "Global", "LpPool", "MaxPool", "Reduce")
 _LEAST_INNER = 4  # multiply-adds for each result, from which on an unknown operator counts as a product
 _NO_KERNEL = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
 
-def kind_of(kernel: Kernel) -> Kind:
-    """The kind of kernel that errors of the model have in common."""
+def kind_of(kernel: Kernel) -> KernelKind:
+    """The kind of kernel, which shares errors of the model."""
     if isinstance(kernel, Product):
         return "product" if kernel.window is None else "convolution"
     return "depthwise" if kernel.window_flops else "elementwise"
 
 
 def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...]:
-    """The kernels that `operator` runs as, in order.
+    """The kernels of `operator`, in order; none if it changes only names or shapes.
 
-    The runtimes of the published measurements ran cuDNN's kernels, and fused only bias and activation into
-    convolutions. An operator that changes only names or shapes runs no kernel.
+    As in the published measurements: cuDNN's kernels, with only bias and activation fused into convolutions.
     """
     if operator.integer("out_channels"):
         convolution = tuple(_convolution(graph, operator)) or (_by_size(graph, operator),)
@@ -101,8 +97,8 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
 def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tuple[Kernel, ...]:
     """The kernels of one convolution or matrix product that computes all of `operators`.
 
-    It has as many output channels as the operators have together, and the largest of their kernels. A ReLU before the
-    convolutions runs once. The parts of the output are views of it, so no kernel splits them.
+    It has all output channels and the largest kernel. A ReLU before the convolutions runs once. The parts of the output
+    are views.
     """
     first = operators[0]
     source, result = _shape(graph, first.inputs[0]), _shape(graph, first.name)
@@ -124,7 +120,7 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
 
 
 def leading_types(operator: Operator) -> tuple[str, ...]:
-    """Types of the operator's nodes before its convolution, such as a ReLU, but for sums that are folded into it."""
+    """Types of the operator's nodes before its convolution, such as a ReLU, without folded sums."""
     position = operator.node_types.index("Conv") if "Conv" in operator.node_types else 0
     return tuple(kind for kind in operator.node_types[:position] if kind not in ("Add", "Sum"))
 
@@ -157,7 +153,6 @@ def _before(operator: Operator, source_nbytes: int) -> tuple[Kernel, ...]:
 
 
 def _separable(item: int, source: tuple[int, ...], result: tuple[int, ...], kernel: int) -> Iterator[Kernel]:
-    """The depthwise convolution, then the pointwise one."""
     rows, in_channels, out_channels = result[0] * prod(result[2:]), source[1], result[1]
     between = rows * in_channels
     yield Stream(item * (prod(source) + between), item * in_channels * kernel, 2 * between * kernel)
@@ -173,20 +168,17 @@ def _window(operator: Operator, result: tuple[int, ...], kernel: tuple[int, ...]
 
 
 def _plane(result: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of a result's images."""
     return (result[2], prod(result[3:])) if len(result) > 3 else (1, result[2])
 
 
 def _sums(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
-    """A kernel for each sum that is folded into the operator."""
     part = max((_nbytes(graph, name) for name in operator.inputs), default=0)
     yield from (Stream(part * (count + 1)) for count in operator.integers("terms") if count > 1)
 
 
 def _by_size(graph: ComputationGraph, operator: Operator) -> Kernel:
-    """The kernel of an operator of which only bytes and FLOPs are known.
-
-    It is a product if every result takes many operations, else a stream.
+    """The kernel of an operator known by bytes and FLOPs: a product if every result takes many operations, else a
+    stream.
     """
     weights = sum(spec.nbytes for spec in operator.weights)
     moved = operator.nbytes - weights

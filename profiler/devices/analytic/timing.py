@@ -1,8 +1,8 @@
-"""How long matrix products and convolutions take on a GPU: tiles, waves, traffic, and the power they draw.
+"""Times of matrix products and convolutions on a GPU: tiles, waves, traffic and power.
 
 Waves of tiles are as in Habitat (Yu et al., USENIX ATC 2021) and NeuSight (Lee et al., ASPLOS 2025), Winograd's
 products as in Lavin and Gray, "Fast algorithms for convolutional neural networks" (CVPR 2016). All times are in
-microseconds and leave out the host's launch.
+microseconds, without the host's launch.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _INNER_TILE = 4  # rows and columns of results that F(4x4, 3x3) makes at once, o
 
 
 class Timing(NamedTuple):
-    """Microseconds of a kernel alone, and for which it would fill the whole GPU."""
+    """Microseconds of a kernel alone, and of its work on a fully used GPU."""
 
     alone_us: float
     busy_us: float
 
 
 class _Spent(NamedTuple):
-    """Microseconds alone, of the whole GPU, and for which its energy would last at the power limit."""
+    """Microseconds alone, on a fully used GPU, and of its energy at the power limit."""
 
     alone_us: float
     busy_us: float
@@ -55,8 +55,6 @@ class _Spent(NamedTuple):
 
 
 class _Problem(NamedTuple):
-    """`products` equal products; left and right are the matrices that are multiplied."""
-
     rows: int
     columns: int
     inner: int
@@ -69,7 +67,9 @@ class _Problem(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """Thread blocks for whole inner dimensions, the core cycles of a step of each, and what all read from memory."""
+    """Thread blocks for whole inner dimensions, the core cycles of a step of each, and the bytes that all read from
+    memory.
+    """
 
     tile: Tile
     blocks: int
@@ -78,8 +78,6 @@ class _Grid(NamedTuple):
 
 
 class _Code(NamedTuple):
-    """A library's family of kernels; see the constants of these names."""
-
     tiles: tuple[Tile, ...]
     fma: float
     edge: float
@@ -91,13 +89,13 @@ class _Code(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU at one precision, as its kernels see it.
+    """A GPU at one precision.
 
     Attributes:
         shrink: bytes of a stored value over those of the model's.
-        rested_us: for how long a kernel runs before the power limit slows it down: 0 for a GPU that is always busy;
-            who measures single kernels lets it rest in between.
-        attained: what the GPU attains of its specification; None for what is known of it.
+        rested_us: how long a kernel runs before the power limit slows it down: 0 for a busy GPU; benchmarks of single
+            kernels pause in between.
+        attained: measured fractions of the specification; None for the known ones.
     """
 
     gpu: GpuSpec
@@ -108,15 +106,15 @@ class Machine:
     attained: Measured | None = None
 
     def time(self, product: Product) -> Timing:
-        """How long a matrix product or a convolution takes by the way that is fastest at the power limit."""
+        """The time of a matrix product or a convolution by its fastest algorithm at the power limit."""
         return min(map(self._throttled, self._ways(product)))
 
     def traffic_us(self, nbytes: float) -> float:
-        """How long it takes to move bytes from or to the memory."""
+        """The time to move bytes from or to memory."""
         return nbytes / self._bytes_per_us
 
     def ideal_us(self, product: Product) -> float:
-        """The arithmetic of the algorithm that needs least, at the peak or at the power limit."""
+        """The arithmetic of the cheapest algorithm, at the peak or at the power limit."""
         flops = 2 * product.rows * product.columns * product.inner * product.count
         if product.window is not None and product.window.winograd:
             flops //= 4  # F(4x4, 3x3)
@@ -131,7 +129,6 @@ class Machine:
         return Timing(spent.alone_us + over, spent.busy_us + over)
 
     def _ways(self, product: Product) -> Iterator[_Spent]:
-        """Algorithms, each with every tile and number of parts."""
         if self._tensor_rate:
             yield from self._on_tensor_cores(product)
         elif product.window is None:
@@ -143,14 +140,12 @@ class Machine:
                 yield from self._winograd_nonfused(product, product.window)
 
     def _matmul(self, product: Product) -> Iterator[_Spent]:
-        """A product by cuBLAS."""
         c = self.constants
         use: Use | None = "linear" if product.transposed else "batched" if product.count > 1 else None
         code = _Code(self._attained.tiles_of(use), c.fma, c.edge, c.prologue, c.fma_pj)
         return self._tiled(self._problem(product), code, self._besides())
 
     def _implicit(self, product: Product) -> Iterator[_Spent]:
-        """A convolution as the product that it is, of a matrix that is never stored."""
         c = self.constants
         code = _Code(
             CONVOLUTION_TILES,
@@ -163,7 +158,7 @@ class Machine:
         return self._tiled(self._problem(product), code, self._besides())
 
     def _on_tensor_cores(self, product: Product) -> Iterator[_Spent]:
-        """Either kind on tensor cores, which take channels in eights; others are filled up by a copy before."""
+        """Either kind on tensor cores, which take channels in eights; a copy pads others."""
         c, taps = self.constants, product.window.taps if product.window else 1
         problem = self._problem(product)
         channels = max(problem.inner // taps, 1)
@@ -209,7 +204,6 @@ class Machine:
         return self._tiled(products, code, self._besides(transforms_us, transforms_us * c.transform_power, kernels=4))
 
     def _besides(self, us: float = 0.0, power_us: float = 0.0, kernels: int = 1) -> _Spent:
-        """The starts of all kernels of an operator, and those kernels that take `us` of the whole GPU."""
         started_us = kernels * self.constants.start_us
         return _Spent(started_us + us, us, started_us + power_us)
 
@@ -221,7 +215,6 @@ class Machine:
         return _Problem(rows, columns, inner, product.count, left, right, result, item_nbytes, product.transposed)
 
     def _tiled(self, problem: _Problem, code: _Code, besides: _Spent) -> Iterator[_Spent]:
-        """With each tile, and each number of parts of the inner dimension that is tried; `besides` is added."""
         for tile in code.tiles:
             grid = self._grid(problem, code, tile)
             for parts in self._parts(grid.blocks, problem.inner) if code.splits else (1,):
@@ -254,7 +247,6 @@ class Machine:
         return self._powered_us(steps * step_pj + moved * self.constants.dram_pj)
 
     def _waves(self, blocks: int) -> float:
-        """Blocks that the busiest SM computes."""
         even = blocks / self.gpu.sms
         return even + (ceil(even) - even) * (1 - self.constants.tail) if even > 1 else 1.0
 
@@ -264,24 +256,21 @@ class Machine:
         return both_us
 
     def _parts(self, blocks: int, inner: int) -> Iterator[int]:
-        """Numbers of parts that are tried: powers of two that make at most two blocks for each SM.
-
-        With powers of two alone what splits well splits no worse when it becomes smaller.
-        """
+        """Powers of two that make at most two blocks for each SM, so that smaller products split no worse."""
         parts = 1
         yield parts
         while (parts := 2 * parts) <= min(_MOST_PARTS, inner) and parts * blocks <= 2 * self.gpu.sms:
             yield parts
 
     def _read_nbytes(self, problem: _Problem, tile: Tile, across: int, down: int) -> float:
-        """What tiles read: a wave of them reads again what the one before has read, since the L2 is too small."""
+        """Bytes that tiles read: every wave reads again, since the L2 is too small."""
         resident = self.gpu.sms * _ACCUMULATORS / (tile[0] * tile[1])
         sweeps = max(across / resident, 1.0)
         passes = down / min(max(resident / across, 1.0), down)
         return problem.left_nbytes * sweeps + problem.right_nbytes * passes
 
     def _page_cycles(self, problem: _Problem, tile: Tile) -> float:
-        """For each step: before Volta a tile's rows that lie on many pages wait for their addresses."""
+        """Cycles for each step: before Volta, tile rows on many pages wait for their addresses."""
         if not problem.strided or self._capability >= _VOLTA:
             return 0.0
         rows = min(tile[0], problem.columns) + min(tile[1], problem.rows)
@@ -306,18 +295,17 @@ class Machine:
 
     @cached_property
     def _fma_per_us(self) -> float:
-        """Multiply-adds of an SM."""
         return self._cores * self._mhz
 
     @cached_property
     def _tensor_rate(self) -> float:
-        """Multiply-adds of the tensor cores over those of the other cores; 0 where they are not used."""
+        """Multiply-adds of the tensor cores over those of the other cores; 0 if they are not used."""
         peak = self.gpu.peak_tflops(self.precision)
         return peak / self.gpu.fp32_tflops if peak != self.gpu.fp32_tflops else 0.0
 
     @cached_property
     def _cores(self) -> int:
-        """Of an SM, that its schedulers can feed with one instruction each."""
+        """Cores of an SM that its schedulers can feed with one instruction each."""
         return min(self.gpu.cores_per_sm, _ISSUED)
 
     @cached_property

@@ -1,30 +1,98 @@
-"""Intervals of the analytic model's latencies, and of the ratio of two schedules."""
+"""Intervals of the analytic model's latencies, and of the ratio of two schedules.
+
+The logarithm of a part's measured over its computed time is the sum of two errors: one shared by all parts of a kind on
+a GPU, and one of its own. In a long sum own errors average out, shared ones do not. In the ratio of two sums on the
+same GPU, common parts cancel.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, log
+from math import exp, hypot, inf, log
+from statistics import NormalDist
 from types import MappingProxyType
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import LEAST_NODE_US, MOST_NODE_US
-from iosched.profiler.devices.analytic.constants import Known, known_by
-from iosched.profiler.devices.analytic.interval import NORMAL, PartKind, Share, Spread, Sum, around, deviation, weights
-from iosched.profiler.devices.analytic.kernels import Kernel, Kind, Product, kind_of
+from iosched.profiler.devices.analytic.constants import LEAST_NODE_US, MOST_NODE_US, Known, known_by
+from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, Product, kind_of
 from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
+from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
+PartKind = KernelKind | Literal["launches", "side_by_side", "gains"]
+"""Parts of one kind share an error."""
+NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
+"""Standard deviations to each side of an interval of probability `LEVEL`."""
+P = TypeVar("P", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviations of the logarithm of measured over predicted times: shared by a kind on a GPU, and each part's
+    own.
+    """
+
+    shared: float
+    own: float
+
+
+@dataclass(frozen=True)
+class Sum(Generic[P]):
+    """A latency, and its growth in microseconds per relative growth of each part."""
+
+    whole_us: float
+    by_part_us: Mapping[P, float]
+
+    def share(self, part: P) -> float:
+        """The relative growth of the latency per relative growth of a part."""
+        return self.by_part_us.get(part, 0.0) / self.whole_us if self.whole_us else 0.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """The weight of a part in a latency or a ratio, negative if it lowers the ratio; `kind` shares an error."""
+
+    kind: PartKind
+    spread: Spread
+    weight: float
+
+
+def deviation(shares: Sequence[Share]) -> float:
+    """The standard deviation of the logarithm of a latency or a ratio, to first order; O(shares).
+
+    Shared errors are equal within a kind, others independent. Equal parts have equal errors, and must be one share.
+    """
+    shared: dict[PartKind, float] = defaultdict(float)
+    for share in shares:
+        shared[share.kind] += share.weight * share.spread.shared
+    return hypot(*shared.values(), *(share.weight * share.spread.own for share in shares))
+
+
+def around(value: float, deviation: float) -> Interval:
+    """`value` with the interval of a normally distributed logarithm."""
+    factor = exp(NORMAL * deviation)
+    return Interval(value, value / factor, value * factor)
+
+
+def weights(above: Sum[P], below: Sum[P] | None = None) -> dict[P, float]:
+    """The relative growth of a sum, or of the ratio of two, per relative growth of each part."""
+    if below is None:
+        return {part: above.share(part) for part in above.by_part_us}
+    parts = dict.fromkeys((*above.by_part_us, *below.by_part_us))
+    return {part: above.share(part) - below.share(part) for part in parts}
+
+
 SHORT_US = 100.0
-"""Kernels below were used in no fit of kernels, since those of NeuSight are blurred there by launches."""
+"""Shorter kernels were used in no fit, since those of NeuSight are blurred by launches."""
 NODE_SPREAD = log(MOST_NODE_US / LEAST_NODE_US) / (2 * NORMAL)
-"""Of a node of a CUDA graph, if what is published of one is where 90 % would lie."""
+"""Of a node of a CUDA graph, if the published range holds 90 %."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +103,11 @@ class Spreads:
         short: of kernels below `SHORT_US`, by kind.
         short_by_networks: the shared part of `short` on the GPU that the constants of stages were fitted to.
         seen: of longer kernels by kind, on GPUs whose kernels were fitted to.
-        specified: the same on GPUs of which only the specification is known.
-        tensor_cores: how many times farther kernels lie off on tensor cores, which were measured on one GPU.
-        launches: of what launches and forks take, all at once, one by one or by a CUDA graph.
+        specified: the same on GPUs known by specification only.
+        tensor_cores: factor on tensor cores, which were measured on one GPU.
+        launches: of all launches and forks together, by launch.
         side_by_side: the own part of stages of several groups.
-        gains: of the logarithm of how much faster such stages are than their groups one after another, all at once.
+        gains: of the logarithm of the speedup of such stages over their groups one after another, all together.
     """
 
     short: Mapping[str, Spread]
@@ -51,11 +119,10 @@ class Spreads:
     side_by_side: float
     gains: float
 
-    def of_kernel(self, kind: Kind, size_us: float, known: Known, *, tensor_cores: bool = False) -> Spread:
-        """How well kernels of this kind are known that the model says take `size_us` without their launch.
+    def of_kernel(self, kind: KernelKind, size_us: float, known: Known, *, tensor_cores: bool = False) -> Spread:
+        """The spread of kernels of this kind that take `size_us` without their launch.
 
-        What nobody measured counts as well known as a convolution of the same size: depthwise convolutions, and short
-        elementwise operators and poolings.
+        Unmeasured kinds count as convolutions: depthwise convolutions, short elementwise operators and poolings.
         """
         if size_us < SHORT_US:
             found = _of(kind, self.short)
@@ -66,16 +133,16 @@ class Spreads:
         return Spread(found.shared * factor, found.own * factor)
 
     def of_launches(self, launch: LaunchName, known: Known) -> Spread:
-        """How well launches are known; those of the networks that were fitted to count in `short_by_networks`."""
+        """The spread of launches; for the fitted networks it is part of `short_by_networks`."""
         is_fitted = known == "networks" and launch == "streams"
         return Spread(0.0 if is_fitted else self.launches[launch], 0.0)
 
     def of_gains(self, known: Known) -> Spread:
-        """How well gains are known as a whole; those of the networks that were fitted to count in `side_by_side`."""
+        """The shared spread of gains; for the fitted networks it is part of `side_by_side`."""
         return Spread(0.0 if known == "networks" else self.gains, 0.0)
 
 
-def _of(kind: Kind, spreads: Mapping[str, Spread]) -> Spread:
+def _of(kind: KernelKind, spreads: Mapping[str, Spread]) -> Spread:
     return spreads.get(kind, spreads["convolution"])
 
 
@@ -101,12 +168,12 @@ SPREADS = Spreads(
     side_by_side=0.236,
     gains=0.81,
 )
-"""As they were found; see `benchmarks/reports/analytic-evidence.md`."""
+"""Fitted values; see `benchmarks/reports/analytic-evidence.md`."""
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The groups of a stage, each the keys of its operators; stages that are alike in these have one error."""
+    """The operator keys of a stage's groups; stages with equal keys share one error."""
 
     groups: tuple[tuple[str, ...], ...]
 
@@ -115,15 +182,9 @@ Part = Kernel | SideBySide | Literal["launches", "gains"]
 
 
 class AnalyticUncertainty:
-    """How well latencies of the analytic model are known; see `Uncertainty`.
+    """Intervals of latencies of the analytic model; see `Uncertainty`.
 
-    Stages that were measured elsewhere count as known exactly, and those that are scaled by them as if they were not:
-    they are known better than this says.
-
-    Args:
-        cost: the latencies.
-        launch: how kernels are launched.
-        spreads: how far their parts lie from what was measured.
+    Imported stages count as exact, and stages scaled by them as unscaled, though they are known better.
     """
 
     def __init__(
@@ -135,22 +196,19 @@ class AnalyticUncertainty:
         self.spreads = spreads
 
     def latency_us(self, stages: Sequence[Stage]) -> Interval:
-        """The latency of stages that run one after another; O(stages and operators)."""
+        """The latency of consecutive stages; O(stages and operators)."""
         found = self.sum_of(stages)
         return around(found.whole_us, deviation(self.shares(found)))
 
     def ratio(self, stages: Sequence[Stage], others: Sequence[Stage]) -> Interval:
-        """The latency of `stages` over that of `others`; O(stages and operators).
-
-        It is 1, and known as such, where both take no time.
-        """
+        """The latency of `stages` over that of `others`; O(stages and operators). Exactly 1 if both take no time."""
         above, below = self.sum_of(stages), self.sum_of(others)
         if not below.whole_us:
             return around(1.0 if not above.whole_us else inf, 0.0)
         return around(above.whole_us / below.whole_us, deviation(self.shares(above, below)))
 
     def sum_of(self, stages: Sequence[Stage]) -> Sum[Part]:
-        """The latency of stages that run one after another, and its parts; parts that are equal are one."""
+        """The latency of consecutive stages and its parts; equal parts are one."""
         found: dict[Part, float] = defaultdict(float)
         whole_us = 0.0
         for stage in stages:
@@ -161,7 +219,7 @@ class AnalyticUncertainty:
         return Sum(whole_us, found)
 
     def shares(self, above: Sum[Part], below: Sum[Part] | None = None) -> list[Share]:
-        """A share of the latency, or of the ratio of both, for each part that is not known exactly."""
+        """The shares of uncertain parts in the latency, or in the ratio of both."""
         return [Share(*self._kind_and_spread(part), weight) for part, weight in weights(above, below).items()]
 
     def _parts_us(self, stage: Stage, stage_us: float) -> Iterator[tuple[Part, float]]:
@@ -195,6 +253,5 @@ class AnalyticUncertainty:
 
     @cached_property
     def _has_tensor_cores(self) -> bool:
-        """Whether products run on tensor cores at this precision."""
         gpu = self.analytic.gpu
         return gpu.peak_tflops(self.analytic.precision) != gpu.fp32_tflops

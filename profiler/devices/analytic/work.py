@@ -1,4 +1,4 @@
-"""How long kernels, one or several in order, take on a GPU by its specification."""
+"""Times of kernels, one or several in order, on a GPU by its specification."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.constants import KERNELS, KernelConstants, Measured
+from iosched.profiler.devices.analytic.constants import CALIBRATION, KERNELS, Calibration, KernelConstants, Measured
 from iosched.profiler.devices.analytic.kernels import Kernel, Product
 from iosched.profiler.devices.analytic.timing import Machine, Timing
 from iosched.profiler.devices.gpus import GpuSpec
@@ -18,15 +17,13 @@ _L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same
 
 @dataclass(frozen=True)
 class Work:
-    """How long kernels take that run in order, in microseconds.
+    """Times of kernels in order, in microseconds.
 
     Attributes:
-        path_us: how long they take with the whole GPU to themselves, launches included.
-        busy_us: for how long they would fill the whole GPU: the least time that they add to other kernels, if those
-            use everything that these leave idle.
-        spill_us: how much longer they take if the values that they read are no longer in the L2 cache.
-        footprint_nbytes: the largest number of bytes that one of the kernels reads and writes.
-        n_kernels: how many kernels these are.
+        path_us: on the whole GPU, launches included.
+        busy_us: on a fully used GPU, the least time that they add to other kernels.
+        spill_us: extra time if the values that they read are no longer in the L2 cache.
+        footprint_nbytes: the most bytes that one of the kernels reads and writes.
     """
 
     path_us: float = 0.0
@@ -36,7 +33,7 @@ class Work:
     n_kernels: int = 0
 
     def then(self, other: Work) -> Work:
-        """The work of these kernels followed by the others."""
+        """These kernels followed by the others."""
         return Work(
             self.path_us + other.path_us,
             self.busy_us + other.busy_us,
@@ -48,12 +45,7 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelledGpu:
-    """A GPU at one precision under one calibration.
-
-    Attributes:
-        halved: whether values are stored in half as many bytes.
-        rested_us: for how long a kernel runs before the power limit slows it down, see `Machine`.
-    """
+    """A GPU at one precision under one calibration; `halved` values take half the bytes. For the rest see `Machine`."""
 
     gpu: GpuSpec
     precision: PrecisionName = DEFAULT_PRECISION
@@ -71,7 +63,7 @@ class ModelledGpu:
         return total
 
     def alone_us(self, kernel: Kernel) -> float:
-        """How long a kernel takes with the whole GPU to itself, in microseconds, without its launch."""
+        """Microseconds of a kernel on the whole GPU, without its launch."""
         return self._kernel(kernel).path_us - self.calibration.kernel_us
 
     def _kernel(self, kernel: Kernel) -> Work:
@@ -105,5 +97,5 @@ class ModelledGpu:
 
 @lru_cache(maxsize=2**14)
 def _time(machine: Machine, product: Product) -> Timing:
-    """What searches and fits ask for again and again."""
+    """Cached, since searches and fits repeat products."""
     return machine.time(product)

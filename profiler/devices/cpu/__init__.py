@@ -1,1 +1,1 @@
-"""This machine's cores."""
+"""The CPU of this machine."""

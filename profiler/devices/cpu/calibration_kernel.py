@@ -1,10 +1,9 @@
-"""A yardstick: a convolution that is always the same, timed beside each stage to correct for the machine's speed.
+"""The calibration kernel: a fixed convolution, timed with each stage to correct for the machine's speed.
 
-Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes. A stage
-is measured in less time, but a search takes longer, so that latencies of its stages cannot be compared as they are. The
-latency of the yardstick just before and after a batch of runs says how fast the machine was then (the variation with
-and without it: benchmarks/yardstick.py). It is short, since another process that takes a core during a run of
-milliseconds makes that run several times as slow, and would be taken for a slower machine.
+Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes, which
+is less than a search takes. The kernel's latency just before and after a batch of runs gives the speed at that time
+(variation with and without it: benchmarks/yardstick.py). It is short, since a preempted run of milliseconds would look
+like a slower machine.
 """
 
 from __future__ import annotations
@@ -27,32 +26,31 @@ REFERENCE_GROUPS = 15
 WAKING_RUNS = 10  # after a rest: threads sleep, and clocks are low
 
 CALIBRATION = 2
-"""Raised whenever the kernel or its reference changes: latencies that are relative to another one do not compare."""
+"""Raised whenever the kernel or its reference changes, since latencies then do not compare."""
 
 RunBatch = Callable[[int], Sequence[float]]
 
 
 def corrected(
     run_batch: RunBatch,
-    yardstick: RunBatch,
+    kernel: RunBatch,
     reference_us: Callable[[], float],
     noted: Callable[[float], None] = lambda slowness: None,
 ) -> RunBatch:
-    """Returns a function that runs `run_batch` and corrects its latencies to the machine's reference speed.
+    """A function that runs `run_batch` and corrects its latencies to the machine's reference speed.
 
     Args:
-        run_batch: runs the stage a number of times and returns the latency of each run in microseconds.
-        yardstick: runs the yardstick a number of times and returns the latency of each run in microseconds.
-        reference_us: returns the yardstick's latency at the reference speed; called only when something runs.
-        noted: is told each time how many times the reference the yardstick took.
+        run_batch, kernel: run the stage or the calibration kernel, and return microseconds.
+        reference_us: returns the kernel's latency at the reference speed; called only when something runs.
+        noted: receives each time the kernel's latency over the reference.
     """
     before: Sequence[float] = ()
 
     def run(count: int) -> Sequence[float]:
         nonlocal before
-        before = before or _noted(runs_beside(yardstick), reference_us(), noted)
+        before = before or _noted(runs_beside(kernel), reference_us(), noted)
         samples = run_batch(count)
-        after = _noted(runs_beside(yardstick), reference_us(), noted)
+        after = _noted(runs_beside(kernel), reference_us(), noted)
         speed = reference_us() / quantile([*before, *after], 0.5)
         before = after
         return [sample * speed for sample in samples]
@@ -65,34 +63,34 @@ def _noted(runs_us: Sequence[float], reference_us: float, noted: Callable[[float
     return runs_us
 
 
-def runs_beside(yardstick: RunBatch) -> Sequence[float]:
-    """Latencies of a few runs, after one that finds the caches full of what ran before."""
-    return yardstick(1 + RUNS_BESIDE)[1:]
+def runs_beside(kernel: RunBatch) -> Sequence[float]:
+    """Latencies of a few runs, after one that finds the caches full."""
+    return kernel(1 + RUNS_BESIDE)[1:]
 
 
-def slowness_now(yardstick: RunBatch, reference_us: float) -> float:
-    """How many times its reference the yardstick takes now, on a machine that is awake."""
-    yardstick(WAKING_RUNS)
-    return quantile(runs_beside(yardstick), 0.5) / reference_us
+def slowness_now(kernel: RunBatch, reference_us: float) -> float:
+    """The kernel's present latency over its reference, on a machine that is awake."""
+    kernel(WAKING_RUNS)
+    return quantile(runs_beside(kernel), 0.5) / reference_us
 
 
-def compile_yardstick(backend: CpuBackend) -> CompiledStage:
-    """Compiles the yardstick for all lanes of `backend`, to run in its executor and on its threads."""
+def compile_calibration_kernel(backend: CpuBackend) -> CompiledStage:
+    """Compiles the calibration kernel for all lanes of `backend`, on its executor and threads."""
     own = CpuBackend(_convolution(backend.lanes), beside=backend)
     stage = own.compile_stage(Stage(Strategy.CONCURRENT, ((own.graph.operators[0].name,),)))
     assert stage is not None  # only a merge can be refused
     return stage
 
 
-def measure_reference(yardstick: RunBatch, rest: Callable[[], None] = wait_until_idle) -> Measurement:
-    """Measures the yardstick's latency, to be kept as the reference, in groups of runs spread over a second and more.
+def measure_reference(kernel: RunBatch, rest: Callable[[], None] = wait_until_idle) -> Measurement:
+    """Measures the kernel's reference latency, in groups of runs over a second and more.
 
     All groups count, as all runs of a whole model do: of the faster half alone, sums of stages were too low.
     """
     medians = []
     for _ in range(REFERENCE_GROUPS):
         rest()
-        medians.append(slowness_now(yardstick, 1.0))
+        medians.append(slowness_now(kernel, 1.0))
     return summarize(medians)
 
 
@@ -101,10 +99,10 @@ def _convolution(lanes: int) -> Model:
     shape = [1, CHANNELS, ROWS_PER_LANE * lanes, COLUMNS]
     graph = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)],
-        "yardstick",
+        "calibration",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
         [numpy_helper.from_array(values / np.sqrt(CHANNELS * 9, dtype=np.float32), "w")],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return load_model(proto.SerializeToString(), name="yardstick")
+    return load_model(proto.SerializeToString(), name="calibration")

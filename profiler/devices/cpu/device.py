@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
+from iosched.profiler.devices.kind import DeviceKind
+from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_simulated_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.precision import check_precision
 from iosched.runtime.cpu.shipped import shipped_executor
@@ -23,7 +23,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+    from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
     from iosched.profiler.devices.cpu.open import OpenOnCpu
     from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
@@ -37,31 +37,24 @@ class CpuDevice:
 
     @cached_property
     def info(self) -> DeviceInfo:
-        """The processor's name, family, model and more, its cores and their instructions, and the machine's memory."""
+        """The processor's name, design, cores and instructions, and the machine's memory."""
         processor = read_processor()
         about = {"cores": str(len(allowed_cpus())), "instructions": processor.instruction_set}
         return DeviceInfo("cpu", "cpu", processor.name, "measured", processor.design, machine_nbytes(), about)
 
     def checks(self) -> Sequence[SelfCheck]:
-        """Whether the compiled executor is there, and a small network."""
+        """Checks of the compiled executor and of a small network."""
         from iosched.runtime.cpu.checks import cpu_checks
 
         return cpu_checks()
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings for GPUs.
-
-        Raises:
-            UsageError: a setting is refused; the text says which.
-            DeviceError: the precision needs a library that is not installed.
-        """
+        """Raises a UsageError for settings for GPUs, and a DeviceError if the precision needs a missing library."""
         refuse_for_attached_gpus(settings)
-        refuse_for_planned_gpus(settings)
+        refuse_for_simulated_gpus(settings)
         check_precision(settings.precision)
         if settings.objective != DEFAULT_OBJECTIVE and settings.precision != DEFAULT_PRECISION:
-            raise UsageError(
-                f"--objective {settings.objective} computes in the model's own types: leave --precision out"
-            )
+            raise UsageError(f"--objective {settings.objective} computes in the model's own types: omit --precision")
 
     def open(
         self,
@@ -71,42 +64,32 @@ class CpuDevice:
         *,
         beside: OpenModel | None = None,
     ) -> OpenOnCpu:
-        """Prepares `model` for this CPU.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses the model.
-            DeviceError: onnxruntime is not installed, or the model does not fit into the memory that is free.
-        """
+        """Opens `model` on this CPU; see `ProfiledDevice.open`."""
         from iosched.profiler.devices.cpu.open import open_on_cpu
 
         assert database is not None
         return open_on_cpu(self, model, settings, database, beside)
 
-    def plain(self, model: Model, settings: OpenSettings) -> PlainOnnxruntime | None:
-        """Plain onnxruntime on the same cores; None in a precision that it does not compute in."""
+    def plain(self, model: Model, settings: OpenSettings) -> OnnxruntimeBaseline | None:
+        """onnxruntime on the same cores; None in a precision that it does not have."""
         if settings.precision != DEFAULT_PRECISION:
             return None
-        from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
+        from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 
-        return PlainOnnxruntime(model, min(settings.threads or cpu_count(), cpu_count()))
+        return OnnxruntimeBaseline(model, min(settings.threads or cpu_count(), cpu_count()))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Makes `model` ready to run in the way that shipped, see `shipped_executor`.
+        """Opens `model` in the way that shipped, see `shipped_executor`.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
-            DeviceError: onnxruntime is not installed, or the model does not fit into the memory that is free.
+            DeviceError: onnxruntime is not installed, or there is too little memory.
         """
         check_fits(model.graph)
         return shipped_executor(model, document, threads or cpu_count())
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
-        """Counts of the model's kernels by the way that they are called, see `CountsKernelCalls`.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses the model.
-            DeviceError: onnxruntime is not installed.
-        """
+        """See `CountsKernelCalls`. Raises as `executor` does."""
         from iosched.runtime.cpu.kernel_calls import kernel_calls
 
         return kernel_calls(model)
@@ -126,7 +109,7 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
     return CpuDevice(), OpenSettings(threads=threads)
 
 
-KIND = Kind(
+KIND = DeviceKind(
     key="cpu",
     knows=lambda text: text.strip().lower() in ("auto", "cpu"),
     claims=lambda text, model: text.strip().lower() in ("auto", "cpu"),

@@ -1,33 +1,34 @@
-"""Which divisions of lanes among the groups of a stage are worth measuring, by what the groups take on some lanes."""
+"""Chooses the lanes of a stage's groups: which divisions are worth measuring, and which is fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from iosched.scheduler.schedule import Division
+from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Division, Stage, Strategy
 
 Lanes = tuple[tuple[int, ...], ...]
-"""For each group of a stage its lanes, in ascending order."""
+"""For each group of a stage its lanes, ascending."""
 
 MOST_OTHERS = 2
-"""How many divisions of a stage are measured at most, beside the guessed one."""
+"""How many divisions of a stage are measured besides the default one."""
 
 LEAST_GAIN = 0.03
-"""A division is measured if it is expected to save this part of what the guessed one takes: latencies are not known
-better. To measure those too that are expected to be as good took twice as many measurements on four and eight simulated
-cores, and found nothing better (`benchmarks/cores_simulated.py`)."""
+"""A division is measured if it should save this share of the default one's latency. Measuring equally good ones too
+took twice as many measurements on four and eight simulated cores, and found nothing better
+(`benchmarks/cores_simulated.py`).
+"""
 
 _MOST_SPLIT = 6  # groups that are bundled in every way; 203 ways for six
 
 
 @dataclass(frozen=True)
 class GroupTime:
-    """What a group takes on some lanes: a part that does not shrink, and one that the lanes share (Amdahl's law).
-
-    Attributes:
-        fixed_us: of the first part.
-        shared_us: of the second part, on one lane; negative where more lanes take longer.
+    """Latency of a group as a fixed part, and a part that lanes share (Amdahl's law; negative if more lanes are
+    slower).
     """
 
     fixed_us: float = 0.0
@@ -35,16 +36,15 @@ class GroupTime:
 
     @classmethod
     def between(cls, one_us: float, all_us: float, lanes: int) -> GroupTime:
-        """By the latencies on one lane and on `lanes`, of which there are two or more."""
+        """From the latencies on one lane and on `lanes`, two or more."""
         shared_us = (one_us - all_us) * lanes / (lanes - 1)
         return cls(one_us - shared_us, shared_us)
 
     def __add__(self, other: GroupTime) -> GroupTime:
-        """One after the other on the same lanes."""
         return GroupTime(self.fixed_us + other.fixed_us, self.shared_us + other.shared_us)
 
     def on(self, lanes: int) -> float:
-        """Microseconds on so many lanes."""
+        """Microseconds on `lanes` lanes."""
         return self.fixed_us + self.shared_us / lanes
 
 
@@ -58,24 +58,14 @@ def makespan_us(times: Sequence[GroupTime], groups: Lanes) -> float:
 
 
 def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> tuple[tuple[Division, float], ...]:
-    """The divisions that should be faster than the guessed one, with what they should take over it; the least first.
+    """The divisions that should beat the default one, with their expected ratio to it; the least first.
 
-    They put the groups into two or more bundles. The groups of a bundle run one after another on lanes of their own,
-    and the lanes are dealt out so that the slowest bundle is as fast as can be, or so but for one lane. Where there are
-    as many groups as lanes, or more, every group runs on one lane: so it is bounded (`scheduler.cost.OperatorBounds`),
-    and what more lanes would bring, two stages bring too. Up to six
-    groups are bundled in every way, so the first division takes least of all that have bundles; more groups are put
-    longest first into the bundle that has least (Graham's LPT), for each number of bundles. Nothing is found where the
-    guessed division leaves less than `LEAST_GAIN` to be gained.
-
-    Of divisions that differ in groups of equal times alone, one is found.
-
-    Args:
-        times: of the groups.
-        lanes: how many there are.
-        guessed: the division that is measured anyway.
-
-    Complexity: O(B(n) n^3) for n <= 6 groups, with Bell numbers B(6) = 203; O(n^3 lanes) for more.
+    Groups form two or more bundles, each one after another on lanes of its own; lanes are dealt so that the slowest
+    bundle is fastest, or so but for one lane. With at least as many groups as lanes, every group runs on one lane: so
+    it is bounded (`scheduler.cost.OperatorBounds`), and what more lanes would bring, two stages bring too. Up to six
+    groups are bundled in every way, more by Graham's LPT for each number of bundles. Nothing is found if less than
+    `LEAST_GAIN` can be gained. Of divisions that differ only in groups of equal times, one is found. Complexity: O(B(n)
+    n^3) for n <= 6 groups, with Bell numbers B(6) = 203; O(n^3 lanes) for more.
     """
     expected_us = makespan_us(times, guessed)
     if len(times) < 2 or lanes < 2 or expected_us * (1 - LEAST_GAIN) <= _least_us(times, lanes):
@@ -94,12 +84,11 @@ def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> 
 
 
 def _least_us(times: Sequence[GroupTime], lanes: int) -> float:
-    """No division takes less: all lanes are busy, and every group is on as many as keep them busy least."""
+    """Lower bound: all lanes are busy, and every group is on the number of lanes with the least work."""
     return sum(min(time.on(1), time.on(lanes) * lanes) for time in times) / lanes
 
 
 def _bundlings(times: Sequence[GroupTime], fewest: int, most: int) -> Iterator[list[list[int]]]:
-    """Ways to put the groups into so many bundles."""
     if len(times) <= _MOST_SPLIT:
         yield from (bundles for bundles in _partitions(len(times), most) if len(bundles) >= fewest)
         return
@@ -112,7 +101,6 @@ def _bundlings(times: Sequence[GroupTime], fewest: int, most: int) -> Iterator[l
 
 
 def _partitions(count: int, most: int) -> Iterator[list[list[int]]]:
-    """All partitions of the numbers below `count` into at most `most` sets."""
     if count == 0:
         yield []
         return
@@ -124,7 +112,7 @@ def _partitions(count: int, most: int) -> Iterator[list[list[int]]]:
 
 
 def _dealt(times: Sequence[GroupTime], lanes: int) -> Iterator[list[int]]:
-    """How many lanes each bundle gets: one each, and further ones where the most is to do, as long as they help.
+    """How many lanes each bundle gets: one each, further ones for the slowest as long as they help.
 
     Then the same with one lane moved from any bundle to any other. Some lanes may be left.
     """
@@ -150,9 +138,84 @@ def _lanes_of(bundles: Sequence[Sequence[int]], counts: Sequence[int]) -> Lanes:
 
 
 def _alike(times: Sequence[GroupTime], groups: Lanes) -> tuple[object, ...]:
-    """Equal for divisions that differ only in the numbers of lanes, or in groups that take equally long."""
+    """Equal for divisions that differ only in lane numbers, or in groups of equal latency."""
     members: dict[int, list[tuple[float, float, int]]] = {}
     for time, own in zip(times, groups, strict=True):
         for lane in own:
             members.setdefault(lane, []).append((time.fixed_us, time.shared_us, len(own)))
     return tuple(sorted(tuple(sorted(found)) for found in members.values()))
+
+
+Look = Callable[[Stage, float], Measurement | None]
+"""The latency of a stage with its division, exact only up to a limit; None if unknown and not to be measured."""
+
+_DOUBT = 0.9  # over another one, a division may take so much less than what its operators take alone lets expect
+
+
+@dataclass(frozen=True, eq=False)
+class DivisionChoice:
+    """Chooses divisions for the stages of one model; `unit_time` is a unit's latency by lanes, None while unknown."""
+
+    backend: CpuBackend
+    unit_time: Callable[[str], GroupTime | None]
+    _likely_of: dict[tuple[tuple[str, ...], ...], Sequence[tuple[Division, float]]] = field(
+        default_factory=dict, init=False
+    )
+
+    def best(self, stage: Stage, look: Look, worse_than_us: float = math.inf) -> tuple[Stage, Measurement]:
+        """The stage with its fastest division, and its latency.
+
+        Another division than the default is chosen only if their intervals are disjoint, so that the least of several
+        noisy latencies is not taken for the stage's. With interference, no other is tried.
+
+        Args:
+            stage: keeps a division; without one, it stands for the default one.
+            worse_than_us: a latency above which the exact value does not matter.
+        """
+        chosen, found = stage, look(stage, worse_than_us)
+        if found is None:
+            return stage, UNRUNNABLE
+        for division, ratio in self._likely(stage) if math.isfinite(found.median_us) and not found.disturbed_by else ():
+            if found.low_us * ratio * _DOUBT > worse_than_us:
+                continue
+            other = replace(stage, division=division)
+            rival = look(other, min(found.median_us, worse_than_us))
+            if rival is not None and rival.high_us < found.low_us:
+                chosen, found = other, rival
+        return chosen, found
+
+    def with_guessed_division(self, stage: Stage) -> Stage:
+        """The stage with the default division if it has none and its groups have a choice."""
+        if not self._is_dividable(stage):
+            return stage
+        return replace(stage, division=Division(self.backend.lanes, self.backend.guessed_lanes(stage)))
+
+    def is_guessed(self, stage: Stage, lanes: int) -> bool:
+        """Whether the stage's lanes are the default ones."""
+        own = stage.division
+        return own is None or own.lanes != lanes or own.groups == self.backend.guessed_lanes(stage)
+
+    def _likely(self, stage: Stage) -> Sequence[tuple[Division, float]]:
+        if not self._is_dividable(stage) or self.backend.lanes == len(stage.groups) == 2:
+            return ()
+        if stage.groups not in self._likely_of:
+            times = [self._group_time(group) for group in stage.groups]
+            known = [time for time in times if time is not None]
+            if len(known) < len(times):
+                return ()
+            guessed = self.backend.guessed_lanes(stage)
+            self._likely_of[stage.groups] = likely_divisions(known, self.backend.lanes, guessed)
+        return self._likely_of[stage.groups]
+
+    def _group_time(self, group: Sequence[str]) -> GroupTime | None:
+        total = GroupTime()
+        for name in group:
+            time = self.unit_time(name)
+            if time is None:
+                return None
+            total += time
+        return total
+
+    def _is_dividable(self, stage: Stage) -> bool:
+        several = self.backend.lanes > 1 and len(stage.groups) > 1
+        return several and stage.strategy is Strategy.CONCURRENT and stage.division is None

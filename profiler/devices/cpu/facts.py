@@ -1,11 +1,10 @@
-"""Facts about the CPU: the processor, the runtime, and whether the compiled executor was built."""
+"""Facts about the CPU: the processor, the runtime, and the compiled executor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iosched.profiler.devices.facts import DeviceFacts, package_version
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
@@ -20,7 +19,7 @@ RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
 def cpu_facts() -> DeviceFacts:
-    """Facts about this machine's CPU and what is installed to run on it."""
+    """Facts about this machine's CPU and its runtimes."""
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
     processor, quota, threads = read_processor(), cpu_quota(), cpu_count()
@@ -49,12 +48,12 @@ def cpu_facts() -> DeviceFacts:
         (
             ("name", name),
             *([("design", processor.text)] if processor.text else []),
-            ("cores", f"{cores}, other processes of iosched have taken {taken}" if taken else str(cores)),
-            *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
+            ("cores", f"{cores}, {taken} of them used by other iosched processes" if taken else str(cores)),
+            *([] if quota is None else [("quota", f"CPU time of {quota:g} cores; default threads: {threads}")]),
             ("instruction set", instructions),
             ("precisions", ", ".join(precisions())),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else f"none; {_WAY}"),
-            ("second library", openvino.missing() or f"openvino {openvino.installed_version()}"),
+            ("openvino", openvino.missing() or f"openvino {openvino.installed_version()}"),
             ("executor", f"compiled, {library.version()}" if compiled else f"pure Python, slower: {missing}"),
         ),
         tuple(_findings(is_runnable=runtime is not None)),
@@ -62,13 +61,12 @@ def cpu_facts() -> DeviceFacts:
 
 
 def _findings(*, is_runnable: bool) -> Iterator[Finding]:
-    """What is wrong with running on this CPU, where `is_runnable` says whether there is an onnxruntime at all."""
     if not is_runnable:
         yield Finding("models cannot run on the CPU without onnxruntime", "onnxruntime", _WAY)
     slow = library.missing()
     if slow is not None and (is_runnable or library.compiled() is None):
         what, _, way = slow.partition("; ")
-        what = f"{what}: models run by the executor in Python, which is slower"
+        what = f"{what}: models run on the slower Python executor"
         yield Finding(what, "compiled executor", way, is_broken=library.was_built())
     unused = openvino.missing()
     if unused is not None and openvino.installed_version() is not None:

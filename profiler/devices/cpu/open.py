@@ -1,4 +1,4 @@
-"""A model that is open on the CPU of this machine."""
+"""A model opened on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from functools import cached_property, partial
 from iosched.models.batch_independence import with_batch_size
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime, open_best, open_parallel
-from iosched.profiler.baselines.openvino import PlainOpenvino, open_openvino
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline, open_best, open_parallel
+from iosched.profiler.baselines.openvino import OpenvinoBaseline, open_openvino
 from iosched.profiler.baselines.requests import open_sessions, open_streams, timed
-from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.device import (
+    AttachedModel,
     Baselines,
     CostDetails,
     MeasuringFacts,
     OpenModel,
-    OpenModelHere,
+    Prices,
     ProfiledDevice,
+    Running,
+    Way,
+    Wording,
 )
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_in_turn, rounds_of
+from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_interleaved, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count
@@ -43,37 +46,36 @@ from iosched.scheduler.baselines import one_session, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategy_names import ONE_SESSION
+from iosched.scheduler.strategies import ONE_SESSION
 from iosched.scheduler.teams import Teams
 from iosched.scheduler.unit_graph import Unit, UnitGraph, shown, units_text
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.015, max_measurements=80)
-"""Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
-After 80 measured stages of a block, the gap to the block's bound is a few percent, see benchmarks/search.py. To end
-within 3 % of it lost as much on a cell of NASNet-Mobile, and within 1.5 % nothing (benchmarks/reports/search.md), with
-no more measurements there."""
+"""Bounds are lowered a little: consecutive operators share the cache, and timings are noisy. After 80 measured stages
+of a block, the gap to its bound is a few percent, see benchmarks/search.py. A tolerance of 3 % lost as much on a cell
+of NASNet-Mobile, and 1.5 % nothing (benchmarks/reports/search.md), with no more measurements there.
+"""
 
 CPU_PRICES = Prices(measurement_s=0.1, comparison_s=8.0, samples_alone=2)
-"""Seldom a stage takes longer to be measured, up to half a second, see `cost.STAGE_SETTINGS`."""
+"""A stage rarely takes longer to measure, up to half a second, see `measured_cost.STAGE_SETTINGS`."""
 
 COMPARISON_WITH_OPENVINO_S = 12.0
-"""What takes the place of `comparison_s` where OpenVINO is compared: it opens slowly, and is checked."""
+"""Replaces `comparison_s` with OpenVINO, which opens slowly and is checked."""
 
 BUDGET = Budget(repeats=7)
 
 _WORDING = Wording(
-    sequential="one operator after another, each over all cores,",
-    rival="plain onnxruntime",
-    elsewhere="runs on a GPU: use --device cuda",
+    sequential="one operator at a time on all cores",
+    baseline="plain onnxruntime",
+    other_device="runs on a GPU: use --device cuda",
 )
 
 
 @dataclass(frozen=True, eq=False)
 class OpenOnCpu:
-    """A model that is open on the CPU of this machine; see `OpenModelHere`.
+    """A model opened on the CPU of this machine; see `AttachedModel`.
 
-    Attributes:
-        asked: the units that the user asked for, which onnxruntime's fusions may have made larger.
+    `asked` are the requested units, which onnxruntime's fusions may have enlarged.
     """
 
     device: ProfiledDevice
@@ -99,22 +101,22 @@ class OpenOnCpu:
 
     @property
     def details(self) -> CostDetails:
-        """Throughputs without a share of the peak, which is not known of a CPU; idle shares by the database."""
+        """Throughputs without a peak, which is unknown; idle shares by the database."""
         return CostDetails(Throughputs(self.graph), self.cost.idle_share)
 
     @property
-    def here(self) -> OpenModelHere:
-        """This object: the CPU can run the model."""
+    def here(self) -> AttachedModel:
+        """This object."""
         return self
 
     @property
     def is_schedulable(self) -> bool:
-        """Whether plans can be made for the model in this precision, see `CpuBackend.is_supported`."""
+        """Whether the model can be planned in this precision, see `CpuBackend.is_supported`."""
         return self.precision == DEFAULT_PRECISION and self._backend.is_supported()
 
     @cached_property
     def measuring(self) -> MeasuringFacts:
-        """How whole models are measured, with OpenVINO where it is compared too."""
+        """How whole models are measured, including OpenVINO if compared."""
         compared, second = self.baselines.openvino, self.baselines.openvino or self.baselines.only_way
         prices = CPU_PRICES if compared is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
         more = {} if second is None else {"openvino": second.version}
@@ -123,12 +125,12 @@ class OpenOnCpu:
 
     @cached_property
     def baselines(self) -> Baselines:
-        """Other runtimes on the cores of the lanes: they spin, and with more threads they are much slower.
+        """Baselines on the cores of the lanes: they spin, and with more threads they are much slower.
 
         OpenVINO is the only way in a precision that onnxruntime's kernels do not have.
         """
         cores = min(self._backend.lanes, cpu_count())
-        plain, openvino = PlainOnnxruntime(self.model, cores), PlainOpenvino(self.model, cores, self.precision)
+        plain, openvino = OnnxruntimeBaseline(self.model, cores), OpenvinoBaseline(self.model, cores, self.precision)
         openers = {name: partial(opener, self.model, cores) for name, opener in CPU_OPENERS.items()}
         if self.precision != DEFAULT_PRECISION:
             return Baselines(plain, only_way=openvino, openers=openers)
@@ -136,7 +138,7 @@ class OpenOnCpu:
 
     @cached_property
     def teams(self) -> CpuTeams:
-        """The ways to run the model in teams of cores."""
+        """See `TeamWays`."""
         return CpuTeams(self.model, self._backend.lanes, self._backend.cpus, self._with_backend)
 
     def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
@@ -144,34 +146,35 @@ class OpenOnCpu:
         return OpenOnCpu(self.device, model, cost, effort=self.effort)
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """The only way to run `schedule` here, by the name "iosched"."""
+        """The only way to run `schedule` here, "iosched"."""
         return {"iosched": Way(schedule)}
 
     def one_after_another(self) -> Mapping[str, Way]:
-        """Each operator shared out by us, or all of them in one session of onnxruntime over all cores."""
+        """Each operator split over the lanes by us, or all in one onnxruntime session on all cores."""
         return {"sequential": Way(sequential(self.graph)), ONE_SESSION: Way(one_session(self.graph))}
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
-        """Compiles the model for these cores; the inputs are given to each run."""
+        """Compiles the model for these cores; the inputs are passed to each run."""
         compiled = self._backend.compile(way.schedule)
         return Candidate(partial(compiled.time, inputs), compiled.close, partial(core_remarks, self._backend.cpus))
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """Measures candidates in a row and after a rest, without the rounds that others disturb."""
-        return measure_in_turn(candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus))
+        """Interleaved latencies, in a row and after idle, without rounds with interference."""
+        return measure_interleaved(
+            candidates, budget, observer, wait_until_idle, disturbance.watch(self.cost.watched_cpus)
+        )
 
     def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
-        """Measures each candidate in its turn in a row and after a rest, and watches who else has the cores.
-
-        The speed of the machine is measured after each round: predictions are compared at that speed.
+        """See `AttachedModel.rounds`; the machine's speed is measured after each round, since predictions are at that
+        speed.
         """
-        watch = partial(disturbance.taken_since_now, self.cost.watched_cpus)
+        watch = partial(disturbance.interference_since_now, self.cost.watched_cpus)
         return rounds_of(candidates, wait_until_idle, watch, self.cost.slowness)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
+        """The number of kernels and lanes, the executor, and notes on shared cores."""
         del measured
         runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
         notes = (*core_remarks(self._backend.cpus), *self.cost.remarks, *self.cost.faults.notes, *self._enlarged)
@@ -182,12 +185,11 @@ class OpenOnCpu:
 
     @property
     def _enlarged(self) -> Iterator[str]:
-        """For each unit with more operators than the user asked for, a sentence that names them."""
         for unit in self.asked:
             members = self.units.members[self.units.unit_of[unit[0]]]
             if more := [name for name in members if name not in unit]:
-                what = f"The unit {shown(unit)} also has {shown(more)}"
-                yield f"{what}: onnxruntime does not compute them apart on this CPU."
+                what = f"The unit {shown(unit)} also contains {shown(more)}"
+                yield f"{what}: onnxruntime fuses them on this CPU."
 
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""
@@ -215,30 +217,25 @@ class CpuTeams:
     model: Model
     lanes: int
     cpus: LaneCpus
-    open_weights_file: Callable[[Model, CpuBackend], OpenModelHere]
+    open_weights_file: Callable[[Model, CpuBackend], AttachedModel]
     _backends: dict[int, TeamBackends] = field(default_factory=dict)
 
-    def opened(self, teams: Teams) -> OpenModelHere:
-        """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
+    def opened(self, teams: Teams) -> AttachedModel:
+        """See `TeamWays.opened`."""
         backend = self._of(teams).of(teams.images)
         return self.open_weights_file(with_batch_size(self.model, teams.images), backend)
 
     def ready(self, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, Callable[[], Arrays]]:
-        """The model ready to be timed on these inputs, and a function that runs it once for its outputs.
-
-        Raises:
-            UsageError: the model does not compute the images of its batch apart.
-            ExecutionError: onnxruntime refuses a kernel.
-        """
+        """See `TeamWays.ready`."""
         found = open_divided(self._of(teams), schedule, teams, self.cpus)
         return timed(found, inputs), partial(found.run, inputs)
 
     def n_kernels(self, schedule: Schedule, teams: Teams) -> int:
-        """How many kernels one run of the model calls; `schedule` is what a team runs, in operators of the model."""
+        """See `TeamWays.n_kernels`."""
         return len(lower_in_teams(self._of(teams), schedule, teams).plan.tasks)
 
     def close(self) -> None:
-        """Frees what was prepared."""
+        """Frees all backends."""
         for backends in self._backends.values():
             backends.close()
 
@@ -256,4 +253,4 @@ CPU_OPENERS: Mapping[str, Callable[[Model, int, Arrays], Candidate]] = {
     "onnxruntime-sessions": open_sessions,
     "openvino-streams": open_streams,
 }
-"""By name, functions that open a peer for a model on a number of threads, to be timed on given inputs."""
+"""Openers of baselines by name, for a model on a number of threads."""

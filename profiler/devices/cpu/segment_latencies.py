@@ -1,8 +1,8 @@
-"""Stretches of stages on this CPU, measured in turn: what says whether one is faster than another.
+"""Interleaved latencies of segments of stages on this CPU, which decide whether one is faster than another.
 
-A stage's latency is measured once or twice, minutes apart from those it is compared with, and without its neighbours.
-That is good enough to search by, and not to say of two schedules that one is better: a machine drifts by more than they
-differ by. Here the stages of each stretch run as one plan, A B A B, with other bytes in the caches before each run.
+A stage's latency is measured minutes apart from others and without its neighbours, which suffices for a search but not
+to compare two schedules: a machine drifts by more than they differ. Here the stages of each segment run as one plan,
+A B A B, with flushed caches before each run.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.scheduler.schedule import Stage
 
 ROUNDS, RUNS = 21, 3
-"""How many samples there are of each stretch, and how many runs each of them is the median of."""
+"""Samples of each segment, and runs that a sample is the median of."""
 
 
-def stretches_in_turn(
+def interleaved_segments(
     backend: CpuBackend, stretches: Mapping[str, Sequence[Stage]], sweep_nbytes: int
 ) -> Mapping[str, Measurement]:
-    """The latency of each stretch in microseconds, at the speed that the machine has now; sample k is of round k.
+    """The latency of each segment that can run, in microseconds at the machine's present speed; sample k is of round k.
 
-    Those that cannot be run are left out. The samples can be compared (`interleave.compare`), and with nothing else.
+    The samples compare with each other (`interleave.compare`), and with nothing else.
     """
     compiled: dict[str, CompiledStage] = {}
     try:
@@ -40,5 +40,4 @@ def stretches_in_turn(
 
 
 def _sample(compiled: CompiledStage, sweep_nbytes: int) -> float:
-    """The median of some runs, after one that finds the caches as the stretch before left them."""
     return quantile(compiled.time(1 + RUNS, sweep_nbytes=sweep_nbytes)[1:], 0.5)

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs that are attached to this machine."""
+"""Attached NVIDIA GPUs."""

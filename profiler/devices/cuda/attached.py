@@ -1,4 +1,4 @@
-"""One attached GPU: its name, the versions of its libraries, and backends that run models on it."""
+"""One attached GPU: its name, library versions, and backends that run models on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock, nvml_memory_nbytes
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
-from iosched.profiler.devices.precision import precision_on
+from iosched.profiler.devices.open_settings import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnHandles, CudnnPlanStore, FastestCudnnPlans
@@ -31,15 +31,7 @@ from iosched.scheduler.unit_graph import Unit
 
 @dataclass(frozen=True, eq=False)
 class AttachedGpu:
-    """One GPU of this machine.
-
-    Attributes:
-        index: the number of the GPU in CUDA.
-        name: the name that its driver gives, for example "NVIDIA H100 80GB HBM3".
-        versions: the versions of the driver and of the libraries that influence latencies, by their names.
-        clock: reads how fast the GPU may run at the moment.
-        memory_nbytes: all of its memory; None where that is not known.
-    """
+    """One GPU of this machine; `index` is its number in CUDA, `memory_nbytes` None if unknown."""
 
     index: int
     name: str
@@ -56,21 +48,21 @@ class AttachedGpu:
         layout: Layout | None = None,
         units: Sequence[Unit] = (),
     ) -> CudaBackend:
-        """Makes a backend that runs `model` on this GPU.
+        """A backend that runs `model` on this GPU.
 
         Args:
-            plans: the cuDNN plans that are known, which also keeps those that are chosen; by default plans are chosen
-                by timing, and are forgotten with the backend.
-            layout: how images lie in memory; by default as is best for the precision and the GPU.
-            units: operators to schedule as one, see `join_units`.
+            plans: known cuDNN plans, which also stores chosen ones; by default plans are timed and forgotten.
+            layout: of images; by default the best for the precision and the GPU.
 
         Raises:
-            UsageError: the GPU has no such precision, or `units` cannot be.
-            DeviceError: the model has tensors whose sizes are known only when it runs, or cuDNN is missing.
+            UsageError: the GPU has no such precision, or `units` are invalid.
+            DeviceError: the model has tensors of unknown size, or cuDNN is missing.
         """
         computed = self.precision(precision)
         if not CudaBackend.supports(model):
-            raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
+            raise DeviceError(
+                f"{model.name!r} has tensors of unknown or zero size, which the GPU runtime does not support"
+            )
         known = plans or StoredCudnnPlans(ProfileDatabase(None), self.key(precision))
         choose = FastestCudnnPlans(self.driver, known, self._lanes, self._handles)
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, computed))
@@ -81,17 +73,13 @@ class AttachedGpu:
         )  # fmt: skip
 
     def precision(self, name: str) -> Precision:
-        """How the GPU computes under the precision of that name.
-
-        Raises:
-            UsageError: the GPU has no such precision.
-        """
+        """The arithmetic of this precision; raises a UsageError if the GPU does not support it."""
         return Precision(precision_on(self.name, name, has_tf32=self.driver.gpu.has_tf32))
 
     def cudnn_plans_of(self, document: ScheduleDocument | None) -> KnownCudnnPlans:
-        """The cuDNN plans that a schedule names; none if the schedule was made on another GPU.
+        """The cuDNN plans that a schedule names; none if it was made on another GPU.
 
-        Another version of cuDNN may lack some of these plans; the backend's `notes` then say so.
+        Another version of cuDNN may lack some of them; the backend's `notes` then say so.
         """
         plans = None if document is None else document.runtime.get("cudnn_plans")
         if document is None or document.device.get("name") != self.name or not isinstance(plans, dict):
@@ -100,7 +88,7 @@ class AttachedGpu:
 
     @cached_property
     def _lanes(self) -> Lanes:
-        """Streams that all backends share, so that they also share cuDNN's handles, which take memory of the GPU."""
+        """Streams shared by all backends, and with them cuDNN's handles, which take GPU memory."""
         return Lanes(self.driver)
 
     @cached_property
@@ -108,19 +96,16 @@ class AttachedGpu:
         return CudnnHandles()
 
     def key(self, precision: str) -> str:
-        """The key of this GPU in the database: it names everything beside the stage that changes a latency.
+        """The key of this GPU in the database, with everything but the stage that affects a latency.
 
-        It does not name the layout of images: keys of stages, plans and choices say how their tensors lie.
+        It excludes the layout of images, which keys of stages, plans and choices contain.
         """
         versions = {**self.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
         return device_key("cuda", self.name, precision=precision, threads=MAX_LANES, versions=versions)
 
 
 def layout_of(document: ScheduleDocument | None) -> Layout | None:
-    """How images lay in memory when a schedule was measured on a GPU; None for one that was not.
-
-    Schedules from before there was a choice were measured in NHWC.
-    """
+    """The layout of images of a schedule measured on a GPU, NHWC in old files; None for other schedules."""
     if document is None or document.device_kind != "cuda" or document.cost == "analytic":
         return None
     found = document.runtime.get("layout", Layout.NHWC)
@@ -131,7 +116,7 @@ def attach(index: int = 0) -> AttachedGpu:
     """Opens the GPU with this number in CUDA.
 
     Raises:
-        DeviceError: there is no such GPU, it is too old, or CuPy or cuDNN is missing; the text says what to do.
+        DeviceError: there is no such GPU, it is too old, or CuPy or cuDNN is missing.
     """
     driver = CupyDriver(index)
     facts = driver.facts()
@@ -142,16 +127,12 @@ def attach(index: int = 0) -> AttachedGpu:
 
 
 def check_capability(facts: GpuFacts) -> None:
-    """Accepts a GPU that the CUDA of CuPy has code for.
-
-    Raises:
-        DeviceError: the GPU is too old; the text says what to do.
-    """
+    """Raises a DeviceError for a GPU that is too old for the CUDA of CuPy."""
     capability, extra = facts.gpu.capability, extra_with(int(facts.versions["cuda"])) or EXTRAS[0]
     if capability < extra.least_capability:
         other = extra_for(int(facts.versions["driver"]), [capability])
         raise DeviceError(
-            f"{facts.name} has compute capability {capability / 10}, and CUDA {extra.cuda} needs"
-            f" {extra.least_capability / 10} or newer; its name, as --device, plans for it without running"
+            f"{facts.name} has compute capability {capability / 10}, but CUDA {extra.cuda} needs"
+            f" {extra.least_capability / 10} or newer; its name as --device simulates it"
             + ("" if other is None else f"; to run on it, {other.way}")
         )

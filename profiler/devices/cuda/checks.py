@@ -1,4 +1,4 @@
-"""What an attached GPU is tried with: each kernel, plans of cuDNN, a captured graph of several streams, a model."""
+"""The self-test of an attached GPU: kernels, cuDNN plans, a captured graph of several streams, a model."""
 
 from __future__ import annotations
 
@@ -33,14 +33,6 @@ _RUNS = 10
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """A kernel where a sample's plan has it.
-
-    Attributes:
-        name: that of the kernel's class, and what else tells the case from others of that kernel.
-        tasks: those of the plan that run the kernel.
-        rtol: how far floats may be off, as a part of the largest.
-    """
-
     name: str
     backend: CudaBackend
     lowering: Lowering
@@ -59,7 +51,7 @@ class _Case:
 
 
 def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:
-    """The checks of a GPU, those first that need least to work."""
+    """The checks of a GPU, those with the fewest requirements first."""
     own, cudnn = list(_cases(gpu, SAMPLES, tuple(Layout))), list(_cases(gpu, CUDNN_SAMPLES, (None,)))
     return (
         SelfCheck("compiler", "all kernels", partial(_compiles, gpu, own)),
@@ -71,11 +63,7 @@ def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:
 
 
 def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layout | None]) -> Iterator[_Case]:
-    """Each sample in each precision that the GPU has and in each layout, but for tasks that were in one before.
-
-    Args:
-        layouts: how images lie in memory; None is as is best for the precision and the GPU.
-    """
+    """Each sample in each precision of the GPU and in each layout (None is the best one), without repeated tasks."""
     precisions = [each for each in PRECISIONS if each != "tf32" or gpu.driver.gpu.has_tf32]
     for kernel, text in samples.items():
         model, known = sample(text), set[Hashable]()
@@ -94,12 +82,7 @@ def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layou
 
 
 def _compiles(gpu: AttachedGpu, cases: Sequence[_Case]) -> str:
-    """Compiles the cases' kernels side by side; of one that does not compile, its own check tells.
-
-    Raises:
-        ExecutionError: none compiles.
-        DeviceError: the compiler is not installed.
-    """
+    """Compiles the cases' kernels in parallel; a failing kernel is reported by its own check."""
     calls = {(call.source, call.entry): call for case in cases for call in source_calls(case.lowering)}
     gpu.driver.prepare(calls.values())
     failures: list[ExecutionError | DeviceError] = []
@@ -114,18 +97,14 @@ def _compiles(gpu: AttachedGpu, cases: Sequence[_Case]) -> str:
 
 
 def _runs_streams(gpu: AttachedGpu) -> str:
-    """Runs a plan of several streams, captured in one graph, again and again: what was there before is overwritten.
-
-    Raises:
-        MismatchError: a run gives other numbers than onnxruntime.
-        ExecutionError: something fails, or the plan is not in one graph.
-        DeviceError: onnxruntime is not installed.
-    """
+    """Repeats a plan of several streams in one graph, after overwriting its buffers."""
     branches = sample(THREE_GROUPS)
     with closing(_compiled(gpu, branches)) as model:
         streams = len(model.lowering.plan.lanes)
         if streams != STREAMS or not model.executor.is_captured:
-            raise ExecutionError(f"the plan has {streams} streams instead of {STREAMS}, or is not in one graph")
+            raise ExecutionError(
+                f"the plan has {streams} streams instead of {STREAMS}, or is not captured in one CUDA graph"
+            )
 
         def run(inputs: Arrays) -> Arrays:
             model.executor.poison()
@@ -135,19 +114,12 @@ def _runs_streams(gpu: AttachedGpu) -> str:
 
 
 def _runs_model(gpu: AttachedGpu) -> str:
-    """Runs a network of the onnx package, its groups side by side, with guessed plans of cuDNN.
-
-    Raises:
-        MismatchError: it computes other numbers than onnxruntime.
-        ExecutionError: something fails.
-        DeviceError: onnxruntime is not installed, the GPU has not enough memory, or cuDNN no engine.
-    """
+    """Runs a network of the onnx package with concurrent groups and guessed cuDNN plans."""
     network = load_model(light_model(MODEL).SerializeToString(), name=MODEL)
     with closing(_compiled(gpu, network)) as model:
         return f"{model.kernel_count} kernels, {agrees_with_onnxruntime(network, model.run)}"
 
 
 def _compiled(gpu: AttachedGpu, model: Model) -> CudaModel:
-    """The model with its groups side by side, and the plans that cuDNN guesses first."""
     backend = gpu.backend(model, DEFAULT_PRECISION, KnownCudnnPlans({}))
     return backend.compile(greedy(backend.graph))

@@ -1,4 +1,4 @@
-"""The memory of an attached GPU, and its clock while something was measured, by NVML; no clock is ever changed."""
+"""The memory of an attached GPU, and its clock during measurements, by NVML, which only reads."""
 
 from __future__ import annotations
 
@@ -16,20 +16,12 @@ _THROTTLES = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""The bits of NVML's `nvmlClocksEventReason` that mean a GPU slower than it could be; idling is none of them."""
+"""The bits of NVML's `nvmlClocksEventReason` for throttling; idling is none of them."""
 
 
 @dataclass(frozen=True)
 class GpuClock:
-    """The state of a GPU at one moment.
-
-    Attributes:
-        sm_mhz: the clock of its streaming multiprocessors.
-        memory_mhz: the clock of its memory.
-        temperature_c: the temperature of the chip in degrees Celsius.
-        power_w: the power that the board draws.
-        throttled_by: the reasons why the clock is lower than it could be; empty if it is not.
-    """
+    """The state of a GPU at one moment: clocks, temperature, power, and reasons for throttling."""
 
     sm_mhz: int
     memory_mhz: int
@@ -39,27 +31,26 @@ class GpuClock:
 
 
 ReadClock = Callable[[], GpuClock | None]
-"""Reads the state of a GPU, in some ten microseconds; None if it cannot be read."""
+"""Reads the state of a GPU in some ten microseconds; None if it cannot be read."""
 
 
 def with_clock(found: Measurement, read: ReadClock) -> Measurement:
-    """`found` with the GPU's present clock; unchanged if nothing was timed or the clock cannot be read."""
+    """`found` with the GPU's present clock, if something was timed and the clock can be read."""
     clock = read() if found.samples_us else None
     return found if clock is None else replace(found, clock_mhz=clock.sm_mhz, throttled_by=clock.throttled_by)
 
 
 def nvml_clock(pci_bus_id: str) -> ReadClock:
-    """A function that reads the state of the GPU at a PCI address.
+    """A function that reads the state of the GPU at a PCI address, which unlike an index is the same in CUDA and NVML.
 
-    The address comes from CUDA, since CUDA and NVML number GPUs differently. If `nvidia-ml-py` is not installed, or the
-    driver does not permit it, the function always returns None.
+    It returns None without `nvidia-ml-py` or permission.
     """
     found = _found(pci_bus_id)
     return (lambda: None) if found is None else (lambda: _read(*found))
 
 
 def nvml_memory_nbytes(pci_bus_id: str) -> int | None:
-    """All memory of the GPU at a PCI address, whoever uses it; None where NVML cannot be asked, see `nvml_clock`."""
+    """Total memory of the GPU at a PCI address; None if NVML is not available."""
     found = _found(pci_bus_id)
     if found is None:
         return None
@@ -71,7 +62,6 @@ def nvml_memory_nbytes(pci_bus_id: str) -> int | None:
 
 
 def _found(pci_bus_id: str) -> tuple[Any, Any] | None:
-    """NVML, and its handle of the GPU at a PCI address."""
     try:
         import pynvml
     except ImportError:

@@ -1,4 +1,4 @@
-"""The cuDNN plans that were chosen before: those that a schedule names, and those that the profile database keeps."""
+"""Known cuDNN plans: those in a schedule, and those in the profile database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iosched.profiler.store.database import ProfileDatabase
 
 @dataclass(frozen=True)
 class KnownCudnnPlans:
-    """The cuDNN plans that a schedule names. Nothing is timed: other kernels run the best guess."""
+    """The cuDNN plans in a schedule. Nothing is timed: other kernels use the best guess."""
 
     plans: Mapping[str, str]
     times: ClassVar[bool] = False
@@ -28,12 +28,12 @@ class KnownCudnnPlans:
         return value
 
     def plan(self, key: str, name: str) -> bytes | None:
-        """None: a schedule has the names of plans, but not the plans themselves."""
+        """None: a schedule has only names of plans."""
         del key, name
         return None
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """Does nothing: plans are not kept in a schedule."""
+        """Does nothing."""
 
     def fatal(self, key: str) -> frozenset[str]:
         """None: nothing is tried."""
@@ -41,19 +41,14 @@ class KnownCudnnPlans:
         return frozenset()
 
     def trying(self, key: str, name: str) -> AbstractContextManager[None]:
-        """Keeps nothing."""
+        """Does nothing."""
         del key, name
         return nullcontext()
 
 
 @dataclass(frozen=True, eq=False)
 class StoredCudnnPlans:
-    """The cuDNN plans in the profile database, which also has the latencies that were measured with them.
-
-    Attributes:
-        device: the key of the GPU in the database.
-        times: whether plans that the database does not have are to be chosen by timing.
-    """
+    """The cuDNN plans in the profile database; `times` allows choosing missing ones by timing."""
 
     database: ProfileDatabase
     device: str

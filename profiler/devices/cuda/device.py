@@ -15,32 +15,37 @@ from typing import ClassVar
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.baselines.gpu_openers import GPU_OPENERS
-from iosched.profiler.baselines.gpu_place import GpuPlace
-from iosched.profiler.devices.candidates import Prices, Running, Way, Wording
+from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuSetup
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
-from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
+from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages, usable_names
 from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost
-from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.device import (
+    AttachedModel,
     Baselines,
     CostDetails,
     MeasuringFacts,
     OpenModel,
-    OpenModelHere,
+    Prices,
     ProfiledDevice,
+    Running,
+    Way,
+    Wording,
 )
 from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.gpus import gpu_named, spec_of
-from iosched.profiler.devices.idle_share import idle_streams
-from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
-from iosched.profiler.devices.throughput import gpu_throughputs
+from iosched.profiler.devices.kind import DeviceKind
+from iosched.profiler.devices.open_settings import (
+    LayoutName,
+    OpenSettings,
+    refuse_for_simulated_gpus,
+    refuse_throughput,
+)
+from iosched.profiler.devices.throughput import gpu_throughputs, idle_streams
 from iosched.profiler.measuring.interleave import compare, speedup_text
-from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_in_turn, rounds_of
+from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_interleaved, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -60,18 +65,19 @@ from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.unit_graph import Unit, UnitGraph, units_text
 
 GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
-"""Latencies are steadier than on a CPU, but their bounds are weak, since it is not known how much of the GPU an
-operator leaves idle. Most searches therefore end at the limit, a guess until searches have been run on a GPU."""
+"""Latencies are steadier than on a CPU, but bounds are weak, since the idle share of an operator is unknown. Most
+searches therefore end at the limit, a guess.
+"""
 
 GPU_PRICES = Prices(measurement_s=0.03, comparison_s=2.0, samples_alone=1)
-"""A guess, until searches have been run on a GPU; four ways take turns of some 13 ms in 32 rounds."""
+"""Guesses; four ways of some 13 ms each in 32 rounds."""
 
 ROUNDS = 30
 
 _WORDING = Wording(
     sequential="one operator after another in one CUDA graph",
-    rival="the sequential schedule in one CUDA graph",
-    elsewhere="runs on the CPU: use --device cpu",
+    baseline="the sequential schedule in one CUDA graph",
+    other_device="runs on the CPU: use --device cpu",
 )
 
 _NO_BARRIERS = " without barriers"
@@ -79,32 +85,24 @@ _NO_BARRIERS = " without barriers"
 
 @dataclass(frozen=True, eq=False)
 class CudaDevice:
-    """A GPU of this machine; see `ProfiledDevice`.
-
-    Attributes:
-        suggest: stages of these units of a model that are likely good on a GPU of this name in a precision.
-    """
+    """A GPU of this machine; see `ProfiledDevice`. `suggest` returns likely good stages of a model on such a GPU."""
 
     gpu: AttachedGpu
     suggest: Callable[[Model, str, str, tuple[Unit, ...]], Iterable[Stage]] = lambda *_: ()
 
     @cached_property
     def info(self) -> DeviceInfo:
-        """The number of the GPU in CUDA, as "cuda:0", its name, memory, compute capability, and versions."""
+        """The GPU's number as "cuda:0", its name, memory, compute capability, and versions."""
         gpu = self.gpu
         return DeviceInfo(f"cuda:{gpu.index}", "cuda", gpu.name, "measured", {}, gpu.memory_nbytes, about(gpu))
 
     def checks(self) -> Sequence[SelfCheck]:
-        """Each kernel, plans of cuDNN, a graph of several streams, and a small network."""
+        """See `cuda_checks`."""
         return cuda_checks(self.gpu)
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings for GPUs that are not attached, and precisions that the GPU does not have.
-
-        Raises:
-            UsageError: a setting is refused; the text says which, or which precisions it has.
-        """
-        refuse_for_planned_gpus(settings)
+        """Raises a UsageError for settings for simulated GPUs, and unsupported precisions."""
+        refuse_for_simulated_gpus(settings)
         refuse_throughput(settings)
         self.gpu.precision(settings.precision)
 
@@ -116,11 +114,7 @@ class CudaDevice:
         *,
         beside: OpenModel | None = None,
     ) -> OpenOnGpu:
-        """Lowers `model` for this GPU.
-
-        Raises:
-            DeviceError: the GPU cannot place the model, or cuDNN is missing.
-        """
+        """Lowers `model` for this GPU; see `ProfiledDevice.open`."""
         del beside
         assert database is not None
         cost = open_cost(
@@ -133,13 +127,13 @@ class CudaDevice:
         return OpenOnGpu(self, model, settings, cost)
 
     def plain(self, model: Model, settings: OpenSettings) -> None:
-        """None: plain onnxruntime runs on the CPU."""
+        """None: onnxruntime runs on the CPU."""
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Captures `model` in CUDA graphs by its schedule; without one it runs one operator after another.
+        """Captures `model` in CUDA graphs by its schedule, by default one operator after another.
 
         Raises:
-            DeviceError: the GPU cannot place the model, has not enough memory, or cuDNN is missing.
+            DeviceError: the GPU cannot run the model, has too little memory, or cuDNN is missing.
             ExecutionError: a kernel fails.
         """
         del threads
@@ -159,7 +153,7 @@ class CudaDevice:
 
 @dataclass(frozen=True, eq=False)
 class OpenOnGpu:
-    """A model that is open on an attached GPU; see `OpenModelHere`."""
+    """A model opened on an attached GPU; see `AttachedModel`."""
 
     device: CudaDevice
     model: Model
@@ -174,12 +168,12 @@ class OpenOnGpu:
 
     @property
     def effort(self) -> Effort:
-        """That of searches on GPUs, with the gap that is asked for."""
+        """`GPU_EFFORT` with the requested gap."""
         return GPU_EFFORT.with_gap(self.settings.gap_percent)
 
     @property
     def graph(self) -> ComputationGraph:
-        """The model's own operators, or the units that the user asked for."""
+        """The model's operators, or the requested units."""
         return self._backend.graph
 
     @property
@@ -189,17 +183,13 @@ class OpenOnGpu:
 
     @cached_property
     def details(self) -> CostDetails:
-        """Throughputs with the share of the GPU's peak, if its specification is known; idle shares by the database."""
+        """Throughputs with the share of the peak, if the specification is known; idle shares by the database."""
         throughputs = gpu_throughputs(self.graph, self.device.gpu.name, self.settings.precision)
         return CostDetails(throughputs, lambda stage: idle_streams(stage, partial(known_us, self.cost)))
 
     @property
     def measuring(self) -> MeasuringFacts:
-        """How whole models are measured, and the versions of the driver, CUDA, cuDNN and CuPy.
-
-        It is opened with a layout of images: nothing is said of NHWC, in which all were measured before there was a
-        choice.
-        """
+        """How whole models are measured, and versions. NHWC, once the only layout, is not named."""
         layout = self._backend.layout
         opened_with = ("" if layout is Layout.NHWC else f" in {layout.value}") + units_text(self.settings.units)
         budget = Budget(ROUNDS, max_seconds=math.inf)
@@ -207,16 +197,16 @@ class OpenOnGpu:
 
     @property
     def baselines(self) -> Baselines:
-        """Onnxruntime on its CUDA provider, and PyTorch in three ways."""
+        """onnxruntime with its CUDA provider, and PyTorch in three ways."""
         return Baselines(openers={name: partial(self._opened, opener) for name, opener in GPU_OPENERS.items()})
 
-    def _opened(self, opener: Callable[[GpuPlace], Candidate], inputs: Arrays) -> Candidate:
+    def _opened(self, opener: Callable[[GpuSetup], Candidate], inputs: Arrays) -> Candidate:
         gpu, precision = self.device.gpu, self._backend.precision
-        return opener(GpuPlace(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision)))
+        return opener(GpuSetup(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision)))
 
     @property
-    def here(self) -> OpenModelHere:
-        """This object: the GPU can run the model."""
+    def here(self) -> AttachedModel:
+        """This object."""
         return self
 
     def one_after_another(self) -> Mapping[str, Way]:
@@ -224,7 +214,7 @@ class OpenOnGpu:
         return {"sequential": Way(sequential(self.graph))}
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """Two ways: stages that wait for the whole stage before them, and stages that wait only for what they read."""
+        """With and without barriers between stages."""
         barriers = self.settings.barriers
         ways = {"iosched": Way(schedule)} if barriers != "none" else {}
         if barriers != "stage":
@@ -243,19 +233,19 @@ class OpenOnGpu:
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """Measures each candidate in each round between events on the GPU: from an idle GPU, and in a row.
+        """Interleaved latencies by GPU events: from an idle GPU, and in a row.
 
-        The one before ends with waiting for the GPU, so each finds it idle: no rest is needed.
+        A candidate ends by waiting for the GPU, so each finds it idle without a pause.
         """
-        found = measure_in_turn(candidates, budget, observer, rest=lambda: None)
+        found = measure_interleaved(candidates, budget, observer, rest=lambda: None)
         return {name: with_clock(each, self.device.gpu.clock) for name, each in found.items()}
 
     def rounds(self, candidates: Mapping[str, Candidate]) -> TakeRound:
-        """Measures each candidate in its turn between events on the GPU; who else has the GPU is not known."""
+        """See `AttachedModel.rounds`; interference on a GPU is unknown."""
         return rounds_of(candidates, rest=lambda: None)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """The kernels that one run launches; the runtime's settings and cuDNN plans; what slowed the model down."""
+        """The number of kernels, the settings and cuDNN plans, and notes on throttling."""
         if way is None:
             lowering = self._backend.lower(sequential(self.graph))
             return Running(sum(map(len, lowering.plan.lanes)))
@@ -270,20 +260,18 @@ class OpenOnGpu:
             return Running(model.kernel_count, runtime, notes, model.lowering.plan.nbytes)
 
     def close(self) -> None:
-        """Does nothing: no threads are to be stopped, and memory of the GPU is freed with the objects that have it."""
+        """Does nothing: GPU memory is freed with its objects."""
 
     def _compiled(self, way: Way) -> CudaModel:
         return self._backend.compile(way.schedule, barriers=way.how != _NO_BARRIERS)
 
 
 def _placed(model: CudaModel, inputs: Arrays) -> Candidate:
-    """The compiled model with its inputs on the GPU, after one run."""
     model.run(inputs)
     return Candidate(model.executor.time_launches, model.close, lambda: session_notes(model))
 
 
 def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
-    """Says how much faster stages run that wait only for what they read, if both ways were measured and differ."""
     waiting, free = measured.get("iosched"), measured.get(f"iosched{_NO_BARRIERS}")
     found = None if waiting is None or free is None else compare(waiting, free)
     if found is None or not (found.is_faster or found.is_slower):
@@ -293,9 +281,8 @@ def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
 
 
 def _clock_notes(cost: CudaStageCost) -> tuple[str, ...]:
-    """Says why the GPU's clock was lower than it could be, the most frequent reason first."""
     return tuple(
-        f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
+        f"{count} of {cost.signatures} stages were measured while the GPU was throttled ({reason})."
         for reason, count in cost.throttled.most_common()
     )
 
@@ -304,14 +291,10 @@ _NUMBERED = re.compile(r"cuda(?::(\d+))?")
 
 
 def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None) -> int | None:
-    """The number in CUDA of the attached GPU that `device` means; None if `device` means another device.
+    """The number in CUDA of the attached GPU that `device` means; None for another device.
 
-    `cuda[:N]` always means a GPU, even if it is not attached. The name of a GPU means an attached one of that name, and
-    `auto` means the first one that can be used.
-
-    Args:
-        names: returns the names of all attached GPUs in the order of their numbers, "" for one that cannot be used; by
-            default `usable_names`.
+    `cuda[:N]` always means a GPU, even if it is not attached. A GPU's name means an attached one of that name, and
+    `auto` the first usable one. `names` returns the names of all attached GPUs by number, "" for unusable ones.
     """
     name = device.strip().lower()
     if match := _NUMBERED.fullmatch(name):
@@ -323,14 +306,13 @@ def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None
 
 
 def _is_called(gpu: str, name: str) -> bool:
-    """Whether the text of `--device` means a GPU by the name that its driver gives: "a10" is no A100."""
+    """Whether the text of `--device` matches a driver's name: "a10" is no A100."""
     spec = gpu_named(name)
     whole = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", gpu, re.IGNORECASE)
     return whole is not None or (spec is not None and spec == spec_of(gpu))
 
 
 def _remarks(text: str) -> tuple[str, ...]:
-    """Says of an attached GPU of this name that it cannot be used, and what to do about it; `auto` means any."""
     name = text.strip().lower()
     if name == "cpu" or attached_index(text) is not None:
         return ()
@@ -354,13 +336,13 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
         return None
     gpu = attach(attached_index(document.device_name) or 0)
     if gpu.name != document.device_name:
-        raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
+        raise DeviceError(f"the schedule was measured on {document.device_name}, but the attached GPU is {gpu.name}")
     layout = layout_of(document)
     name: LayoutName = "auto" if layout is None else layout.value
     return CudaDevice(gpu), OpenSettings(precision=document.precision, layout=name)
 
 
-KIND = Kind(
+KIND = DeviceKind(
     key="cuda",
     knows=lambda text: _NUMBERED.fullmatch(text.strip().lower()) is not None,
     claims=_claims,
@@ -378,7 +360,7 @@ _PACKAGES = ("nvidia-cudnn-frontend",)
 
 
 def about(gpu: AttachedGpu) -> dict[str, str]:
-    """Versions as people write them, by short names; `cuda_driver` is the newest CUDA that the driver supports."""
+    """Versions by short names; `cuda_driver` is the newest CUDA that the driver supports."""
     found = dict(gpu.versions)
     named = {"cuda_driver": "driver", "cuda": "cuda"}
     versions = {name: _cuda(found.pop(key)) for name, key in named.items() if key in found}
@@ -389,7 +371,6 @@ def about(gpu: AttachedGpu) -> dict[str, str]:
 
 
 def _driver() -> dict[str, str]:
-    """The version of NVIDIA's driver; nothing where its module does not tell."""
     try:
         return {"driver": _MODULE.read_text().strip()}
     except OSError:
@@ -410,12 +391,9 @@ RUNS = 5
 
 
 def session_notes(model: CudaModel) -> tuple[str, ...]:
-    """A sentence on the operators that run in onnxruntime and their part of the latency; empty if there are none.
+    """A sentence on the operators that run in onnxruntime and their share of the latency; empty without any.
 
-    Runs the model a few times on the inputs that already lie on the GPU.
-
-    Raises:
-        ExecutionError: a kernel fails on the GPU.
+    Runs the model a few times on the inputs on the GPU; raises an ExecutionError if a kernel fails.
     """
     executor = model.executor
     if not executor.session_devices:
@@ -424,4 +402,4 @@ def session_notes(model: CudaModel) -> tuple[str, ...]:
     within_us, total_us = (median(values) for values in zip(*samples, strict=True))
     text = described(model.lowering.sessions, executor.session_devices)
     cost = f"{within_us:.0f} of {total_us:.0f} µs ({within_us / total_us:.0%})"
-    return (f"Outside of the CUDA graph run {text}: {cost}.",)
+    return (f"Outside the CUDA graph: {text}, {cost}.",)

@@ -1,17 +1,20 @@
-"""Facts about attached GPUs: their names, the packages that are missing, and what else prevents their use."""
+"""Facts about attached GPUs: names, usability, missing packages and other problems."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from iosched.profiler.devices.cuda.probe import GpuProbe, probe
-from iosched.profiler.devices.facts import DeviceFacts, package_version
-from iosched.profiler.devices.finding import Finding
+from iosched.models.errors import DeviceError, IoschedError
+from iosched.profiler.devices.cuda.attached import check_capability
+from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
 from iosched.profiler.devices.gpus import spec_of
+from iosched.runtime.cuda.cudnn.graph import load_cudnn
+from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.gpu.extras import (
     EXTRAS,
     NO_DRIVER,
@@ -23,6 +26,7 @@ from iosched.runtime.cuda.gpu.extras import (
     version_text,
     way_to_run,
 )
+from iosched.runtime.session import load_onnxruntime
 
 
 def cuda_facts() -> DeviceFacts:
@@ -52,28 +56,25 @@ def cuda_facts() -> DeviceFacts:
     if missing and extra is not None:
         there = ("missing", f"{', '.join(missing)}: {extra.way}")
         rows.append(there if names else ("packages", f"not installed; with a GPU, {extra.install}"))
-    rows += [("in the way", problem) for problem in problems]
+    rows += [("problem", problem) for problem in problems]
     rows += [("note", remark) for remark in found.remarks]
-    rows += [("to try it", "iosched devices --selftest")] * found.usable
+    rows += [("self-test", "iosched devices --selftest")] * found.usable
     return DeviceFacts("cuda", values, tuple(rows), tuple(_findings(names, extra, missing, found)))
 
 
 def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str], found: GpuProbe) -> Iterator[Finding]:
-    """What keeps the attached GPUs from being used, or slows them down.
-
-    A GPU for which nobody installed anything is only worth a remark: the CPU of that machine may be all that is wanted.
-    """
+    """Problems of attached GPUs. A GPU without any package is only a remark: its CPU may be all that is wanted."""
     if not names:
         return
     where = ", ".join(names)
     if extra is None:
-        yield Finding("models do not run on this GPU", where, "use the CPU, or plan for another GPU", is_broken=False)
+        yield Finding("models do not run on this GPU", where, "use the CPU, or simulate another GPU", is_broken=False)
         return
     if missing:
         is_begun = len(missing) < len(extra.packages)
         yield Finding(f"not installed: {', '.join(missing)}", where, extra.way, is_broken=is_begun)
     for problem in found.problems:
-        yield Finding(problem, where, "iosched devices --selftest says more", is_broken=not missing)
+        yield Finding(problem, where, "run 'iosched devices --selftest' for details", is_broken=not missing)
     for remark in found.remarks:
         yield Finding(remark, where, extra.way, is_broken=False)
 
@@ -93,7 +94,7 @@ def missing_packages(extra: Extra) -> list[str]:
 def extra_here(seen: DriverInfo) -> Extra | None:
     """The extra for this machine: one that is installed, if none runs on more of its GPUs.
 
-    Where the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
+    If the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
     """
     driver = seen.cuda if extra_for(seen.cuda, seen.capabilities) else max(seen.cuda, 1000 * EXTRAS[0].cuda)
     best = extra_for(driver, seen.capabilities) if seen.gpus else EXTRAS[0]
@@ -131,7 +132,7 @@ def _unservable(seen: DriverInfo) -> list[str]:
 
 
 def gpu_names() -> list[str]:
-    """Names of the attached GPUs from the files or the tool of the driver, also of those that its library hides."""
+    """Names of the attached GPUs from the driver's files or tool, including those that its library hides."""
     return _names_from_files() or _names_from_tool()
 
 
@@ -144,7 +145,7 @@ def _names_from_files() -> list[str]:
 
 
 def _names_from_tool() -> list[str]:
-    """Names of the GPUs in a container, where the driver's files are missing."""
+    """Names of the GPUs in a container, which lacks the driver's files."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -154,3 +155,64 @@ def _names_from_tool() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+_CUDA_PROVIDER = "CUDAExecutionProvider"
+
+
+@dataclass(frozen=True)
+class GpuProbe:
+    """Which GPUs of this machine can be used.
+
+    Attributes:
+        names: of the GPUs by their numbers in CUDA; "" for unusable ones.
+        problems: why GPUs cannot be used, each with a fix.
+        remarks: what is missing for full speed.
+    """
+
+    names: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether at least one GPU can be used."""
+        return any(self.names)
+
+
+def probe() -> GpuProbe:
+    """Tries CuPy, the driver, each GPU and cuDNN, up to the first failure."""
+    names: list[str] = []
+    problems: list[str] = []
+    try:
+        driver = CupyDriver()
+        for index in range(driver.count):
+            facts = driver.facts(index)
+            try:
+                check_capability(facts)
+                names.append(facts.name)
+            except DeviceError as error:
+                names.append("")
+                problems.append(f"GPU {index}: {error}")
+        load_cudnn()
+    except IoschedError as error:
+        return GpuProbe(("",) * len(names), (*problems, str(error)))
+    return GpuProbe(tuple(names), tuple(problems), _remarks())
+
+
+def usable_names() -> tuple[str, ...]:
+    """Names of the GPUs by their numbers, "" for unusable ones; none without CuPy or cuDNN's frontend."""
+    if find_spec("cupy") is None or find_spec("cudnn") is None:
+        return ()
+    return probe().names
+
+
+def _remarks() -> tuple[str, ...]:
+    if find_spec("onnxruntime") is None:
+        return ("onnxruntime is not installed: operators without a CUDA kernel cannot run",)
+    if _CUDA_PROVIDER in load_onnxruntime().get_available_providers():
+        return ()
+    return (
+        "this onnxruntime has no CUDA provider: operators without a CUDA kernel run on the CPU (install"
+        " onnxruntime-gpu instead of onnxruntime)",
+    )

@@ -1,4 +1,4 @@
-"""Latencies of stages on an attached GPU, measured in the executor that will run them, and kept in the database."""
+"""Latencies of stages on an attached GPU, measured in the executor that runs them, and kept in the database."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_wid
 
 @dataclass(frozen=True, eq=False)
 class CudaStageCost:
-    """The search's cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds`,
-    `OperatorKeys` and `Suggesting`.
+    """The cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds`, `OperatorKeys` and
+    `Suggesting`.
 
     Attributes:
         device: the key of the GPU in the database, see `AttachedGpu.key`.
-        on_measured: is called after every stage that was really measured.
         clock: reads the clock of the GPU after every measurement.
-        resume: whether the latencies in the database are used, see `StageMemory`.
+        resume: whether latencies of the database are used, see `StageMemory`.
         suggest: returns stages that are likely good.
-        dropped: the reason for every stage that failed to run; such stages count as infinitely slow.
+        dropped: the reasons of stages that failed to run, which count as infinitely slow.
     """
 
     backend: CudaBackend
@@ -56,7 +55,7 @@ class CudaStageCost:
 
     @property
     def lanes(self) -> int:
-        """One: it is not known how much of the GPU an operator leaves idle, see `operator_work_us`."""
+        """One: the idle share of an operator is unknown, see `operator_work_us`."""
         return 1
 
     def suggested_stages(self) -> Iterable[Stage]:
@@ -65,57 +64,57 @@ class CudaStageCost:
 
     @property
     def measurements(self) -> int:
-        """How many stages were really measured so far."""
+        """How many stages were measured."""
         return self._stages.measurements
 
     @property
     def cache_hits(self) -> int:
-        """How many stages were found in the database so far."""
+        """How many stages were in the database."""
         return self._stages.cache_hits
 
     @property
     def signatures(self) -> int:
-        """How many different stages this object was asked for so far."""
+        """How many different stages were requested."""
         return self._stages.signatures
 
     @property
     def disturbed(self) -> int:
-        """None: it is not watched what others do on a GPU."""
+        """Zero: interference on a GPU is not detected."""
         return self._stages.disturbed
 
     @property
     def repeated(self) -> int:
-        """None, for the same reason."""
+        """Zero, for the same reason."""
         return self._stages.repeated
 
     @property
     def throttled(self) -> Counter[str]:
-        """How many of these stages were measured while the clock was lower than it could be, by the reason for that."""
+        """How many stages were measured while throttled, by reason."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
 
     @property
     def repeatable(self) -> int:
-        """None, for the same reason."""
+        """Zero, for the same reason."""
         return self._stages.repeatable
 
-    def counted_apart(self) -> CudaStageCost:
-        """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
+    def with_own_counts(self) -> CudaStageCost:
+        """See `MeasuredCosts.with_own_counts`."""
         return replace(self)
 
     def measured_by_others(self, rows: Iterable[Row]) -> None:
-        """Says what others have measured for this object: when it asks for that, it counts as measured."""
+        """See `MeasuredCosts.measured_by_others`."""
         self._stages.measured_by_others(rows)
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Median latency of the stage in microseconds; infinite if it cannot be run by its strategy."""
+        """Median latency of the stage in microseconds; infinite if the strategy cannot run it."""
         return self._stages.answer(self.backend.signature(stage), "first", lambda: self._measured(stage)).median_us
 
     def remeasure(self, stage: Stage) -> float:
-        """Median latency of the stage in a second measurement, with the cuDNN plans that are fastest inside the stage.
+        """Median latency in a second measurement, with the cuDNN plans that are fastest inside the stage.
 
-        `stage_latency_us` still answers the latency with the plans that are fastest alone, by which stages are
-        compared. Searching for better plans takes long, and is done only for stages that a choice depends on. A latency
-        in the database is that of the plans in the database; if these are missing, the stage is measured anew.
+        `stage_latency_us` keeps the latency with the plans that are fastest alone, by which stages are compared. The
+        search for better plans takes long, so it is done only for stages that a choice depends on. A latency in the
+        database is that of the plans in the database; without these, the stage is measured again.
         """
         signature = self.backend.signature(stage)
         if not self._stages.was_kept(signature, "again") and self.backend.cudnn_plans_in(stage) is None:
@@ -123,29 +122,29 @@ class CudaStageCost:
         return self._stages.answer(signature, "again", lambda: self._tuned(stage)).median_us
 
     def known(self, stage: Stage) -> Measurement | None:
-        """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing."""
+        """The latest thorough measurement of the stage; None if there is none. Measures nothing."""
         return self._stages.latest(self.backend.signature(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """Zero, which is no bound: nothing bounds the latency of a merged stage."""
+        """Zero: nothing bounds the latency of a merged stage."""
         del stage
         return 0.0
 
     def operator_latency_us(self, name: str) -> float:
-        """Latency of one operator that has the GPU to itself, in microseconds."""
+        """Latency of one operator on the whole GPU, in microseconds."""
         return self.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
 
     def operator_work_us(self, name: str) -> float:
-        """Zero: it is not known how much of the GPU an operator leaves idle."""
+        """Zero: the idle share of an operator is unknown."""
         del name
         return 0.0
 
     def known_work_us(self, name: str) -> float | None:
-        """What `operator_work_us` answers; it never has to measure."""
+        """`operator_work_us`, which never measures."""
         return self.operator_work_us(name)
 
     def operator_key(self, name: str) -> str:
-        """A text that says which kernels the operator runs and how their tensors lie in memory."""
+        """The kernels of the operator and the layouts of its tensors."""
         return self.backend.operator_key(name)
 
     @cached_property
@@ -153,11 +152,9 @@ class CudaStageCost:
         return StageMemory(self.database, self.device, self.resume, self.on_measured)
 
     def _measured(self, stage: Stage) -> Measurement:
-        """Measures the stage with the cuDNN plans that are fastest alone."""
         return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, self._time))
 
     def _tuned(self, stage: Stage) -> Measurement:
-        """Measures the stage with the cuDNN plans that are fastest inside it, and chooses them if that was not done."""
         names = self.backend.cudnn_plans_in(stage)
         if names is None:
             return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, partial(self._tune, stage)))
@@ -190,7 +187,7 @@ class CudaStageCost:
             return run(executor)
 
     def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
-        """Measures the stage; one that needs too much memory or fails is no candidate, but does not end the search."""
+        """Measures the stage; a failing one is no candidate, unless it is a single operator."""
         try:
             return with_clock(measured(), self.clock)
         except (DeviceError, ExecutionError) as error:
@@ -215,15 +212,12 @@ def open_cost(
     """Opens the cost model of `model` on `gpu`, with a backend that it measures on.
 
     Args:
-        layout: how images lie in memory; by default as is best for the precision and the GPU.
-        resume: whether the latencies in the database are used; if not, everything is measured anew and replaced.
-        times: whether plans and kernels that the database does not have may be chosen by timing.
-        suggest: see `CudaStageCost`.
-        units: operators to schedule as one, see `join_units`.
+        layout: of images; by default the best for the precision and the GPU.
+        times: whether missing plans and kernels may be chosen by timing.
 
     Raises:
-        DeviceError: the GPU cannot place the model, or cuDNN is missing.
-        UsageError: `units` cannot be.
+        DeviceError: the GPU cannot run the model, or cuDNN is missing.
+        UsageError: `units` are invalid.
     """
     device = gpu.key(precision)
     plans = StoredCudnnPlans(database, device, times=times)
@@ -233,7 +227,7 @@ def open_cost(
 
 LEAST_COPIES, MOST_COPIES = 4, 24
 GRAPH_US = 2000.0
-"""How long a graph with several runs of a stage should take, so that its launch of some microseconds does not count."""
+"""Target latency of a graph with several runs of a stage, so that its launch of some microseconds is negligible."""
 
 ROUNDS = 7
 MOST_TRIED = 8
@@ -245,19 +239,14 @@ Timed = Callable[[int], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best choice of plans that was found for a stage.
-
-    Attributes:
-        names: by their keys, the plans that are faster in this stage than those that are fastest alone.
-        time: runs the stage with these plans a number of times, and returns the microseconds of each run.
-    """
+    """The best plans of a stage by key, as far as they are not those fastest alone; `time` runs the stage."""
 
     names: CudnnPlanNames
     time: Timed
 
 
 def copies_of(executor: CudaExecutor) -> int:
-    """How many runs of the stage one graph gets, so that it takes about `GRAPH_US`: few if a run takes long."""
+    """How many runs of the stage one graph gets to take about `GRAPH_US`."""
     once_us = min(executor.time_launches(2))
     return max(LEAST_COPIES, min(MOST_COPIES, math.ceil(GRAPH_US / max(once_us, 1.0))))
 
@@ -265,9 +254,9 @@ def copies_of(executor: CudaExecutor) -> int:
 def tune(executor: CudaExecutor) -> Tuned:
     """Tries other plans one at a time, and keeps those that make the stage faster (coordinate descent).
 
-    The plans that are second best alone are tried first, those of the slowest kernels before others. Each is compared
-    in turn with the best choice so far; a plan that fails is no candidate. There are at most `MOST_TRIED` comparisons
-    of `ROUNDS` graphs with `copies_of` runs. The executor is left with the plan that was tried last.
+    The second best plans alone are tried first, those of the slowest kernels before others, each interleaved with the
+    best choice so far. There are at most `MOST_TRIED` comparisons of `ROUNDS` graphs with `copies_of` runs. The
+    executor keeps the last tried plan.
 
     Raises:
         ExecutionError: the stage does not run with the plans that are fastest alone.
@@ -289,7 +278,7 @@ def tune(executor: CudaExecutor) -> Tuned:
 
 
 def is_tunable(executor: CudaExecutor) -> bool:
-    """Whether other plans can make a difference: several kernels run in one graph, and a plan has alternatives."""
+    """Whether other plans can matter: several kernels run in one graph, and a plan has alternatives."""
     return executor.is_captured and executor.kernel_count > 1 and bool(_alternatives(executor))
 
 
@@ -305,7 +294,6 @@ def _alternatives(executor: CudaExecutor) -> list[tuple[str, str]]:
 
 
 def _is_faster(challenger: Timed, best: Timed) -> bool:
-    """Compares round by round, and ends at the first round that the challenger loses, which is mostly the first."""
     best(1), challenger(1)  # to warm up
     before_us: list[float] = []
     after_us: list[float] = []

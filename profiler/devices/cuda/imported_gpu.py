@@ -1,4 +1,4 @@
-"""Stages of a model that were measured on a GPU which is not attached here, out of an imported profile."""
+"""Stages of a model that were measured on a GPU of another machine, from an imported profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.gpus import GpuSpec, card_of, gpu_named, spec_of
-from iosched.profiler.devices.imported_stages import NOTHING, FoundElsewhere, MeasuredElsewhere
+from iosched.profiler.devices.imported_stages import NO_PROFILE, ImportedProfile, ImportedStages
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import preferred_layout
@@ -30,7 +30,7 @@ _LONGEST_NAME = 60
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """What the key of a device in the database says, see `device_key`."""
+    """The fields of a device's key in the database, see `device_key`."""
 
     kind: str
     name: str
@@ -44,20 +44,16 @@ prepare(_Fields)
 
 @dataclass(frozen=True)
 class _Known:
-    """A GPU that the database has measurements of."""
-
     key: str
     fields: _Fields
     newest: datetime
 
     @property
     def name(self) -> str:
-        """The name that its driver gave, as far as a line has room for it."""
         return self.fields.name[:_LONGEST_NAME]
 
     @property
     def text(self) -> str:
-        """Its name, the versions that matter most, and the day of its last measurement."""
         versions = (
             f"{name} {self.fields.versions[name][:_LONGEST_NAME]}"
             for name in ("cuda", "cudnn") if name in self.fields.versions
@@ -66,28 +62,21 @@ class _Known:
 
     @property
     def runs_as_here(self) -> bool:
-        """Whether stages were run and timed there as this iosched does it."""
         return self.fields.threads == MAX_LANES and self.fields.versions.get("lowering") == str(CUDA_LOWERING)
 
 
-def measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
-    """The stages of `model` that the database has measurements of on a GPU of the table.
+def imported_profile(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
+    """The stages of `model` that the database has of a GPU of the table, by its key.
 
-    Stages are told by the signatures that the runtime of such a GPU makes, for which the model is lowered without one,
-    with the choices between kernels that the database has. Stages of different drivers or libraries are never mixed:
-    of several the one is taken that has most operators of this model alone, and of equals the one measured last. What
-    was measured in another precision, on another card, or by an iosched that runs stages in another way, is no
-    measurement of these; `FoundElsewhere.passed_over` then says so. Nothing is written.
-
-    Args:
-        gpu: the key of the GPU in the table.
-
-    Complexity: a lowering of the model, and a pass over the stages in the database, for each of the driver and library
-    versions, of which the eight measured last are looked at.
+    Stages are found by the signatures of such a GPU's runtime, for which the model is lowered with the choices of
+    kernels in the database. Drivers and libraries are never mixed: of several the one with most operators of this model
+    is taken, of equals the latest. Stages of another precision, card or lowering are skipped, and
+    `ImportedProfile.passed_over` says so. Nothing is written. Complexity: a lowering of the model, and a pass over the
+    stages in the database, for each of the eight latest versions.
     """
     spec = gpu_named(gpu)
     if spec is None or not is_supported(model):
-        return NOTHING
+        return NO_PROFILE
     target, computed = Gpu(spec.capability, spec.sms), Precision(precision)
     known = sorted(_known(database), key=lambda each: each.newest, reverse=True)
     fit = [each for each in known if each.runs_as_here and each.fields.precision == precision]
@@ -95,9 +84,9 @@ def measured_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precis
     found = [_stages(database, model, computed, target, each) for each in fit]
     best = max(found, key=lambda each: _operators_in(each, model), default=None)
     if best is not None and _operators_in(best, model):
-        return FoundElsewhere(best)
+        return ImportedProfile(best)
     sentences = (_passed_over(each, spec, precision) for each in known)
-    return FoundElsewhere(passed_over=tuple(dict.fromkeys(each for each in sentences if each))[:_MOST_SENTENCES])
+    return ImportedProfile(passed_over=tuple(dict.fromkeys(each for each in sentences if each))[:_MOST_SENTENCES])
 
 
 def _known(database: ProfileDatabase) -> Iterator[_Known]:
@@ -111,48 +100,44 @@ def _known(database: ProfileDatabase) -> Iterator[_Known]:
 
 
 def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> str | None:
-    """Why the stages of that GPU are not taken; None where nobody would expect them to be."""
+    """Why the stages of that GPU are skipped; None if nobody would expect them."""
     card, there = card_of(known.fields.name), f"The profile database has stages that were measured on {known.name}"
     if card is None:
         other = spec_of(known.fields.name) == wanted
-        return f"{there}, which is another card than {wanted.name}: they are not taken." if other else None
+        return f"{there}, which is another card than {wanted.name}: they are not used." if other else None
     if card != wanted:
         alike = (card.capability, card.sms) == (wanted.capability, wanted.sms)
-        return f"{there}: --device {card.key} takes them." if alike else None
+        return f"{there}: use --device {card.key} for them." if alike else None
     if not known.runs_as_here:
-        return f"{there} by an iosched that runs stages in another way: measure there again with {iosched_version()}."
+        return f"{there} by an incompatible iosched: measure them again with {iosched_version()}."
     if known.fields.precision != precision:
         spoken = known.fields.precision
-        return f"{there} in {spoken}: --precision {spoken} takes them." if spoken in PRECISIONS else None
-    return f"{there}, but none of this model's operators among them."
+        return f"{there} in {spoken}: use --precision {spoken} for them." if spoken in PRECISIONS else None
+    return f"{there}, but none of this model's operators."
 
 
-def _stages(
-    database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known
-) -> MeasuredElsewhere:
+def _stages(database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known) -> ImportedStages:
     network = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
     latency_us = database.stage_medians(known.key)
     for signature in map(network.signature, _alone(model)):
         if latency_us.get(signature) == math.inf:  # no runtime says so: without its operators a model cannot run
             del latency_us[signature]
-    return MeasuredElsewhere(known.text, latency_us, network.signature, network.operator_key)
+    return ImportedStages(known.text, latency_us, network.signature, network.operator_key)
 
 
 def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> Network:
-    """The model as `CudaBackend` lowers it where these choices are known and no others may be made."""
+    """The model as `CudaBackend` lowers it with these choices and no timing."""
     network = Network(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
     layout = layout_by_choice(network, choices, _untimed).layout
     found, _ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
     return found
 
 
-def _operators_in(found: MeasuredElsewhere, model: Model) -> int:
-    """How many operators of the model were measured alone."""
+def _operators_in(found: ImportedStages, model: Model) -> int:
     return sum(found.known_us(stage) is not None for stage in _alone(model))
 
 
 def _alone(model: Model) -> Iterator[Stage]:
-    """Each operator as a stage of its own."""
     return (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
 
 

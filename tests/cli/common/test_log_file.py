@@ -99,7 +99,7 @@ def test_a_kill_loses_nothing_that_was_logged(tmp_path: Path) -> None:
         "import os, signal\n"
         "import iosched.jobs.doctor.diagnosis\n"
         "from iosched.profiler.devices import resolve\n"
-        "resolve.facts_here = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "resolve.device_facts = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
         "from iosched.cli.main import cli\n"
         "cli(['--log-file', 'a.log', 'devices'])\n"
     )

@@ -173,7 +173,7 @@ def test_a_selftest_passes_over_the_cluster_of_the_environment(
 
 
 def test_devices_lists_the_same_whatever_device_the_environment_names(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "facts_here", lambda: ())
+    monkeypatch.setattr(resolve, "device_facts", lambda: ())
     plain = invoke("devices").stdout
     monkeypatch.setenv("IOSCHED_DEVICE", "v1000")
     assert invoke("devices").stdout == plain

@@ -57,7 +57,7 @@ def test_of_a_long_session_the_first_operator_and_the_last_are_shown() -> None:
     found = "".join(root.itertext())
     assert "38 more" in found
     assert "s20" not in found
-    assert "dashed: one session of onnxruntime over all cores" in found
+    assert "dashed: one onnxruntime session on all cores" in found
 
 
 @pytest.mark.parametrize(

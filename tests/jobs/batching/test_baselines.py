@@ -18,11 +18,10 @@ from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.candidates import Way
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.device import OpenModel, Way
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
-from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import check_operators
 
 node = helper.make_node
 LENGTH = 12

@@ -10,7 +10,7 @@ from scripted import fire
 from iosched.jobs.doctor import diagnosis, installation, machine
 from iosched.jobs.doctor.diagnosis import CHECKS, Asked, Section, diagnose
 from iosched.models.errors import ExecutionError
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import Finding
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from iosched.jobs.doctor import machine
 from iosched.jobs.doctor.diagnosis import Asked
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import Finding
 
 
 def findings() -> tuple[Finding, ...]:

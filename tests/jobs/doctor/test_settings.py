@@ -46,7 +46,7 @@ def test_a_file_that_cannot_be_used_is_broken_with_the_way_out_unless_nobody_rea
     [
         ("threads", "two", "a whole number"),
         ("threads", 0, "a whole number"),
-        ("device", "cpu,v1000", "no device 'v1000'"),
+        ("device", "cpu,v1000", "unknown device 'v1000'"),
     ],
 )
 def test_a_value_that_no_command_would_take_is_broken(key: str, value: str | int, what: str) -> None:

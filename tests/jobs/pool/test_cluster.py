@@ -38,7 +38,7 @@ from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, 
 from iosched.models.version import iosched_version
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import YardstickRow
+from iosched.profiler.store.tables import CalibrationRow
 
 
 @pytest.fixture
@@ -397,14 +397,14 @@ def test_a_worker_cannot_answer_for_another(path: Path) -> None:
 
 def test_the_first_yardstick_of_a_device_stays(path: Path) -> None:
     with ProfileDatabase(path) as database:
-        database.keep_yardstick(KEY, summarize((100.0,)))
+        database.keep_calibration(KEY, summarize((100.0,)))
         (old,) = database.rows()
-    newer = YardstickRow(KEY, row("any").measured_at, (999.0,))
+    newer = CalibrationRow(KEY, row("any").measured_at, (999.0,))
     with thread_pool(path, made=quick([toy_facts(yardstick=(newer,))]), cpu=1) as pool:
         finish(pool, pool.submit(toy_task()))
         assert pool.calls[0][1].rows == (old,)
     with ProfileDatabase(path) as database:
-        found = database.yardstick(KEY)
+        found = database.calibration(KEY)
     assert found is not None
     assert found.samples_us == (100.0,)
 
@@ -430,7 +430,7 @@ def test_a_locked_database_holds_up_results_and_loses_nothing(path: Path, monkey
 
 def test_a_database_that_cannot_be_used_is_told_before_a_cluster_is_asked_for(path: Path) -> None:
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(UsageError, match="no profile database"):
+    with pytest.raises(UsageError, match="not a profile database"):
         ThreadPool(path, cpu_places(1), quick())
 
 

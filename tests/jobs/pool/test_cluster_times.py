@@ -17,10 +17,10 @@ from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Said, Send, Start
 from iosched.jobs.pool.worker_slots import LONGEST_WAIT_S
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.scheduler.questions import of_operator
+from iosched.scheduler.cost import operator_question
 
 WITHOUT_S = 10.0
-NOISE = "others had 60% of the cores"
+NOISE = "other processes used 60% of the cores"
 
 
 class Scene:
@@ -238,7 +238,7 @@ def test_questions_are_answered_within_the_budget_of_who_asks(scene: Callable[..
     on.up("worker-1", 1.0)
     number = on.number("worker-1")
     on.says("worker-1", Opened(call=number), 2.0)
-    on.says("worker-1", Asked(call=number, opening={}, questions=(of_operator("a", "operator"),)), 17.0)
+    on.says("worker-1", Asked(call=number, opening={}, questions=(operator_question("a", "operator"),)), 17.0)
     assert on.left_s == [None, 5.0]
 
 
@@ -289,7 +289,7 @@ def test_nothing_is_left_of_what_a_lost_search_has_asked(scene: Callable[..., Sc
     pending = on.wanted()
     for worker, now_s in (("worker-1", 1.0), ("worker-2", 5.0)):
         on.up(worker, now_s)
-        asked = tuple(of_operator(name, "operator") for name in "abcdefgh")
+        asked = tuple(operator_question(name, "operator") for name in "abcdefgh")
         on.says(worker, Asked(call=on.number(worker), opening={}, questions=asked), now_s)
         on.lost(worker, now_s + 1.0)
         on.at(now_s + 2.0)

@@ -137,7 +137,7 @@ def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: Pool) 
     assert (gpu.device, gpu.is_simulated, gpu.rows) == ("v100", False, ())
     assert cpu.workers == gpu.workers, "there is one worker for both"
     assert (pool.count(cpu.workers), pool.n_up([cpu.workers])) == (1, 1)
-    with pytest.raises(UsageError, match="no device 'nothing'"):
+    with pytest.raises(UsageError, match="unknown device 'nothing'"):
         pool.target("nothing")
     with pytest.raises(DeviceError):
         pool.target("cuda:7")

@@ -40,8 +40,8 @@ from iosched.jobs.pool.messages import (
 )
 from iosched.models import errors
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
-from iosched.profiler.store.tables import ChoiceRow, ComparisonRow, StageRow, WholeRow, YardstickRow
-from iosched.scheduler.questions import Question
+from iosched.profiler.store.tables import CalibrationRow, ChoiceRow, ComparisonRow, StageRow, WholeRow
+from iosched.scheduler.cost import Question
 from iosched.scheduler.schedule import Division, Stage, Strategy
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
@@ -53,7 +53,7 @@ samples = st.lists(st.floats(0, 1e9), max_size=5).map(tuple)
 times = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
 rows = st.lists(
     st.builds(ChoiceRow, texts, texts, texts)
-    | st.builds(YardstickRow, texts, times, samples)
+    | st.builds(CalibrationRow, texts, times, samples)
     | st.builds(StageRow, texts, texts, st.sampled_from(["first", "again", "rough"]), times, st.none() | samples)
     | st.builds(ComparisonRow, texts, texts, texts, times, samples, samples, st.none() | texts)
     | st.builds(WholeRow, texts, texts, times, st.just("openvino"), samples, samples, *map(st.just, (3, 1.5, 2.5))),
@@ -196,7 +196,7 @@ def test_facts_are_read_as_they_were_written() -> None:
         name="A CPU",
         key='{"kind":"cpu"}',
         threads=2,
-        yardstick=(YardstickRow("d", NOW, (1.0, 2.0)),),
+        yardstick=(CalibrationRow("d", NOW, (1.0, 2.0)),),
         disturbed_by=("others had 50% of the cores",),
     )
     assert said(encoded(facts)) == facts

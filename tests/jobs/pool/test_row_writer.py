@@ -133,7 +133,7 @@ def test_an_error_that_will_not_pass_is_raised_at_once(error: Exception, monkeyp
 
 def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(UsageError, match="no profile database"):
+    with pytest.raises(UsageError, match="not a profile database"):
         RowWriter(path)
 
 

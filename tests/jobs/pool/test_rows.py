@@ -9,7 +9,7 @@ from thread_cluster import row
 
 from iosched.jobs.pool.rows import RowLog, family_of, is_of_gpu
 from iosched.profiler.store.database import device_key
-from iosched.profiler.store.tables import YardstickRow
+from iosched.profiler.store.tables import CalibrationRow
 
 
 def key(
@@ -18,8 +18,8 @@ def key(
     return device_key(kind, name, precision=precision, threads=threads, versions={"onnxruntime": version})
 
 
-def yardstick(device: str) -> YardstickRow:
-    return YardstickRow(device, datetime.now(UTC), (1.0,))
+def yardstick(device: str) -> CalibrationRow:
+    return CalibrationRow(device, datetime.now(UTC), (1.0,))
 
 
 def test_a_family_is_one_device_in_any_precision_and_on_any_number_of_threads() -> None:

@@ -52,9 +52,9 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Row, StageRow, YardstickRow
+from iosched.profiler.store.tables import CalibrationRow, Row, StageRow
+from iosched.scheduler.cost import Question
 from iosched.scheduler.pruning import DEFAULT_PRUNING
-from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 THREADS = 2
@@ -246,7 +246,7 @@ def test_an_interruption_may_come_before_its_task(talk: Talk) -> None:
 
 @pytest.mark.parametrize("changes", [{"threads": 3}, {"launch": "streams"}])
 def test_an_error_is_the_same_as_here(talk: Talk, changes: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|launch='streams' is for GPUs"):
+    with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|launch='streams' only applies"):
         talk(OPTIMIZE, Optimize(replace(ON_CPU, **changes)), fire())
 
 
@@ -389,7 +389,7 @@ def test_a_worker_says_first_what_it_is() -> None:
     assert (facts.device, facts.threads, facts.disturbed_by) == ("cpu", THREADS, ())
     assert {"iosched", "python", "onnxruntime"} <= facts.versions.keys()
     (row,) = facts.yardstick
-    assert isinstance(row, YardstickRow)
+    assert isinstance(row, CalibrationRow)
     assert row.device == facts.key
     talk(QUESTIONS, asked(ASKED[0]), fire())
     assert {row.device for row in talk.rows} == {facts.key}

@@ -10,7 +10,7 @@ from scripted import fire, model_with
 
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines import openvino
-from iosched.profiler.baselines.openvino import PlainOpenvino, open_openvino
+from iosched.profiler.baselines.openvino import OpenvinoBaseline, open_openvino
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino import library
 from iosched.runtime.openvino.model import OpenvinoModel
@@ -33,7 +33,7 @@ def test_a_peer_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 @NEEDS_OPENVINO
 def test_a_model_is_opened_once_and_ready_after_it_was_checked() -> None:
-    plain = PlainOpenvino(fire(), 2)
+    plain = OpenvinoBaseline(fire(), 2)
     assert plain.is_there()
     assert plain.opened is plain.opened
     assert plain.run_s > 0
@@ -56,7 +56,7 @@ def test_what_computes_something_else_is_closed_and_refused_each_time(monkeypatc
             opened.append("closed")
 
     monkeypatch.setattr(openvino, "OpenvinoModel", Wrong)
-    plain = PlainOpenvino(fire(), 1)
+    plain = OpenvinoBaseline(fire(), 1)
     for _ in range(2):
         with pytest.raises(MismatchError, match="'gc' is off by"):
             plain.ready({})
@@ -67,4 +67,4 @@ def test_what_computes_something_else_is_closed_and_refused_each_time(monkeypatc
 def test_a_model_that_fails_while_it_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenvinoModel, "_output", lambda *_: library.call("ov_tensor_data", None, None))
     with pytest.raises(DeviceError, match="cannot run this model"):
-        PlainOpenvino(fire(), 1).opened  # noqa: B018 - raises
+        OpenvinoBaseline(fire(), 1).opened  # noqa: B018 - raises

@@ -13,7 +13,7 @@ from scripted import fire
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.device import attached_index
 from iosched.profiler.devices.gpus import gpu_called, gpu_keys, gpu_named
@@ -34,12 +34,12 @@ def test_this_machine_is_no_gpu_on_paper(device: str) -> None:
 def test_a_gpu_is_known_by_its_key_and_by_the_name_that_schedules_give_it(key: str) -> None:
     spec = gpu_named(key)
     assert spec is not None
-    assert resolve(key.upper()) == resolve(spec.name) == PaperGpu(spec)
+    assert resolve(key.upper()) == resolve(spec.name) == SimulatedGpu(spec)
     assert gpu_called(spec.name) == spec
 
 
 def test_what_is_planned_for_cannot_be_run_on() -> None:
-    with pytest.raises(DeviceError, match=r"V100.* is not here.*optimize --device v100"):
+    with pytest.raises(DeviceError, match=r"V100.* is not attached.*optimize --device v100"):
         runner("v100", None).executor(fire(), None)
 
 
@@ -78,7 +78,7 @@ def test_without_a_gpu_auto_means_the_cpu() -> None:
 
 @pytest.mark.parametrize(
     ("device", "hint"),
-    [("v101", "did you mean v100"), ("cpuu", "did you mean cpu"), ("tpu", "there is no device 'tpu'")],
+    [("v101", "did you mean v100"), ("cpuu", "did you mean cpu"), ("tpu", "unknown device 'tpu'")],
 )
 def test_an_unknown_device_is_refused_with_the_list(device: str, hint: str) -> None:
     for check in (check_name, resolve, lambda name: runner(name, None)):
@@ -95,9 +95,9 @@ def test_an_empty_device_is_refused() -> None:
 @pytest.mark.parametrize("device", ["cpu", "v100"])
 def test_barriers_and_layouts_are_for_attached_gpus(device: str) -> None:
     settings = OptimizeSettings(device=device, profile_db=Path(":memory:"))
-    with pytest.raises(UsageError, match="--barriers is for attached GPUs"):
+    with pytest.raises(UsageError, match="--barriers only applies to attached GPUs"):
         optimize(fire(), replace(settings, barriers="none"))
-    with pytest.raises(UsageError, match="--layout is for attached GPUs"):
+    with pytest.raises(UsageError, match="--layout only applies to attached GPUs"):
         optimize(fire(), replace(settings, layout="nchw"))
 
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.profiler.measuring.deciding import ERROR, LEAST_ROUNDS, NARROWED, Session, Trial, lasting_interval, shares
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 OURS = {"found": 0.5, "greedy": 0.5}
 PLAIN = ("reference", "openvino")
 
 
-def session(count: int, load: Taken = Taken(), **latency_us: float) -> Session:  # noqa: B008 - frozen
+def session(count: int, load: Interference = Interference(), **latency_us: float) -> Session:  # noqa: B008 - frozen
     samples_us = {name: (us,) * count for name, us in latency_us.items()}
     return Session(samples_us, samples_us, (load,) * count)
 
@@ -47,14 +47,14 @@ def test_one_of_ours_ships_if_it_is_faster_than_every_plain_way(
 def test_a_few_rounds_say_nothing() -> None:
     rounds = session(LEAST_ROUNDS - 3, found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
     assert trial(rounds).verdict == "undecided"
-    assert trial(rounds).ratio("reference", "found") is None
+    assert trial(rounds).speedup("reference", "found") is None
     assert trial(rounds, rounds).verdict == "faster", "rounds of two days count together"
 
 
 def test_days_of_different_speed_are_not_mixed_up() -> None:
     """On the second day all takes three times as long, and only one of two was measured often."""
     fast, slow = session(12, found=10.0, reference=11.0), session(40, found=30.0, reference=33.0)
-    found = Trial((fast, slow), {"found": 0.5}, ("reference",)).ratio("reference", "found")
+    found = Trial((fast, slow), {"found": 0.5}, ("reference",)).speedup("reference", "found")
     assert found is not None
     assert (found.low, found.value, found.high) == (1.1, 1.1, 1.1)
 
@@ -63,15 +63,15 @@ def test_days_of_different_speed_are_not_mixed_up() -> None:
 def test_the_ends_of_an_interval_share_the_error(ratios: list[float], share: float) -> None:
     """What may be called faster has little of it; what is called slower or equal ships nothing of ours."""
     times = {"found": (1.0,) * len(ratios), "reference": tuple(ratios)}
-    rounds = Session(times, times, (Taken(),) * len(ratios))
-    found = Trial((rounds,), {"found": share}, ("reference",)).ratio("reference", "found")
+    rounds = Session(times, times, (Interference(),) * len(ratios))
+    found = Trial((rounds,), {"found": share}, ("reference",)).speedup("reference", "found")
     assert found is not None
     assert found.low == min(found.value, lasting_interval(ratios, ERROR * share)[0])
     assert found.high == max(found.value, lasting_interval(ratios, ERROR * (1 - share))[1])
 
 
 def test_rounds_in_which_others_had_the_machine_count_for_nothing() -> None:
-    disturbed = session(20, Taken(others=0.5), found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
+    disturbed = session(20, Interference(others=0.5), found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
     assert trial(disturbed).verdict == "undecided"
     latency = trial(disturbed).measured("found")
     assert latency is not None
@@ -144,7 +144,7 @@ def test_an_answer_depends_on_the_rounds_and_not_on_how_they_are_divided(
 
 def _session(rounds: list[dict[str, float]]) -> Session:
     samples_us = {name: tuple(each[name] for each in rounds) for name in rounds[0]}
-    return Session(samples_us, samples_us, (Taken(),) * len(rounds))
+    return Session(samples_us, samples_us, (Interference(),) * len(rounds))
 
 
 @given(st.integers(0, 50), st.integers(1, 3), st.integers(0, 3))

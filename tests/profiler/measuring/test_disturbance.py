@@ -50,13 +50,15 @@ def test_a_system_that_does_not_tell_is_no_disturbance(tmp_path: Path, text: str
 
 def test_what_this_process_took_is_not_taken_by_others() -> None:
     assert disturbance.disturbances(load(0.0), load(1.0, own_s=2.0, busy_s=2.0), 2) == ()
-    assert disturbance.disturbances(load(0.0), load(1.0, own_s=1.0, busy_s=2.0), 2) == ("others had 50% of the cores",)
+    assert disturbance.disturbances(load(0.0), load(1.0, own_s=1.0, busy_s=2.0), 2) == (
+        "other processes used 50% of the cores",
+    )
     assert disturbance.disturbances(load(5.0, busy_s=9.0), load(6.0, 1.4, 10.6), 2) == ()  # a tenth of the cores
 
 
 def test_a_few_ticks_are_nothing() -> None:
     assert disturbance.disturbances(load(0.0), load(0.02, busy_s=0.02), 1) == ()
-    assert disturbance.disturbances(load(0.0), load(0.05, busy_s=0.04), 1) == ("others had 80% of the cores",)
+    assert disturbance.disturbances(load(0.0), load(0.05, busy_s=0.04), 1) == ("other processes used 80% of the cores",)
     assert disturbance.disturbances(load(0.0), load(0.0, busy_s=1.0), 1) == ()
 
 
@@ -73,8 +75,8 @@ def test_what_the_host_takes_counts() -> None:
         ([1.6, 1.7], math.inf, []),  # slow all the time, which the yardstick corrects
         ([2.3, 2.4], 0.1, ["2.4 times its reference"]),
         ([0.3, 0.4], 0.1, ["0.3 times its reference"]),
-        ([1.0, 1.8, 1.0], 0.1, ["1.8 times as long"]),
-        ([1.0], 0.8, ["80% of the median wide"]),
+        ([1.0, 1.8, 1.0], 0.1, ["varied by a factor of 1.8"]),
+        ([1.0], 0.8, ["is 80% of the median"]),
         ([1.0, 6.0], 1.5, ["6.0 times its reference", "150%"]),
     ],
 )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from iosched.profiler.measuring import interleaved_models
 from iosched.profiler.measuring import interleaved_models as in_turn
 from iosched.profiler.measuring.interleaved_models import (
     MOST_IN_A_ROW,
     WARMUP_ROUNDS,
     Budget,
+    fastest_setting,
     interference_notes,
-    measure_in_turn,
+    measure_interleaved,
+    runs_to_choose,
     turn_seconds,
 )
 from iosched.profiler.measuring.statistics import Measurement
@@ -44,7 +47,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[str]) -> None:
     models = {"small": Waking(1000.0, 500.0), "large": Waking(40_000.0, 10.0)}
-    found = measure_in_turn({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
+    found = measure_interleaved({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
     kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
     for name, (in_a_row_us, rested_us) in {"small": (1000.0, 1500.0), "large": (40_000.0, 40_010.0)}.items():
         assert found[name].samples_us == tuple(in_a_row_us + turn for turn in kept)
@@ -58,14 +61,14 @@ def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[s
 
 def test_another_rest_can_be_asked_for(rests: list[str]) -> None:
     taken: list[str] = []
-    measure_in_turn({"a": Candidate(Waking(1.0, 1.0).time)}, Budget(rounds=3), rest=lambda: taken.append("other"))
+    measure_interleaved({"a": Candidate(Waking(1.0, 1.0).time)}, Budget(rounds=3), rest=lambda: taken.append("other"))
     assert (rests, taken) == ([], ["other"] * (WARMUP_ROUNDS + 3))
 
 
 @pytest.mark.parametrize(("latency_us", "in_a_row"), [(10.0, MOST_IN_A_ROW), (2500.0, 3), (9000.0, 1), (90_000.0, 1)])
 def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us: float, in_a_row: int) -> None:
     model = Waking(latency_us, 0.0)
-    measure_in_turn({"a": Candidate(model.time)}, Budget(rounds=2))
+    measure_interleaved({"a": Candidate(model.time)}, Budget(rounds=2))
     assert model.counts == [2, *[1 + in_a_row] * (WARMUP_ROUNDS + 1)]
 
 
@@ -76,14 +79,16 @@ def test_a_turn_is_planned_as_long_as_it_takes() -> None:
 
 
 def test_time_allowed_counts_the_runs_after_a_rest_too() -> None:
-    found = measure_in_turn({"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1))
+    found = measure_interleaved(
+        {"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1)
+    )
     assert len(found["a"].samples_us) == 4
 
 
 def in_rounds(disturbed: Collection[int], budget: Budget) -> Measurement:
     """A model that takes its number of the round; other processes interfere with those of these numbers."""
     numbers = itertools.count(1)
-    found = measure_in_turn(
+    found = measure_interleaved(
         {"a": Candidate(Waking(100_000.0, 0.0).time)},
         budget,
         is_quiet=lambda: next(numbers) - WARMUP_ROUNDS not in disturbed,
@@ -116,14 +121,14 @@ def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(b
     assert found.samples_us == tuple(range(1, most + 1))
     assert found.disturbed_by == (f"other processes interfered with {most} of {most} rounds",)
     assert interference_notes({"a": found, "b": found}) == (
-        f"Other processes interfered with {most} of {most} rounds of whole models: repeat this on a quiet machine.",
+        f"Other processes interfered with {most} of {most} rounds of whole models: repeat this on an idle machine.",
     )
 
 
 def test_under_a_load_of_our_own_no_round_is_disturbed(rests: list[str]) -> None:
     taken = Waking(40_000.0, 10.0)
     budget = Budget(rounds=8, repeats=4, is_loaded=True)
-    found = measure_in_turn({"one": Candidate(taken.time)}, budget, is_quiet=lambda: False)
+    found = measure_interleaved({"one": Candidate(taken.time)}, budget, is_quiet=lambda: False)
     assert (len(found["one"].samples_us), found["one"].disturbed_by) == (8, ())
     assert len(taken.counts) == WARMUP_ROUNDS + 8
 
@@ -131,3 +136,62 @@ def test_under_a_load_of_our_own_no_round_is_disturbed(rests: list[str]) -> None
 def test_warm_up_may_be_disturbed() -> None:
     assert in_rounds({0, -1}, Budget(rounds=8, repeats=4)).samples_us == tuple(range(1, 9))
     assert interference_notes({"a": in_rounds((), Budget(rounds=1))}) == ()
+
+
+@dataclass
+class Scripted:
+    """A setting whose latency depends on the turn."""
+
+    latency_us: Callable[[int], float]
+    turns: int = 0
+
+    def time(self, repeats: int) -> tuple[float, ...]:
+        self.turns += repeats == 1
+        return (self.latency_us(self.turns),) * repeats
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaved_models, "wait_until_idle", lambda: None)
+
+
+def steady(latency_us: float) -> Scripted:
+    return Scripted(lambda turn: latency_us)
+
+
+def chosen(*settings: Scripted) -> int:
+    return fastest_setting([Candidate(each.time) for each in settings])
+
+
+@pytest.mark.parametrize(
+    ("latencies_us", "place"),
+    [((500.0,), 0), ((500.0, 500.0), 0), ((500.0, 490.0, 480.0), 2), ((500.0, 900.0, 499.0), 2)],
+)
+def test_of_steady_settings_the_fastest_is_chosen_and_of_equal_ones_the_usual(
+    latencies_us: tuple[float, ...], place: int
+) -> None:
+    assert chosen(*map(steady, latencies_us)) == place
+
+
+def test_one_that_is_faster_in_some_rounds_only_does_not_replace_the_usual() -> None:
+    """Its median and its minimum are lower, but two rounds of nine say otherwise."""
+    fast = Scripted(lambda turn: 520.0 if turn in (5, 9) else 480.0)
+    assert chosen(steady(500.0), fast) == 0
+
+
+def test_one_round_that_was_disturbed_does_not_hide_a_faster_one() -> None:
+    fast = Scripted(lambda turn: 5000.0 if turn == 7 else 480.0)
+    assert chosen(steady(500.0), fast) == 1
+
+
+def test_what_is_clearly_slower_is_dropped_after_a_few_rounds_but_never_the_usual() -> None:
+    usual, near, slow = steady(600.0), steady(500.0), steady(560.0)
+    assert chosen(usual, near, slow) == 1
+    assert usual.turns == near.turns > slow.turns
+    assert usual.turns + near.turns + slow.turns == runs_to_choose(3)
+
+
+def test_where_all_others_are_dropped_nothing_more_is_measured() -> None:
+    usual, slow = steady(500.0), steady(800.0)
+    assert chosen(usual, slow) == 0
+    assert usual.turns == slow.turns

@@ -117,7 +117,7 @@ def test_where_the_database_lives() -> None:
 def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "p.sqlite"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"p\.sqlite is damaged or no profile database[\s\S]*--profile-db"):
+    with pytest.raises(UsageError, match=r"p\.sqlite is damaged or not a profile database[\s\S]*--profile-db"):
         ProfileDatabase(path)
     assert path.read_bytes() == content
 
@@ -139,7 +139,7 @@ def test_a_full_disk_is_told_as_such_and_what_was_kept_stays(tmp_path: Path) -> 
     with ProfileDatabase(path) as profile:
         profile.keep_stage("s", CPU, FOUND)
         profile._connection.execute("PRAGMA max_page_count = 1")  # SQLite takes it for as many as there are
-        with pytest.raises(ResourceError, match=r"no space left for the profile database[\s\S]*Make room"):
+        with pytest.raises(ResourceError, match=r"no space left for the profile database[\s\S]*Free some space"):
             profile.keep_stage("t" * 10**6, CPU, FOUND)
         assert profile.stage("s", CPU) is not None
 
@@ -147,7 +147,7 @@ def test_a_full_disk_is_told_as_such_and_what_was_kept_stays(tmp_path: Path) -> 
 def test_a_failing_disk_is_told_as_such(tmp_path: Path) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
-    with pytest.raises(ResourceError, match="the disk fails or is full"), explained(tmp_path):
+    with pytest.raises(ResourceError, match="disk error or disk full"), explained(tmp_path):
         raise error
 
 
@@ -210,7 +210,7 @@ def test_a_file_kept_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with ProfileDatabase(path) as profile:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(DeviceError, match="another process keeps"):
+        with pytest.raises(DeviceError, match="another process has locked"):
             profile.keep_stage("s", CPU, FOUND)
         other.execute("ROLLBACK")
         other.close()
@@ -278,7 +278,7 @@ def test_rows_are_told_as_they_are_kept_and_not_as_they_are_merged(tmp_path: Pat
     told: list[object] = []
     with ProfileDatabase(None, on_kept=told.extend) as profile:
         profile.keep_stage("s", CPU, FOUND)
-        profile.keep_yardstick(CPU, FOUND)
+        profile.keep_calibration(CPU, FOUND)
         profile.keep_rounds([ComparisonRow(CPU, "k", name, NOON, FOUND.samples_us) for name in "ab"])
         profile.choose("k", CPU, "this")
         profile.choose("k", CPU, "that")

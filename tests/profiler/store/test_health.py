@@ -110,7 +110,7 @@ def test_in_a_folder_that_may_not_be_searched_it_cannot_be_made(
     found = health(locked / "below" / "profile.sqlite")
     assert (found.exists, found.writable) == (False, False)
     assert found.problem is not None
-    assert "cannot be made" in found.problem
+    assert "cannot create" in found.problem
 
 
 @pytest.mark.parametrize("kept", ["file", "folder"])
@@ -121,4 +121,4 @@ def test_one_that_cannot_be_written_is_read_and_refused(path: Path, monkeypatch:
     found = health(path)
     assert (found.readable, found.writable, found.intact) == (True, False, True)
     assert found.problem is not None
-    assert "cannot be written" in found.problem
+    assert "is not writable" in found.problem

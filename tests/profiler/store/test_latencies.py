@@ -11,7 +11,7 @@ import pytest
 from scripted import fire
 
 from iosched.profiler.measuring.deciding import Session
-from iosched.profiler.measuring.disturbance import Taken
+from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store import latencies
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import ModelLatencies
@@ -21,7 +21,7 @@ WAYS = {"iosched": "found", "sequential": "in turn", "reference": "onnxruntime"}
 SETTINGS = {"reference": "one thread"}
 
 
-def rounds(*latencies_us: float, ways: dict[str, str] = WAYS, load: Taken = Taken()) -> Session:  # noqa: B008 - frozen
+def rounds(*latencies_us: float, ways: dict[str, str] = WAYS, load: Interference = Interference()) -> Session:  # noqa: B008 - frozen
     samples_us = {
         name: tuple(place * latency for latency in latencies_us) for place, name in enumerate(ways, 1)
     }  # fmt: skip
@@ -43,7 +43,7 @@ def opened(database: ProfileDatabase, *, resume: bool = True) -> ModelLatencies:
 
 
 def test_rounds_come_back_as_they_were_in_the_order_in_which_they_were_measured(database: ProfileDatabase) -> None:
-    sessions = (rounds(5.0, 1.0, 3.0), rounds(4.0), rounds(2.0, 6.0, load=Taken(0.5, 0.25)))
+    sessions = (rounds(5.0, 1.0, 3.0), rounds(4.0), rounds(2.0, 6.0, load=Interference(0.5, 0.25)))
     with database:
         for each in sessions:
             opened(database).keep(WAYS, each, SETTINGS)

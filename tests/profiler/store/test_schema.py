@@ -39,7 +39,7 @@ def test_an_older_file_is_renamed_and_a_new_one_made(tmp_path: Path, version: in
     path = tmp_path / "p.sqlite"
     old_database(path, version)
     with (
-        pytest.warns(SetAsideWarning, match=rf"p\.sqlite\.schema-{version} now"),
+        pytest.warns(SetAsideWarning, match=rf"renamed to .*p\.sqlite\.schema-{version},"),
         ProfileDatabase(path) as profile,
     ):
         profile.keep_stage("s", CPU, FOUND)
@@ -94,7 +94,7 @@ def test_an_older_file_that_another_process_has_open_is_refused(tmp_path: Path) 
     old_database(path)
     with closing(sqlite3.connect(path)) as other:
         other.execute("SELECT * FROM measurement").fetchall()
-        with pytest.raises(UsageError, match="earlier iosched, and another process has it open"):
+        with pytest.raises(UsageError, match="earlier iosched, but another process has it open"):
             ProfileDatabase(path)
     assert rows_of(path) == [("s",)]
     assert not list(tmp_path.glob("*.schema-*"))
@@ -180,6 +180,6 @@ def test_a_database_that_computes_something_is_refused(tmp_path: Path, statement
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(statement)
     before = path.read_bytes()
-    with pytest.raises(UsageError, match=r"p\.sqlite has 'evil', which no profile database"):
+    with pytest.raises(UsageError, match=r"p\.sqlite contains 'evil', which does not belong"):
         ProfileDatabase(path)
     assert path.read_bytes() == before

@@ -84,7 +84,7 @@ def test_without_resuming_a_measurement_supersedes_those_of_other_turns() -> Non
 
 
 def disturbed(us: float) -> Measurement:
-    return disturbance.disturbed(summarize([us]), ("others had 50% of the cores",))
+    return disturbance.disturbed(summarize([us]), ("other processes used 50% of the cores",))
 
 
 DISTURBED = disturbed(5.0)

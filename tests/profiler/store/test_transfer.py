@@ -18,12 +18,12 @@ from iosched.models.errors import UsageError
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.tables import (
-    KINDS,
+    ROW_TYPES,
+    CalibrationRow,
     ChoiceRow,
     ComparisonRow,
     Row,
     StageRow,
-    YardstickRow,
     columns_of,
     table_of,
 )
@@ -58,7 +58,7 @@ def test_a_clock_that_is_none_is_refused(clock: dict[str, object]) -> None:
     with ProfileDatabase(None) as profile:
         profile.keep_stage("s", GPU, FOUND)
         (line,) = export_lines(profile)
-        with pytest.raises(UsageError, match="line 1 is no measurement"):
+        with pytest.raises(UsageError, match="line 1 is not a row"):
             import_lines(profile, [json.dumps({**json.loads(line), **clock})])
 
 
@@ -116,7 +116,7 @@ GOOD_LINE = json.dumps(
 )  # fmt: skip
 def test_one_bad_line_imports_nothing_and_is_named(bad: str) -> None:
     with ProfileDatabase(None) as profile:
-        with pytest.raises(UsageError, match="line 2 is no measurement") as error:
+        with pytest.raises(UsageError, match="line 2 is not a row") as error:
             import_lines(profile, [GOOD_LINE, bad])
         assert len(str(error.value)) < 1000
         assert profile.stats().measurements == 0
@@ -165,7 +165,7 @@ def _with_clock(kind: type[Row], *columns: st.SearchStrategy[Any]) -> st.SearchS
 
 ROWS = st.one_of(
     st.builds(ChoiceRow, NAMES, NAMES, NAMES),
-    st.builds(YardstickRow, NAMES, TIMES, LATENCIES),
+    st.builds(CalibrationRow, NAMES, TIMES, LATENCIES),
     _with_clock(StageRow, NAMES, NAMES, st.sampled_from(["first", "again", "rough"]), TIMES, st.none() | LATENCIES),
     st.builds(
         ComparisonRow, NAMES, NAMES, NAMES, TIMES, LATENCIES, LATENCIES, SETTINGS, LATENCIES, LATENCIES, LATENCIES
@@ -202,4 +202,4 @@ def test_the_guide_has_all_columns_of_all_lines() -> None:
     text = (Path(__file__).parents[3] / "docs/json.md").read_text(encoding="utf-8")
     lines = re.findall(r'\{"table": "(\w+)", ([^}]*)\}', text)
     named = {table: re.findall(r'(?:^|, |\n *)"(\w+)"', columns) for table, columns in lines}
-    assert named == {table_of(kind): list(columns_of(kind)) for kind in KINDS}
+    assert named == {table_of(kind): list(columns_of(kind)) for kind in ROW_TYPES}

@@ -16,8 +16,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
-from iosched.scheduler.unit_graph import Unit
-from iosched.scheduler.unit_stages import unit_stages
+from iosched.scheduler.unit_graph import Unit, unit_stages
 
 node = helper.make_node
 

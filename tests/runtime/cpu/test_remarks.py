@@ -116,4 +116,4 @@ def test_devices_counts_the_cores_that_others_have(others: Claims, monkeypatch: 
     assert ("cores", "4") in cpu_facts().rows
     take(others, 3)
     assert cpu_facts().values["taken"] == 3
-    assert ("cores", "4, other processes of iosched have taken 3") in cpu_facts().rows
+    assert ("cores", "4, 3 of them used by other iosched processes") in cpu_facts().rows

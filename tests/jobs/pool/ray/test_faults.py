@@ -132,7 +132,7 @@ def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
         sooner_or_later(pool, lambda: len(pool.status().workers) == 1)
     assert unused(killer) == {
         f"it has iosched 0.0.0, and this is {iosched_version()}",
-        "its machine is too noisy to measure on: the yardstick took 3.0 times its reference",
+        "its machine is too noisy to measure on: the calibration kernel took 3.0 times its reference",
     }
 
 

@@ -15,7 +15,7 @@ from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import (
+from iosched.profiler.devices.analytic.constants import (
     CALIBRATION,
     CALIBRATIONS,
     LEAST_NODE_US,

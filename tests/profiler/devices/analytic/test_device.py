@@ -18,7 +18,7 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATION
+from iosched.profiler.devices.analytic.constants import CALIBRATION
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.resolve import recorded
 from iosched.runtime.compare import compare
@@ -128,7 +128,7 @@ def test_the_launch_is_taken_and_recorded(settings: OptimizeSettings) -> None:
     assert graphs.predicted_us == pytest.approx(cost_us(graphs))
     assert streams.predicted_us == pytest.approx(streams_us(streams))
     assert graphs.sequential_us < streams.sequential_us
-    with pytest.raises(UsageError, match="unknown launch 'pigeon': give graph or streams"):
+    with pytest.raises(UsageError, match="unknown launch 'pigeon': choose graph or streams"):
         optimize(fire(), replace(settings, launch="pigeon"))
 
 
@@ -152,7 +152,7 @@ def test_a_schedule_file_with_an_unknown_launch_is_refused_in_words(
 
 
 def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: OptimizeSettings) -> None:
-    says = r"launch='streams' is for GPUs that are planned for: .*\nLeave launch out, .*'iosched devices'"
+    says = r"launch='streams' only applies to simulated GPUs\nOmit launch, .*'iosched devices'"
     with pytest.raises(UsageError, match=says):
         optimize(fire(), replace(settings, device="cpu", launch="streams"))
 
@@ -160,7 +160,7 @@ def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: Opti
 def test_models_in_whole_numbers_are_refused_by_name(settings: OptimizeSettings) -> None:
     pytest.importorskip("onnxruntime")
     model = load_model(quantized(branches()).SerializeToString(), name="branches")
-    with pytest.raises(UsageError, match=r"V100.* floats alone, and 4 of 4 operators .*\n.*the model in floats that"):
+    with pytest.raises(UsageError, match=r"V100.* floating-point .* 4 of 4 operators .*\n.*the floating-point model"):
         optimize(model, settings)
 
 
@@ -168,7 +168,7 @@ def test_gpus_without_tf32_refuse_it_by_name(settings: OptimizeSettings) -> None
     v100 = replace(settings, device="v100", precision="tf32")
     for job in (optimize, estimate):
         with pytest.raises(
-            UsageError, match=r"V100-SXM2-16GB has no tf32, .* 8\.0: optimize with --precision fp32 or fp16"
+            UsageError, match=r"V100-SXM2-16GB does not support tf32, .* 8\.0: use --precision fp32 or fp16"
         ):
             job(fire(), v100)
     assert optimize(fire(), replace(v100, device="a100")).document.precision == "tf32"

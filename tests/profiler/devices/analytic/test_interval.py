@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.profiler.devices.analytic.interval import (
+from iosched.profiler.devices.analytic.uncertainty import (
     NORMAL,
     PartKind,
     Share,
@@ -19,7 +19,7 @@ from iosched.profiler.devices.analytic.interval import (
     deviation,
     weights,
 )
-from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 
 KINDS: tuple[PartKind, ...] = ("convolution", "product", "elementwise", "depthwise", "launches", "side_by_side")

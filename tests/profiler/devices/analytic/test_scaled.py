@@ -21,12 +21,12 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.scaled import Ratio, ScaledCost, Scaling, scaling
+from iosched.profiler.devices.analytic.scaled import MeasuredFactor, ScaledCost, Scaling, scaling
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.device import AttachedModel
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.devices.imported_stages import MeasuredElsewhere
+from iosched.profiler.devices.imported_stages import ImportedStages
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import greedy, sequential
@@ -34,7 +34,7 @@ from iosched.scheduler.blocks import partition
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.signature import stage_signature
-from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategies import STAGE_RULES
 
 
 def analytic(model: Model | None = None) -> AnalyticCost:
@@ -47,7 +47,7 @@ def scaled(known: Callable[[Stage], float | None], *stages: Stage) -> ScaledCost
     """The model of `fire` on a V100, where these stages, and what is like them, were measured."""
     cost = analytic()
     latency_us = {signature(stage): us for stage in stages if (us := known(stage)) is not None}
-    return ScaledCost(cost, MeasuredElsewhere("a V100", latency_us, signature, cost.operator_key))
+    return ScaledCost(cost, ImportedStages("a V100", latency_us, signature, cost.operator_key))
 
 
 def signature(stage: Stage) -> str:
@@ -63,7 +63,7 @@ MERGED = Stage(Strategy.MERGE, (("f1",), ("f3",)))
 
 
 @contextmanager
-def on_cpu(folder: Path) -> Iterator[OpenModelHere]:
+def on_cpu(folder: Path) -> Iterator[AttachedModel]:
     with (
         ProfileDatabase(folder / "p.db") as database,
         closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as opened,
@@ -86,7 +86,7 @@ def test_schedules_measured_on_a_cpu_take_what_they_took_there(tmp_path: Path) -
 def test_an_operator_that_was_not_measured_is_scaled_by_what_those_say_that_were() -> None:
     factors, plain = {"gs": 2.0, "f1": 3.0, "f3": 7.0}, analytic()
     cost = scaled(lambda each: factors[each.operators[0]] * plain.stage_latency_us(each), *map(alone, factors))
-    expected = scaling(Ratio("convolution", factor) for factor in factors.values())
+    expected = scaling(MeasuredFactor("convolution", factor) for factor in factors.values())
     assert cost.scaling == Scaling(
         pytest.approx(expected.factor), {"convolution": pytest.approx(expected.of("convolution"))}
     )
@@ -159,7 +159,7 @@ def stage_of(graph: ComputationGraph, names: frozenset[str], strategy: Strategy)
 def ways(graph: ComputationGraph, names: frozenset[str]) -> list[Stage]:
     """The stages that run these operators."""
     made = [stage_of(graph, names, strategy) for strategy in (Strategy.CONCURRENT, Strategy.MERGE)]
-    if len(names) == 1 or STAGES[Strategy.MERGE].refusal(graph, made[0].operators) is not None:
+    if len(names) == 1 or STAGE_RULES[Strategy.MERGE].refusal(graph, made[0].operators) is not None:
         return made[:1]
     return [made[0], Stage(Strategy.MERGE, tuple((name,) for name in made[0].operators))]
 
@@ -189,7 +189,7 @@ def test_the_search_finds_the_best_by_what_was_measured_and_by_the_model_for_the
     model = load_model(proto.SerializeToString())
     plain, known = analytic(model), MadeUp(part, seed)
     signature_of = partial(stage_signature, model.graph)
-    cost = ScaledCost(plain, MeasuredElsewhere("a V100", known, signature_of, plain.operator_key))
+    cost = ScaledCost(plain, ImportedStages("a V100", known, signature_of, plain.operator_key))
     found = search(model.graph, cost)
 
     def latency_us(names: frozenset[str]) -> float:

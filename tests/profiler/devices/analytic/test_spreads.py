@@ -7,16 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.profiler.devices.analytic.constants import Known, known_by
-from iosched.profiler.devices.analytic.kernels import Kind
+from iosched.profiler.devices.analytic.kernels import KernelKind
 from iosched.profiler.devices.analytic.uncertainty import SHORT_US, SPREADS
 from iosched.profiler.devices.gpus import gpu_keys, gpu_named
 
-KERNELS: tuple[Kind, ...] = ("convolution", "product", "elementwise", "depthwise")
+KERNELS: tuple[KernelKind, ...] = ("convolution", "product", "elementwise", "depthwise")
 KNOWN: tuple[Known, ...] = ("networks", "kernels", "specification")
 
 
 @given(st.sampled_from(KERNELS), st.floats(0.0, 1e6), st.sampled_from(KNOWN))
-def test_every_kernel_has_a_spread_and_a_wider_one_on_tensor_cores(kind: Kind, size_us: float, known: Known) -> None:
+def test_every_kernel_has_a_spread_and_a_wider_one_on_tensor_cores(
+    kind: KernelKind, size_us: float, known: Known
+) -> None:
     found = SPREADS.of_kernel(kind, size_us, known)
     assert 0 < found.own < 0.5
     assert 0 < found.shared < 0.5
@@ -26,7 +28,7 @@ def test_every_kernel_has_a_spread_and_a_wider_one_on_tensor_cores(kind: Kind, s
 
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("size_us", [1.0, SHORT_US, 1e5])
-def test_the_less_was_measured_of_a_gpu_the_less_its_kernels_share_is_known(kind: Kind, size_us: float) -> None:
+def test_the_less_was_measured_of_a_gpu_the_less_its_kernels_share_is_known(kind: KernelKind, size_us: float) -> None:
     networks, kernels, specification = (SPREADS.of_kernel(kind, size_us, known).shared for known in KNOWN)
     assert networks <= kernels <= specification
     assert networks < specification

@@ -19,16 +19,21 @@ from random_models import models
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, LEAST_NODE_US, MOST_NODE_US, NODE_US
-from iosched.profiler.devices.analytic.constants import Known
-from iosched.profiler.devices.analytic.interval import Sum, around, deviation
+from iosched.profiler.devices.analytic.constants import CALIBRATIONS, LEAST_NODE_US, MOST_NODE_US, NODE_US, Known
 from iosched.profiler.devices.analytic.kernels import Kernel
 from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.analytic.uncertainty import SPREADS, AnalyticUncertainty, SideBySide
+from iosched.profiler.devices.analytic.uncertainty import (
+    SPREADS,
+    AnalyticUncertainty,
+    SideBySide,
+    Sum,
+    around,
+    deviation,
+)
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.devices.imported_stages import MeasuredElsewhere
-from iosched.profiler.devices.launch import LAUNCHES, LaunchName
+from iosched.profiler.devices.imported_stages import ImportedStages
+from iosched.profiler.devices.open_settings import LAUNCHES, LaunchName
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
@@ -263,7 +268,7 @@ def scaled(measured_us: Mapping[Stage, float]) -> AnalyticUncertainty:
     cost = known("squeezenet").analytic
     signature = partial(stage_signature, cost.graph)
     measured = {signature(stage): us for stage, us in measured_us.items()}
-    elsewhere = MeasuredElsewhere("a V100", measured, signature, cost.operator_key)
+    elsewhere = ImportedStages("a V100", measured, signature, cost.operator_key)
     return AnalyticUncertainty(ScaledCost(cost, elsewhere), "streams")
 
 

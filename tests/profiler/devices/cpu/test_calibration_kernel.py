@@ -11,7 +11,7 @@ from scripted import fire
 from iosched.profiler.devices.cpu.calibration_kernel import (
     RUNS_BESIDE,
     WAKING_RUNS,
-    compile_yardstick,
+    compile_calibration_kernel,
     corrected,
     measure_reference,
     slowness_now,
@@ -75,7 +75,7 @@ def test_the_yardstick_after_one_batch_is_the_one_before_the_next() -> None:
 
 def test_the_yardstick_runs_on_the_threads_of_the_backend() -> None:
     with CpuBackend(fire(), lanes=2) as backend:
-        found = measure_reference(compile_yardstick(backend).time)
+        found = measure_reference(compile_calibration_kernel(backend).time)
     assert found.median_us > 0
     assert len(found.samples_us) >= 6
 
@@ -103,8 +103,8 @@ def test_the_speed_now_is_known_only_beside_a_reference() -> None:
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         assert cost.slowness() is None
-        assert database.yardstick(cost.device) is None
-        database.keep_yardstick(cost.device, summarize([1e6] * 7))
+        assert database.calibration(cost.device) is None
+        database.keep_calibration(cost.device, summarize([1e6] * 7))
         slowness = cost.slowness()
         assert slowness is not None
         assert 0 < slowness < 0.1
@@ -117,7 +117,7 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
             cost = CpuStageCost(backend, database, resume=resume)
             cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
-            stored.append(database.yardstick(cost.device))
+            stored.append(database.calibration(cost.device))
     assert stored[0] == stored[1] == stored[2]
     assert stored[0] is not None
 
@@ -127,9 +127,9 @@ def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
-        known = database.yardstick(cost.device)
+        known = database.calibration(cost.device)
         assert known is not None
         assert known.median_us < 1e5
         again = CpuStageCost(backend, database)
-        database.keep_yardstick(cost.device, type(known)(1e6, 1e6, 1e6, (1e6,) * 7))
+        database.keep_calibration(cost.device, type(known)(1e6, 1e6, 1e6, (1e6,) * 7))
         assert again.stage_latency_us(Stage(Strategy.CONCURRENT, (("f3",),))) > 5 * plain

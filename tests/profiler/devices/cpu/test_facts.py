@@ -6,7 +6,7 @@ import pytest
 
 from iosched.profiler.devices.cpu import facts
 from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.facts import Finding
 
 
 @pytest.fixture

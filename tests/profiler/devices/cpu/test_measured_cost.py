@@ -16,7 +16,7 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import PlanError
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
-from iosched.profiler.devices.cpu.cache_flush import swept_amid
+from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.measured_cost import STAGE_SETTINGS, CpuStageCost
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
@@ -156,7 +156,7 @@ def test_a_stage_is_measured_after_about_as_many_bytes_as_the_model_has_weights(
 
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         monkeypatch.setattr(CompiledStage, "time", watched)
-        for given, wanted in ((None, swept_amid(backend)), (0, 0), (1 << 20, 1 << 20)):
+        for given, wanted in ((None, flushed_nbytes_of(backend)), (0, 0), (1 << 20, 1 << 20)):
             asked.clear()
             cost = CpuStageCost(backend, database, sweep_nbytes=given)
             cost.stage_latency_us(alone("f1"))
@@ -288,7 +288,7 @@ class Burst:
         return summarize([200.0 if self.measured <= self.lasting else 100.0] * 7)
 
     def _disturbances(self, *_: object) -> tuple[str, ...]:
-        return ("others had 50% of the cores",) if self.measured <= self.lasting else ()
+        return ("other processes used 50% of the cores",) if self.measured <= self.lasting else ()
 
 
 def test_what_was_measured_while_others_had_the_cores_is_kept_as_such(
@@ -305,7 +305,7 @@ def test_what_was_measured_while_others_had_the_cores_is_kept_as_such(
         assert known is not None
         assert (known.low_us, known.high_us) == (80.0, 500.0)
         (row,) = (row for row in database.rows() if isinstance(row, StageRow))
-        assert row.disturbed_by == "others had 50% of the cores"
+        assert row.disturbed_by == "other processes used 50% of the cores"
         assert "1 of 1 stages" in cost.remarks[0]
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         later = CpuStageCost(backend, database)
@@ -336,7 +336,7 @@ def test_a_disturbed_stage_is_not_sampled_any_longer_than_it_must_be(monkeypatch
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         cost.stage_latency_us(alone("f1"))
-        monkeypatch.setattr(disturbance, "disturbances", lambda *_: ("others had 50% of the cores",))
+        monkeypatch.setattr(disturbance, "disturbances", lambda *_: ("other processes used 50% of the cores",))
         cost.stage_latency_us(alone("f3"))
         assert slow.samples == [STAGE_SETTINGS.max_samples, STAGE_SETTINGS.min_samples]
         assert cost.disturbed == 1

@@ -30,13 +30,13 @@ def test_gpus_refuse_tf32_where_they_have_none_and_a_launch_that_is_not_the_runt
     for precision in ("fp32", "fp16"):
         CudaDevice(gpu(70)).check(OpenSettings(precision=precision))
     CudaDevice(gpu(80)).check(OpenSettings(precision="tf32"))
-    with pytest.raises(UsageError, match=r"Host 1000 has no tf32, .* 8\.0: optimize with --precision fp32 or fp16"):
+    with pytest.raises(UsageError, match=r"Host 1000 does not support tf32, .* 8\.0: use --precision fp32 or fp16"):
         CudaDevice(gpu(75)).check(OpenSettings(precision="tf32"))
-    with pytest.raises(UsageError, match="launch='streams' is for GPUs that are planned for"):
+    with pytest.raises(UsageError, match="launch='streams' only applies to simulated GPUs"):
         CudaDevice(gpu(80)).check(OpenSettings(launch="streams"))
-    with pytest.raises(UsageError, match="--objective throughput is for CPUs"):
+    with pytest.raises(UsageError, match="--objective throughput only applies to CPUs"):
         CudaDevice(gpu(80)).check(OpenSettings(objective="throughput"))
-    with pytest.raises(UsageError, match="no tf32"):  # a schedule that was made elsewhere
+    with pytest.raises(UsageError, match="does not support tf32"):  # a schedule that was made elsewhere
         gpu(70).backend(fire(), "tf32")
 
 

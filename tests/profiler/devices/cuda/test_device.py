@@ -200,7 +200,7 @@ def test_a_hot_gpu_is_reported(tmp_path: Path, by_size: None, monkeypatch: pytes
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", layout="nchw")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     (note,) = first.notes
-    assert "were measured while the GPU ran slower than it could (thermal slowdown)" in note
+    assert "were measured while the GPU was throttled (thermal slowdown)" in note
     assert second.notes == first.notes
     with ProfileDatabase(tmp_path / "p.db") as database:
         measured = [row for row in database.rows() if isinstance(row, StageRow)]

@@ -6,9 +6,8 @@ import pytest
 import standin_driver
 
 from iosched.profiler.devices.cuda import facts
-from iosched.profiler.devices.cuda.facts import cuda_facts
-from iosched.profiler.devices.cuda.probe import GpuProbe
-from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.cuda.facts import GpuProbe, cuda_facts
+from iosched.profiler.devices.facts import Finding
 from iosched.runtime.cuda.gpu.extras import EXTRAS
 
 H100 = "NVIDIA H100"

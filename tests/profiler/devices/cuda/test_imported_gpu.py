@@ -23,10 +23,10 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.light import light_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.scaled import Ratio, scaling
+from iosched.profiler.devices.analytic.scaled import MeasuredFactor, scaling
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
-from iosched.profiler.devices.cuda.imported_gpu import measured_elsewhere
+from iosched.profiler.devices.cuda.imported_gpu import imported_profile
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
@@ -74,7 +74,7 @@ def imported(path: Path, lines: list[str], *, without: str = "none") -> Optimize
 
 
 def note_of(result: OptimizeResult) -> str:
-    (found,) = (note for note in result.notes if "Measured stages" in note)
+    (found,) = (note for note in result.notes if "Stages measured on" in note)
     return found
 
 
@@ -86,7 +86,7 @@ def test_a_schedule_of_stages_measured_elsewhere_takes_what_they_took_there(tmp_
         "precision": "fp32", "launch": "graph", "measured_share": result.measured_share,
     }  # fmt: skip
     with ProfileDatabase(tmp_path / "here.db") as database:
-        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        found = imported_profile(database, fire(), "v100", "fp32").measured
         assert found is not None
         assert result.predicted_us == sum(found.known_us(stage) or 0.0 for stage in result.schedule.stages)
     assert NAME in note_of(result)
@@ -99,7 +99,7 @@ def test_units_take_what_their_operators_took_there(tmp_path: Path, monkeypatch:
     result = optimize(fire(), replace(imported(tmp_path / "here.db", lines), units=units))
     assert result.measured_share == pytest.approx(1)
     with ProfileDatabase(tmp_path / "here.db") as database:
-        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        found = imported_profile(database, fire(), "v100", "fp32").measured
         assert found is not None
         assert result.predicted_us == sum(found.known_us(stage) or 0.0 for stage in result.schedule.stages)
 
@@ -109,14 +109,14 @@ def test_what_was_not_measured_is_scaled_by_the_operators_that_were(tmp_path: Pa
     alone = Stage(Strategy.CONCURRENT, (("f1",),))
     settings = imported(tmp_path / "all.db", profile)
     with ProfileDatabase(settings.profile_db) as database, ProfileDatabase(tmp_path / "one.db") as one:
-        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        found = imported_profile(database, fire(), "v100", "fp32").measured
         assert found is not None
         one.merge([row for row in database.rows() if _stage_of(row) in (None, found.signature(alone))])
     gpu = gpu_named("v100")
     assert gpu is not None
     model = AnalyticCost(fire().graph, gpu)
     own = (found.known_us(alone) or 0.0) / model.stage_latency_us(alone)
-    expected = scaling([Ratio("convolution", own)])
+    expected = scaling([MeasuredFactor("convolution", own)])
     plain = optimize(fire(), replace(settings, profile_db=None, strategy="sequential", resume=False))
     result = optimize(fire(), replace(settings, profile_db=tmp_path / "one.db", strategy="sequential"))
     assert plain.measured_share is None
@@ -136,7 +136,7 @@ def test_beside_computed_stages_the_best_of_measured_ones_is_told(tmp_path: Path
     """All operators were measured alone, so that there is one; what they take side by side is computed, and less."""
     settings = imported(tmp_path / "all.db", profile)
     with ProfileDatabase(settings.profile_db) as database, ProfileDatabase(tmp_path / "alone.db") as alone:
-        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        found = imported_profile(database, fire(), "v100", "fp32").measured
         assert found is not None
         kept = {None, *(found.signature(stage) for stage in sequential(fire().graph).stages)}
         alone.merge([row for row in database.rows() if _stage_of(row) in kept])
@@ -155,10 +155,10 @@ def _stage_of(row: Row) -> str | None:
     ("wanted", "change", "words"),
     [
         ({"device": "t4"}, {}, None),
-        ({"device": "v100pcie"}, {}, "measured on Tesla V100-SXM2-32GB: --device v100 takes them"),
-        ({"precision": "fp16"}, {}, "in fp32: --precision fp32 takes them"),
-        ({}, {r"\"lowering\":\"": r"\"lowering\":\"1"}, "runs stages in another way: measure there again with"),
-        ({}, {r"\"threads\":": r"\"threads\":1"}, "runs stages in another way"),
+        ({"device": "v100pcie"}, {}, "measured on Tesla V100-SXM2-32GB: use --device v100 for them"),
+        ({"precision": "fp16"}, {}, "in fp32: use --precision fp32 for them"),
+        ({}, {r"\"lowering\":\"": r"\"lowering\":\"1"}, "by an incompatible iosched: measure them again with"),
+        ({}, {r"\"threads\":": r"\"threads\":1"}, "by an incompatible iosched"),
         ({}, {NAME: "Tesla V100-SXM2-32GB MIG 1g.4gb"}, "is another card than Tesla V100-SXM2-16GB"),
         ({}, {'"signature":"': '"signature":"0'}, "none of this model's operators"),
         ({}, {r"\"precision\":\"fp32": r"\"precision\":\"fp64"}, None),
@@ -183,7 +183,7 @@ def test_a_key_of_a_stranger_is_no_gpu(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "p.db") as database:
         for key in ("", "{}", "[" * 100_000, '{"kind": "cuda"}', '{"kind": "cuda", "name": 7}'):
             database.keep_stage("a", key, summarize([1.0]))
-        found = measured_elsewhere(database, fire(), "v100", "fp32")
+        found = imported_profile(database, fire(), "v100", "fp32")
         assert (found.measured, found.notes) == (None, ())
 
 
@@ -193,7 +193,7 @@ def test_a_profile_that_says_that_nothing_runs_keeps_nobody_from_planning(tmp_pa
     lines += [re.sub(r'"samples_us":\[.*?\]', '"samples_us":null', line) for line in stages]
     assert optimize(fire(), imported(tmp_path / "none.db", lines)).measured_share is None
     with ProfileDatabase(imported(tmp_path / "whole.db", profile).profile_db) as database:
-        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        found = imported_profile(database, fire(), "v100", "fp32").measured
         assert found is not None
     signature = found.signature(Stage(Strategy.CONCURRENT, (("f1",),)))
     settings = imported(tmp_path / "one.db", [*lines, *(line for line in stages if signature in line)])
@@ -272,7 +272,7 @@ def test_a_model_is_lowered_as_where_the_gpu_is(make: Callable[[], Model], preci
             there = gpu.backend(model, precision, plans)
             first = there.signature(stages[0])
             database.keep_stage(first, key, summarize([1.0]))
-            found = measured_elsewhere(database, model, "v100", precision).measured
+            found = imported_profile(database, model, "v100", precision).measured
             assert found is not None
             assert list(map(found.signature, stages)) == list(map(there.signature, stages))
             keys.append(first)

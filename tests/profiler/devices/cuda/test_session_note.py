@@ -23,9 +23,7 @@ from iosched.runtime.inputs import random_inputs
 
 pytestmark = needs_compiler
 
-SENTENCE = (
-    "Outside of the CUDA graph run LpNormalization 'n', TopK 'top' in onnxruntime on the CPU: 30 of 200 µs (15%)."
-)
+SENTENCE = "Outside the CUDA graph: LpNormalization 'n', TopK 'top' in onnxruntime on the CPU, 30 of 200 µs (15%)."
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ def test_a_folder_that_can_be_written_stays(monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")
 def test_gpus_are_looked_for_without_a_home_and_nothing_is_left() -> None:
     code = (
-        "import os; from iosched.profiler.devices.cuda.probe import usable_names\n"
+        "import os; from iosched.profiler.devices.cuda.facts import usable_names\n"
         "print(usable_names() is not None, os.environ['CUPY_CACHE_DIR'])"
     )
     environment = {key: value for key, value in os.environ.items() if key != "CUPY_CACHE_DIR"} | {"HOME": NO_HOME}

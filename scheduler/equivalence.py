@@ -1,10 +1,11 @@
-"""Which groups of a block are isomorphic, for hundreds of thousands of groups at once.
+"""Finds stages and blocks that are equal except for names, and so equally fast.
 
-Operators are coloured by their labels, and then again and again by what they read and what reads them (Weisfeiler and
-Leman, one-dimensional), all groups side by side, with 64-bit hashes for colours. Where no two operators of a group have
-one colour, the colours are a canonical form. Where some stay alike, one of them is set apart, and colouring goes on:
-operators that refinement cannot tell apart are nearly always images of each other, so that it does not matter which.
-Otherwise equal groups get two numbers; unequal ones never share one, but for a collision of hashes.
+Groups of a block are compared up to isomorphism, hundreds of thousands at once: operators are coloured by their labels,
+then repeatedly by what they read and what reads them (one-dimensional Weisfeiler-Leman), all groups in parallel, with
+64-bit hashes as colours. If all colours of a group differ, they are a canonical form. If some stay equal, one of these
+operators gets a new colour and refinement continues: operators that refinement cannot distinguish are nearly always
+automorphic, so the choice does not matter. Otherwise equal groups get two numbers; unequal ones never share one, hash
+collisions aside.
 """
 
 from __future__ import annotations
@@ -17,8 +18,94 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.lattice import Masks
-from iosched.scheduler.signature import sources_inside
+from iosched.scheduler.lattice import Indices, Lattice, Masks, bits
+from iosched.scheduler.signature import outputs_read_outside, sources_inside
+
+BlockKey = tuple[object, ...]
+
+
+def block_key(graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> BlockKey:
+    """Equal for blocks whose operators, in order, agree in everything that a signature of any stage sees.
+
+    That is the label, the source of each input inside or outside the block, and the outputs that are read outside.
+    Outside values are numbered by first use.
+    """
+    position = {name: index for index, name in enumerate(operators)}
+    outside: dict[str, int] = {}
+    found = []
+    for name in operators:
+        sources = zip(graph.by_name[name].inputs, sources_inside(graph, name, position), strict=True)
+        reads = tuple(
+            (-1, outside.setdefault(tensor, len(outside))) if source is None else (position[source], output)
+            for tensor, (source, output) in sources
+        )
+        found.append((labels[name], reads, outputs_read_outside(graph, name, position)))
+    return tuple(found)
+
+
+def stage_classes(
+    graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
+) -> Indices:
+    """For each stage, the number of its class of equal `stage_signature`; (M,).
+
+    Each group is canonicalized once. Time O(M log M) otherwise.
+    """
+    groups = np.stack(_group_columns(graph, operators, lattice, labels), axis=1)
+    groups.sort(axis=1)
+    table = groups
+    sharing = _sharing_columns(graph, operators, lattice, labels)
+    if sharing:
+        shared = np.stack(sharing, axis=1)
+        shared.sort(axis=1)
+        table = np.concatenate([groups, shared], axis=1)
+    rows = np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
+    classes: Indices = np.unique(rows, return_inverse=True)[1].astype(np.int64)
+    return classes
+
+
+def _group_columns(
+    graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
+) -> list[NDArray[np.int32]]:
+    """For the k-th group of each stage, the number of its canonical form; 0 without a k-th group."""
+    masks = np.unique(np.concatenate([groups for _, groups in lattice.groups]))
+    number = group_numbers(graph, operators, labels, masks)
+    columns = []
+    for where, groups in lattice.groups:
+        column = np.zeros(len(lattice.stages), dtype=np.int32)
+        column[where] = number[np.searchsorted(masks, groups)]
+        columns.append(column)
+    return columns
+
+
+def _shared_inputs(graph: ComputationGraph, operators: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    readers: dict[str, list[int]] = {}
+    for index, name in enumerate(operators):
+        for tensor in graph.by_name[name].inputs:
+            readers.setdefault(tensor, []).append(index)
+    return {tensor: tuple(found) for tensor, found in readers.items() if len(found) > 1}
+
+
+def _sharing_columns(
+    graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
+) -> list[NDArray[np.int32]]:
+    """A column for each of `_shared_inputs`: for each stage, the number of the set of labels that read it.
+
+    It is 0 if fewer than two operators of the stage read the tensor, or if the stage computes it.
+    """
+    position = {name: index for index, name in enumerate(operators)}
+    numbers: dict[tuple[str, ...], int] = {}
+    columns = []
+    for tensor, readers in _shared_inputs(graph, operators).items():
+        source = position.get(graph.producer.get(tensor, ""))
+        reading = lattice.stages & np.uint64(sum(1 << index for index in readers))
+        if source is not None:
+            reading[(lattice.stages >> np.uint64(source)) & np.uint64(1) == 1] = 0
+        masks, inverse = np.unique(reading, return_inverse=True)
+        names = [tuple(sorted(labels[operators[index]] for index in bits(mask))) for mask in masks.tolist()]
+        found = [numbers.setdefault(key, len(numbers) + 1) if len(key) > 1 else 0 for key in names]
+        columns.append(np.array(found, dtype=np.int32)[inverse])
+    return columns
+
 
 Colours = NDArray[np.uint64]
 
@@ -29,9 +116,9 @@ _READ, _WRITTEN, _APART, _ABSENT, _SECOND = (np.uint64(salt << 40) for salt in (
 def group_numbers(
     graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str], groups: Masks
 ) -> NDArray[np.int32]:
-    """For each group, from 1 on, the number of its form: labels, edges, and which values are handed on; (G,).
+    """For each group, from 1, the number of its form: labels, edges, and which values leave the group; (G,).
 
-    Complexity: O(G * (operators + edges) * rounds), with few rounds; memory does not grow with G but for the result.
+    Complexity: O(G * (operators + edges) * rounds), with few rounds; memory is independent of G but for the result.
     """
     structure = _Structure.of(graph, operators, labels)
     keys = np.zeros((len(groups), 2), dtype=np.uint64)
@@ -44,21 +131,21 @@ def group_numbers(
 
 @dataclass(frozen=True)
 class _Structure:
-    """The block's operators and edges, once for each input that another operator of the block writes."""
+    """The block's operators and its edges, one for each input that another operator of the block writes."""
 
     label: Colours  # (n,)
     sources: NDArray[np.int64]  # (E,)
     targets: NDArray[np.int64]  # (E,)
-    place: Colours  # (E,) which input of the target it is, and which output of the source
+    slots: Colours  # (E,) which input of the target it is, and which output of the source
     outputs: tuple[tuple[int, int | None], ...]  # operator, and the mask of its readers; None if read outside the block
 
     @classmethod
     def of(cls, graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> _Structure:
         position = {name: index for index, name in enumerate(operators)}
         edges = [
-            (position[source], position[name], (place << 16) + output)
+            (position[source], position[name], (slot << 16) + output)
             for name in operators
-            for place, (source, output) in enumerate(sources_inside(graph, name, position))
+            for slot, (source, output) in enumerate(sources_inside(graph, name, position))
             if source is not None
         ]
         columns = np.array(edges, dtype=np.int64).reshape(-1, 3)
@@ -101,14 +188,13 @@ class _Structure:
         return _mixed(colours)
 
     def _refined(self, colours: Colours, inside: NDArray[np.bool_]) -> Colours:
-        """The colours after one more round: of each operator, its own and those of what it reads and what reads it.
+        """The colours after one more round, from an operator's own colour and those of its neighbours.
 
-        The colour at the other end of an edge is mixed with the places of the edge; all are added up, so that the order
-        of edges does not matter.
+        Neighbours' colours are mixed with the edge's positions and summed, so that the order of edges does not matter.
         """
         sums = colours * np.uint64(3)
         for here, there, salt in ((self.targets, self.sources, _READ), (self.sources, self.targets, _WRITTEN)):
-            seen = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.place + salt)), np.uint64(0))
+            seen = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.slots + salt)), np.uint64(0))
             order = np.argsort(here, kind="stable")
             receivers, starts = np.unique(here[order], return_index=True)
             if len(starts):
@@ -117,7 +203,7 @@ class _Structure:
 
 
 def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int]) -> list[int | None]:
-    """For each output of the operator the operators of the block that read it; None where it leaves the block."""
+    """For each output of the operator its readers in the block; None if it leaves the block."""
     found: list[int | None] = []
     for tensor in graph.by_name[name].outputs:
         readers = [other for other in graph.successors[name] if tensor in graph.by_name[other].inputs]
@@ -127,7 +213,6 @@ def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int
 
 
 def _set_one_apart(colours: Colours, ordered: Colours, rows: NDArray[np.int64]) -> None:
-    """Of the least colour that several operators have, one operator gets another colour; in place."""
     if not len(rows):
         return
     twice = ordered[rows, 1:] == ordered[rows, :-1]
