@@ -23,10 +23,10 @@ from onnx import TensorProto, helper
 from iosched.models.model import Model
 from iosched.models.source import read_proto
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
+from iosched.runtime.cpu.kernels import Copy, Program
+from iosched.runtime.cpu.kernels import Kernel as PlanKernel
 from iosched.runtime.cpu.native import NativeExecutor
 from iosched.runtime.cpu.ownership import owner_of, tensor_owners
-from iosched.runtime.cpu.program import Copy, Program
-from iosched.runtime.cpu.program import Kernel as PlanKernel
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import random_inputs

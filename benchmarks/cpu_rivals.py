@@ -17,7 +17,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Program
+from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Program
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.cpu.rewrite.align import align_channels
 from iosched.runtime.executor import Candidate

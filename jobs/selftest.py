@@ -12,7 +12,7 @@ from iosched.models.errors import DeviceLostError, ExecutionError, IoschedError,
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.resolve import resolve
-from iosched.runtime.selfcheck import SelfCheck
+from iosched.runtime.reference import SelfCheck
 
 Outcome = Literal["passed", "failed", "not tried"]
 

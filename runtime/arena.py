@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.runtime.hazards import CheckedPlan
-from iosched.runtime.order import Order, happens_before
+from iosched.runtime.hazards import CheckedPlan, Order, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 
 # Buffers start at cache lines and fill them, so that lanes never write to one line at once.

@@ -61,7 +61,7 @@ def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: fl
     step, the rest when equal. NaN and infinities must stand in the same places. O(elements).
     """
     checks = [_missing(f"output {name!r} is missing") for name in expected if name not in outputs]
-    checks += [_missing(f"output {name!r} was not expected") for name in outputs if name not in expected]
+    checks += [_missing(f"unexpected output {name!r}") for name in outputs if name not in expected]
     checks += [_compare_value(name, outputs[name], expected[name], rtol) for name in expected if name in outputs]
     return combine(checks)
 
@@ -126,14 +126,14 @@ def _compare_floats(name: str, found: np.ndarray, expected: np.ndarray, rtol: fl
     one, other = found.astype(wide), expected.astype(wide)
     finite = np.isfinite(other)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
-        return _missing(f"output {name!r} has NaN or infinity in other places than expected")
+        return _missing(f"output {name!r} has NaN or infinity at unexpected positions")
     with np.errstate(over="ignore"):
         max_abs = float(np.abs(one[finite] - other[finite]).max(initial=0.0))
     max_rel = _relative(max_abs, float(np.abs(other[finite]).max(initial=0.0)))
     tolerance = max(rtol, HALF_RTOL) if expected.dtype.itemsize <= 2 else rtol
     if max_rel <= tolerance:
         return Check(max_abs, max_rel, True)
-    reason = f"output {name!r} is off by {max_abs:.3g}, {max_rel:.3g} of its scale; {tolerance:.3g} is allowed"
+    reason = f"output {name!r} differs by {max_abs:.3g}, {max_rel:.3g} of its maximum (tolerance {tolerance:.3g})"
     return Check(max_abs, max_rel, False, (reason,))
 
 

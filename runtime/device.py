@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.runtime.executor import Executor
-    from iosched.runtime.selfcheck import SelfCheck
+    from iosched.runtime.reference import SelfCheck
     from iosched.scheduler.document import ScheduleDocument
 
 
@@ -63,3 +63,10 @@ class Device(Protocol):
             DeviceError: the device is not attached, cannot place the model, or a library is missing.
         """
         ...
+
+
+def compiled_executor() -> str | None:
+    """Interface version and file name of the compiled executor; None if it cannot be used."""
+    from iosched.runtime.cpu import library
+
+    return library.version()

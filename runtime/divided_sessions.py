@@ -10,9 +10,9 @@ import numpy as np
 
 from iosched.models.images import image_inputs, with_images
 from iosched.models.model import Model
+from iosched.runtime.executor import Requests, Runnable
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.runtime.requests import Requests, Runnable
 from iosched.scheduler.teams import Piece, Teams
 
 

@@ -29,7 +29,7 @@ _NO_FAULTS = (
 that was derived from the model."""
 
 REPORT = "Please report it with the output of 'iosched doctor' and, if you can, the model."
-NOT_THE_MODEL = f"This is a fault of iosched, not of the model. {REPORT}"
+NOT_THE_MODEL = f"This is a bug in iosched, not in the model. {REPORT}"
 
 _MOST_CHARACTERS, _MOST_NAMES = 300, 4
 
@@ -75,7 +75,7 @@ class Faults:
             return ()
         what, error = next(iter(self.found.items()))
         more = f", and {len(self.found) - 1} more" if len(self.found) > 1 else ""
-        return (f"Left out, since it fails: {what} ({summary(error)}){more}. {NOT_THE_MODEL}",)
+        return (f"Skipped because it fails: {what} ({summary(error)}){more}. {NOT_THE_MODEL}",)
 
 
 def named(operators: Sequence[Operator]) -> str:

@@ -41,7 +41,7 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict
     Wider integers are 0 or 1: legal as token, index, mask and class wherever there are two. Texts are short words.
 
     Raises:
-        UsageError: naming an input that no values can be made up for: sequences, maps, shapes not known before.
+        UsageError: naming an input that no random values for: sequences, maps, shapes not known before.
         DeviceError: they take more memory than is free.
     """
     check_inputs_fit(specs)
@@ -51,11 +51,11 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict
 def _random(spec: TensorSpec, seed: int) -> np.ndarray:
     if spec.shape is None or not (spec.is_static or spec.dtype == "string"):
         reason = (
-            "its shape is known only at run time" if spec.shape is None else "no values can be made up for that type"
+            "its shape is known only at run time" if spec.shape is None else "this type has no random values"
         )
         holds_arrays = "(" in spec.dtype  # a sequence, a map or an optional, which no .npy file holds
-        way = "Run the model from Python, with iosched.load." if holds_arrays else "Give it with --input NAME=FILE.npy."
-        raise UsageError(f"input {spec.name!r} ({spec.dtype}) cannot be filled at random: {reason}.\n{way}")
+        way = "Run the model from Python with iosched.load." if holds_arrays else "Pass it with --input NAME=FILE.npy."
+        raise UsageError(f"input {spec.name!r} ({spec.dtype}) cannot be filled with random values: {reason}.\n{way}")
     source = np.random.default_rng([seed, zlib.crc32(spec.name.encode("utf-8", "surrogatepass"))])
     if spec.dtype == "string":
         return source.choice(np.array(_WORDS, dtype=object), spec.shape)
@@ -87,7 +87,7 @@ def as_specified(spec: TensorSpec, given: Arrays) -> np.ndarray:
         UsageError: it is missing, or of another type or shape.
     """
     if spec.name not in given:
-        raise UsageError(f"input {spec.name!r} is missing; given: {', '.join(given) or 'none'}")
+        raise UsageError(f"input {spec.name!r} is missing; got: {', '.join(given) or 'none'}")
     array = np.asarray(given[spec.name])
     if array.shape != spec.shape or array.dtype != numpy_dtype(spec.dtype):
         wanted = f"{spec.dtype} of shape {spec.shape}"

@@ -60,7 +60,7 @@ def check_fits(graph: ComputationGraph) -> None:
     together = [(*operator.inputs, *operator.outputs) for operator in graph.operators]
     together.append((*(spec.name for spec in graph.inputs), *graph.outputs))
     needed = max(sum(graph.tensor[name].nbytes for name in names if name in graph.tensor) for names in together)
-    _check(needed, "an operator of this model reads and writes", free_nbytes())
+    _check(needed, "one operator of this model needs", free_nbytes())
 
 
 def check_inputs_fit(specs: Iterable[TensorSpec]) -> None:
@@ -69,13 +69,13 @@ def check_inputs_fit(specs: Iterable[TensorSpec]) -> None:
     Raises:
         DeviceError: they take more memory than is free.
     """
-    _check(sum(spec.nbytes for spec in specs), "the inputs of this model have", free_nbytes())
+    _check(sum(spec.nbytes for spec in specs), "the inputs of this model need", free_nbytes())
 
 
 def _check(nbytes: int, what: str, free: int | None) -> None:
     if free is not None and nbytes > free:
         raise DeviceError(
-            f"out of memory: {what} {nbytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free on this machine.\n"
+            f"out of memory: {what} {nbytes / 1e9:,.1f} GB, but this machine has {free / 1e9:,.1f} GB free.\n"
             "Use a smaller --batch-size or --input-shape, or a machine with more memory."
         )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from iosched.models.errors import ExecutionError, ResourceError
 
-_THREADS = "no further thread could be started: use fewer --threads, or let this user have more processes (ulimit -u)"
+_THREADS = "cannot start another thread: use fewer --threads, or raise the process limit of this user (ulimit -u)"
 _MEMORY = "out of memory: close other programs, or use a smaller batch size or fewer threads"
-_DISK = "the folder for temporary files is full: make room in it, or name another one in TMPDIR"
+_DISK = "the temporary folder is full: free space in it, or set TMPDIR to another folder"
 _MEANINGS = (
     ("pthread_create failed", _THREADS),  # onnxruntime
     ("Resource temporarily unavailable", _THREADS),  # the C++ library, of our own executor

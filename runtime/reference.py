@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import MismatchError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.models.source import read_proto
-from iosched.runtime.element_types import run_on_any_types
-from iosched.runtime.inputs import check_names
-from iosched.runtime.session import lent_weights, load_onnxruntime, open_session, running
+from iosched.runtime.compare import Check, compare
+from iosched.runtime.inputs import Arrays, check_names, random_inputs
+from iosched.runtime.session import lent_weights, load_onnxruntime, open_session, run_on_any_types, running
 
 _NUMPY_TYPES = frozenset(
     f"tensor({name})"
@@ -263,3 +263,53 @@ def free_dimensions(model: Model) -> dict[str, int] | None:
             if not dim.HasField("dim_value") or dim.dim_value != size:
                 return None
     return sizes
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """A check that tries one thing on a device.
+
+    Attributes:
+        part: the part of the runtime that the check belongs to, such as "kernels".
+        name: names the check within its part.
+        run: runs the check, and returns what it found in a few words. Raises `MismatchError` if numbers are wrong, and
+            other errors if something fails.
+    """
+
+    part: str
+    name: str
+    run: Callable[[], str]
+
+
+def passed(check: Check) -> str:
+    """Says how far off the numbers were that a check compared.
+
+    Raises:
+        MismatchError: the numbers differ.
+    """
+    if not check.passed:
+        raise MismatchError("; ".join(check.reasons))
+    return f"relative error {check.max_rel:.1e}" if check.max_rel else "exact"
+
+
+def worst(checks: Iterable[Check]) -> Check:
+    """The check that did not pass, or else the one that was off most."""
+    return max(checks, key=lambda check: (not check.passed, check.max_rel))
+
+
+def agrees_with_onnxruntime(model: Model, run: Callable[[Arrays], Arrays], *, runs: int = 1) -> str:
+    """Runs a model on random inputs, and says how far off its outputs are from those of plain onnxruntime.
+
+    Args:
+        run: runs the model once.
+        runs: how many runs are compared.
+
+    Raises:
+        MismatchError: the outputs of a run differ.
+        DeviceError: onnxruntime is not installed.
+        ExecutionError: the model fails.
+    """
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference:
+        expected = reference.run(inputs)
+    return passed(worst(compare(run(inputs), expected) for _ in range(runs)))

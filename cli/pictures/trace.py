@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.pictures.theme import Look, look_of
 from iosched.cli.text import cost_remark, count_text
-from iosched.runtime.traced import TracedRuns, TracedTask
+from iosched.runtime.executor import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
 

@@ -27,9 +27,9 @@ from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.rewrite import kernel_rewrites
 from iosched.runtime.cpu.segments import AsOne, merge_nodes, session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
+from iosched.runtime.executor import TaskOrigin, TracedRuns
 from iosched.runtime.memory import give_back
 from iosched.runtime.placement import Placement
-from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.unit_graph import join_units

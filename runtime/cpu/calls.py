@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernel_graph import KernelGraph, node_work_us
 from iosched.runtime.cpu.slicing import Share, Slice
 from iosched.runtime.cpu.split import split, split_sum
-from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
 from iosched.runtime.waits import Span, Step

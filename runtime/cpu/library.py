@@ -15,10 +15,10 @@ from iosched.runtime.missing_dependencies import failure, way_to_install
 _ABI_VERSION = 7
 _ERROR_NBYTES = 2048
 _FILE = "_executor.so"
-_NOT_BUILT = "the compiled executor was not built; " + (
-    "reinstall iosched from its sources where a C++ compiler is" if sys.platform == "linux" else "it is for Linux alone"
+_NOT_BUILT = "the compiled executor is not built; " + (
+    "install a C++ compiler and reinstall iosched from source" if sys.platform == "linux" else "it runs on Linux only"
 )
-_REBUILD = "build it again: pip install -e . in a clone, or else reinstall iosched"
+_REBUILD = "rebuild it with 'pip install -e .' in a clone, or reinstall iosched"
 
 
 def available() -> bool:

@@ -14,15 +14,13 @@ from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cpu.calls import Call, overlap, own_lanes, stage_calls, steps_of
-from iosched.runtime.cpu.invoked import is_invocable
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import Kernel
+from iosched.runtime.cpu.kernels import Kernel, is_invocable
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
-from iosched.runtime.stage_inputs import given_spaces
-from iosched.runtime.waits import find_waits
+from iosched.runtime.waits import find_waits, given_spaces
 from iosched.scheduler.schedule import Division
 
 LOWERING = 14

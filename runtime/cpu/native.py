@@ -21,6 +21,7 @@ import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
+    PlanEncoder,
     address,
     check_kernels,
     checked_inputs,
@@ -28,10 +29,8 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
-from iosched.runtime.cpu.element_types import DTYPE_NAME, ELEMENT_TYPE
-from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.handovers import Spans
-from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.kernels import DTYPE_NAME, ELEMENT_TYPE, Copy, InvokedNode, Kernel, Program
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.library import (
     call,
@@ -43,9 +42,7 @@ from iosched.runtime.cpu.library import (
     onnxruntime_path,
 )
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare, session
-from iosched.runtime.cpu.program import Copy, Kernel, Program
-from iosched.runtime.cpu.proof_cache import proofs_path, remember, remembered
-from iosched.runtime.cpu.proofs import Candidate, proven
+from iosched.runtime.cpu.proofs import Candidate, proofs_path, proven, remember, remembered
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
@@ -75,7 +72,7 @@ class NativeRuntime:
         """
         library, path = compiled(), onnxruntime_path()
         if library is None or path is None:
-            raise DeviceError(f"cannot run natively: {missing()}")
+            raise DeviceError(f"the compiled executor cannot run: {missing()}")
         self._library = library
         get_api_base = ctypes.cast(load(path).OrtGetApiBase, ctypes.c_void_p)
         self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
@@ -224,7 +221,7 @@ def _content(program: Program) -> object:
     return program.model, program.inputs, program.outputs, weights
 
 
-_FORKED = "this executor was made before the process forked; make a new one in the child"
+_FORKED = "this executor was created before the process forked: create a new one in the child"
 _ALL_FRESH: Mapping[str, Spans] = MappingProxyType({})
 
 
@@ -323,7 +320,7 @@ class NativeExecutor:
         with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
             if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
-                raise ValueError("inputs that may not be written cannot be swept")
+                raise ValueError("a cache flush needs writable inputs")
             times_us = self._run(arrays, results, repeats, sweep_nbytes, fresh)
             self._release_dynamic()
             return tuple(times_us)
@@ -430,7 +427,7 @@ class NativeExecutor:
         library = self._runtime.library
         call(library.iosched_executor_dynamic, self._handle.pointer, slot, description, ctypes.byref(data))
         if description[0] not in DTYPE_NAME:
-            raise ExecutionError(f"output {view.buffer!r} is no tensor of numbers")
+            raise ExecutionError(f"output {view.buffer!r} is not a numeric tensor")
         dtype = numpy_dtype(DTYPE_NAME[description[0]])
         result = np.empty(tuple(description[2 : 2 + description[1]]), dtype)
         if result.nbytes:

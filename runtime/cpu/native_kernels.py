@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
-from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, InvokedNode, Program
 from iosched.runtime.cpu.library import call
-from iosched.runtime.cpu.program import Program
 from iosched.runtime.handle import Handle
 from iosched.runtime.plan import View
 
@@ -107,7 +105,7 @@ def _weight(name: str, array: np.ndarray) -> _Weight:
     """
     if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
         raise ValueError(
-            f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
+            f"weight {name!r} must be a C-contiguous numeric array, not {array.dtype} with strides {array.strides}"
         )
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     kind = ELEMENT_TYPE[array.dtype.name]

@@ -26,11 +26,11 @@ def check_precision(precision: str) -> None:
         DeviceError: OpenVINO is not installed; the text says what to install.
     """
     if precision not in CPU_PRECISIONS:
-        raise UsageError(f"a CPU does not compute in {precision}: give --precision {', '.join(CPU_PRECISIONS)}")
+        raise UsageError(f"CPUs do not compute in {precision}: use --precision {', '.join(CPU_PRECISIONS)}")
     if precision not in precisions():
         raise UsageError(
-            f"{read_processor().name} has no instructions for {precision} ({_INSTRUCTIONS[precision]}), and without"
-            " them it would only be slower: leave --precision out"
+            f"{read_processor().name} has no {precision} instructions ({_INSTRUCTIONS[precision]}), so {precision} would be"
+            " slower: omit --precision"
         )
     if precision != DEFAULT_PRECISION:
         from iosched.runtime.openvino.library import library

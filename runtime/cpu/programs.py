@@ -14,9 +14,8 @@ from iosched.models.initializers import is_packed
 from iosched.models.kernel_shapes import may_be_misjudged
 from iosched.models.node_attributes import copied, has_subgraphs
 from iosched.runtime.cpu.calls import Call
-from iosched.runtime.cpu.invoked import invoked_node
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
+from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Copy, Kernel, Program, invoked_node
 from iosched.runtime.plan import View
 
 _INLINE_NBYTES = 1024

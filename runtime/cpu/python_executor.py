@@ -25,16 +25,14 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.cpu.handovers import Spans
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, Copy, Kernel, Program
 from iosched.runtime.cpu.lane_cpus import lane_cpus
-from iosched.runtime.cpu.program import Copy, Kernel, Program
-from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.missing_dependencies import failure
 from iosched.runtime.plan import Space, Task, View
-from iosched.runtime.session import load_onnxruntime, refusals
+from iosched.runtime.session import are_of_numpy, load_onnxruntime, refusals, run_on_any_types
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions

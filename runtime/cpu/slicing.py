@@ -21,6 +21,30 @@ class Slice:
     shape: tuple[int, ...]
 
 
+Rows = tuple[int, int]
+"""Rows from the first up to, and without, the second."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which rows of its operand a row of a result is computed from.
+
+    Attributes:
+        extent: how many.
+        stride: rows of the operand from one row of the result to the next.
+        above: rows of zeros above the operand.
+    """
+
+    extent: int = 1
+    stride: int = 1
+    above: int = 0
+
+    def rows(self, result: Rows) -> Rows:
+        """The rows of the operand that these rows of the result need, those of the padding included."""
+        first, stop = result
+        return first * self.stride - self.above, (stop - 1) * self.stride - self.above + self.extent
+
+
 @dataclass(frozen=True, eq=False)
 class Share:
     """One node's share of the work.

@@ -14,8 +14,7 @@ import onnx
 
 from iosched.models.node_attributes import integer, integers, padding, with_attributes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.row_ranges import Window
-from iosched.runtime.cpu.slicing import Share, broadcast_share, even_ranges, shape_of, share_of
+from iosched.runtime.cpu.slicing import Share, Window, broadcast_share, even_ranges, shape_of, share_of
 
 Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Share, ...]]
 

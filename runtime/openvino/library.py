@@ -72,7 +72,7 @@ def missing() -> str | None:
     if not found.partition(".")[0].isdecimal() or int(found.partition(".")[0]) < OLDEST:
         return f"OpenVINO {found} is too old; for {OLDEST}.0 or newer, {_WAY}"
     if loaded() is None:
-        return f"the library of OpenVINO {found} does not load; to install it again, {_WAY}"
+        return f"OpenVINO {found} is installed, but its library does not load; to reinstall it, {_WAY}"
     return None
 
 

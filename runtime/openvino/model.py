@@ -52,7 +52,7 @@ _NARROWED = ("float64", "uint32", "uint64")
 
 _DTYPE_NAME = {code: name for name, code in ELEMENT_TYPE.items()}
 
-_FORKED = "this model was opened before the process forked; open it anew in the child"
+_FORKED = "this model was opened before the process forked: open it again in the child"
 
 
 class OpenvinoModel:
@@ -170,7 +170,7 @@ class OpenvinoModel:
         library().ov_shape_free(ctypes.byref(shape))
         if kind.value not in _DTYPE_NAME:
             raise ExecutionError(
-                f"output {name!r} is no tensor of numbers that OpenVINO's C interface is known to have"
+                f"output {name!r} has an element type that OpenVINO's C interface does not support"
             )
         result = np.empty(sizes, numpy_dtype(_DTYPE_NAME[kind.value]))
         if result.nbytes != nbytes.value:
@@ -191,12 +191,12 @@ def _check_numbers(model: Model) -> None:
     graph = model.graph
     unknown = [spec for spec in graph.inputs if spec.dtype not in ELEMENT_TYPE or not spec.is_static]
     if unknown:
-        raise DeviceError(f"OpenVINO is not given inputs such as {unknown[0].name!r} ({unknown[0].dtype})")
+        raise DeviceError(f"OpenVINO does not support input {unknown[0].name!r} ({unknown[0].dtype})")
     wide = [spec for spec in (*graph.inputs, *graph.tensors) if spec.dtype in _NARROWED]
     if wide:
-        raise DeviceError(f"OpenVINO computes {wide[0].dtype}, as {wide[0].name!r} is, with 32 bits")
+        raise DeviceError(f"OpenVINO computes {wide[0].name!r} ({wide[0].dtype}) with fewer bits")
     if (newer := newer_use(model)) is not None:
-        raise DeviceError(f"OpenVINO does not compute {newer}")
+        raise DeviceError(f"OpenVINO does not implement {newer}")
 
 
 def _fitting(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
@@ -207,7 +207,7 @@ def _fitting(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
     """
     array = as_specified(spec, inputs)
     if spec.dtype == "int64" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
-        raise UsageError(f"input {spec.name!r} has integers of more than 32 bits, which OpenVINO cuts off")
+        raise UsageError(f"input {spec.name!r} has integers of more than 32 bits, which OpenVINO truncates")
     return array
 
 
@@ -272,7 +272,7 @@ def _read(core: Handle, model: Model) -> Handle:
             source = write_model(model.proto, model.weights, None) or b""
         except UsageError as error:
             raise DeviceError(
-                f"OpenVINO cannot be given this model with other shapes than its file's: {error}"
+                f"OpenVINO cannot run this model with shapes other than those of its file: {error}"
             ) from error
     if isinstance(source, Path):
         return _made("model", "ov_core_read_model", core.pointer, os.fsencode(source), None)
@@ -341,7 +341,7 @@ def newer_use(model: Model) -> str | None:
     for node in model.proto.graph.node:
         uses = _NEWER.get(node.op_type) if is_standard(node) else None
         if uses is not None and uses(node, types):
-            return f"{node.op_type} {node.name!r} as newer opsets define it"
+            return f"{node.op_type} {node.name!r} as defined by newer opsets"
     return None
 
 

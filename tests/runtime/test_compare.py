@@ -144,7 +144,7 @@ def test_another_shape_or_type_is_a_difference(found: Any, reason: str) -> None:
 def test_missing_and_unexpected_outputs_are_differences() -> None:
     result = compare({"a": floats(1.0)}, {"b": floats(1.0)})
     assert not result.passed
-    assert result.reasons == ("output 'b' is missing", "output 'a' was not expected")
+    assert result.reasons == ("output 'b' is missing", "unexpected output 'a'")
 
 
 def test_empty_tensors_and_scalars() -> None:

@@ -39,7 +39,7 @@ def test_a_note_has_the_first_fault_and_the_number_of_the_others() -> None:
         with faults.contained(what):
             raise KeyError(what)
     (note,) = faults.notes
-    assert note.startswith("Left out, since it fails: one (KeyError: 'one'), and 2 more. This is a fault of iosched")
+    assert note.startswith("Skipped because it fails: one (KeyError: 'one'), and 2 more. This is a bug in iosched")
 
 
 def test_an_error_is_summed_up_in_one_line() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime import cores
-from iosched.runtime.quota import cpu_quota
+from iosched.runtime.cores import cpu_quota
 
 
 def machine(top: Path, cgroup: str, mountinfo: str, files: Mapping[str, str]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iosched.runtime.traced import TaskOrigin, TracedRuns
+from iosched.runtime.executor import TaskOrigin, TracedRuns
 
 ORIGINS = [TaskOrigin("a", 0, 0, ("A",)), TaskOrigin("b", 1, 1, ("B", "C"))]
 

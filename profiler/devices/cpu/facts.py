@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.profiler.devices.finding import Finding
-from iosched.runtime.cores import allowed_cpus, cpu_count
+from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
 from iosched.runtime.cpu import library
-from iosched.runtime.cpu.claims import PROCESS
+from iosched.runtime.cpu.lane_cpus import PROCESS
 from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.missing_dependencies import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor
-from iosched.runtime.quota import cpu_quota
 
 _WAY = way_to_install("cpu")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
@@ -68,7 +67,7 @@ def _findings(*, is_runnable: bool) -> Iterator[Finding]:
     slow = library.missing()
     if slow is not None and (is_runnable or library.compiled() is None):
         what, _, way = slow.partition("; ")
-        what = f"{what}: models run by the executor in Python, which is slower"
+        what = f"{what}: models run on the slower Python executor"
         yield Finding(what, "compiled executor", way, is_broken=library.was_built())
     unused = openvino.missing()
     if unused is not None and openvino.installed_version() is not None:

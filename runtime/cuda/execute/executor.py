@@ -25,7 +25,7 @@ from iosched.runtime.cuda.gpu.timing import between, elapsed_in_a_row_us, elapse
 from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, SessionRun, Sessions
-from iosched.runtime.order import happens_before
+from iosched.runtime.hazards import happens_before
 from iosched.runtime.plan import Task, View
 
 ADDRESSES_KEPT = 4

@@ -23,8 +23,7 @@ from iosched.runtime.cuda.source.elements import MOST_BYTES
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
-from iosched.runtime.stage_inputs import given_spaces
-from iosched.runtime.waits import Span, Step, find_waits
+from iosched.runtime.waits import Span, Step, find_waits, given_spaces
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 

@@ -14,8 +14,7 @@ from iosched.models.graph import Operator, TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.models.wiring import captures
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.element_types import are_of_numpy, run_on_any_types
-from iosched.runtime.session import DERIVED, load_onnxruntime, open_session, running
+from iosched.runtime.session import DERIVED, are_of_numpy, load_onnxruntime, open_session, run_on_any_types, running
 
 _Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[Any]]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from iosched.runtime.cpu.calls import Call, overlap, steps_of
 from iosched.runtime.plan import Space, View, Wait
-from iosched.runtime.stage_inputs import given_spaces
-from iosched.runtime.waits import Step, find_waits
+from iosched.runtime.waits import Step, find_waits, given_spaces
 
 
 def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.runtime.cpu import claims as claims_module
-from iosched.runtime.cpu.claims import PLACES, Claim, Claims
+from iosched.runtime.cpu import lane_cpus as claims_module
+from iosched.runtime.cpu.lane_cpus import PLACES, Claim, Claims
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_where_sockets_are_refused_the_first_processors_are_used_as_if_alone(
 
 PROGRAM = """
 import os, subprocess, sys
-from iosched.runtime.cpu.claims import Claims
+from iosched.runtime.cpu.lane_cpus import Claims
 claims = Claims(sys.argv[1])
 os.register_at_fork(after_in_child=claims.forget)
 claim = claims.take(2, range(4), lambda cpu: frozenset((cpu,)))

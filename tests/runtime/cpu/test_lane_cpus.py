@@ -14,8 +14,7 @@ from scripted import fire
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu import lane_cpus as module
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.claims import Claims
-from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus, by_core, lane_cpus, unpinned
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, Claims, LaneCpus, by_core, lane_cpus, unpinned
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy

@@ -74,7 +74,7 @@ def test_a_graph_that_was_derived_is_refused_without_blaming_the_model(monkeypat
     monkeypatch.setattr(optimized, "model_rewrites", lambda block: (broken,))
     with pytest.raises(PlanError, match=r"a graph that iosched derived from this model: .*NoSuchOperator") as raised:
         build_kernel_graph(model)
-    assert "This is a fault of iosched, not of the model" in str(raised.value)
+    assert "This is a bug in iosched, not in the model" in str(raised.value)
 
 
 def test_a_model_that_onnxruntime_refuses_is_blamed() -> None:

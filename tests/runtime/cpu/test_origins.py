@@ -10,8 +10,8 @@ from scripted import fire
 
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import TaskOrigin, TracedRuns
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

@@ -42,13 +42,13 @@ def test_instructions_say_what_a_cpu_computes_in(
     for each in has:
         CpuDevice().check(OpenSettings(precision=each))
     for each in {"bf16", "fp16"} - {*has}:
-        with pytest.raises(UsageError, match=rf"Some CPU has no instructions for {each} \(avx512_{each}\)"):
+        with pytest.raises(UsageError, match=rf"Some CPU has no {each} instructions \(avx512_{each}\)"):
             CpuDevice().check(OpenSettings(precision=each))
 
 
 @pytest.mark.parametrize("unknown", ["tf32", "int8", ""])
 def test_what_no_cpu_computes_in_is_refused_by_name(unknown: str) -> None:
-    with pytest.raises(UsageError, match=f"does not compute in {unknown}: give --precision fp32, bf16, fp16"):
+    with pytest.raises(UsageError, match=f"CPUs do not compute in {unknown}: use --precision fp32, bf16, fp16"):
         CpuDevice().check(OpenSettings(precision=unknown))
 
 

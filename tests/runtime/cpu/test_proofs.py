@@ -23,7 +23,7 @@ from small_models import branches
 from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu import native, proofs
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
-from iosched.runtime.cpu.invoked import InvokedNode, invoked_node, is_invocable
+from iosched.runtime.cpu.kernels import InvokedNode, invoked_node, is_invocable
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
 from iosched.runtime.cpu.native_kernels import RuntimeHandle

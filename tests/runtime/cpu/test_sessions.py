@@ -9,7 +9,7 @@ from lowering import check_schedules, loaded, proto_of, weight, with_sessions
 from onnx import helper
 
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.program import Program
+from iosched.runtime.cpu.kernels import Program
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

@@ -19,7 +19,7 @@ from iosched.runtime.cpu.calls import stage_calls
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.optimized import _channel_block
 from iosched.runtime.cpu.placement import place_tensors
-from iosched.runtime.cpu.row_ranges import RowPlan
+from iosched.runtime.cpu.shared_rows import RowPlan
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

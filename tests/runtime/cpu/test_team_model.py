@@ -22,9 +22,9 @@ from iosched.runtime.cpu import team_model as divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.team_model import TeamBackends, lower_in_teams, open_divided
 from iosched.runtime.divided_sessions import open_shared
+from iosched.runtime.executor import Requests
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.runtime.requests import Requests
 from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams

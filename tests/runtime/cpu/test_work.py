@@ -6,8 +6,8 @@ from lowering import loaded, proto_of, weight
 from onnx import ModelProto, helper
 from quantized import quantized
 
+from iosched.runtime.cpu.kernel_graph import node_work_us
 from iosched.runtime.cpu.optimized import build_kernel_graph
-from iosched.runtime.cpu.work import node_work_us
 
 
 def longest_us(proto: ModelProto) -> float:

@@ -94,7 +94,7 @@ def test_a_model_too_large_to_be_bound_to_another_batch_size_is_refused(monkeypa
         raise UsageError("the model has 3.0 GB of weights, too much for one ONNX stream")
 
     monkeypatch.setattr(openvino_model, "write_model", too_large)
-    with pytest.raises(DeviceError, match="with other shapes than its file's: the model has 3"):
+    with pytest.raises(DeviceError, match="with shapes other than those of its file: the model has 3"):
         OpenvinoModel(load_model(flattened(2).SerializeToString(), batch_size=5), 1)
     check_numbers(load_model(flattened("N").SerializeToString(), batch_size=5))
 
@@ -128,7 +128,7 @@ def test_types_that_openvino_computes_with_fewer_bits_are_refused(dtype: str) ->
         helper.make_node("Add", ["wide", "wide"], ["sum"]),
         helper.make_node("Cast", ["sum"], ["y"], to=TensorProto.FLOAT),
     ]
-    with pytest.raises(DeviceError, match="as 'wide' is, with 32 bits"):
+    with pytest.raises(DeviceError, match="computes 'wide' .* with fewer bits"):
         OpenvinoModel(model_with(nodes), 1)
 
 
@@ -160,7 +160,7 @@ def test_what_a_newer_opset_added_is_refused_where_openvino_passes_over_it(
     if runs:
         check_numbers(model)
     else:
-        with pytest.raises(DeviceError, match=f"{kind} 'y' as newer opsets define it"):
+        with pytest.raises(DeviceError, match=f"{kind} 'y' as defined by newer opsets"):
             OpenvinoModel(model, 1)
 
 
@@ -209,7 +209,7 @@ def test_inputs_that_do_not_fit_are_refused_and_the_model_stays_usable() -> None
 
 def test_what_openvino_cannot_run_is_refused_in_a_line() -> None:
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
-    with pytest.raises(DeviceError, match="inputs such as 'x'"):
+    with pytest.raises(DeviceError, match="does not support input 'x'"):
         OpenvinoModel(text, 1)
     unknown = model_with([helper.make_node("Bernoulli", ["x"], ["y"])])
     with pytest.raises(DeviceError, match="OpenVINO cannot run this model: ") as refused:

@@ -9,7 +9,7 @@ wrong (operators with any number of operands, as Concat and Sum).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -17,7 +17,6 @@ import numpy as np
 import onnx
 
 from iosched.models.node_attributes import completed
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.plan import View
 
 _LARGEST_NBYTES = 128 << 20
@@ -203,3 +202,70 @@ def _types(
 ) -> dict[str, int]:
     pairs = zip(names, type_strings, strict=False)
     return {text: ELEMENT_TYPE[dtypes[name]] for name, text in pairs if name and text in parameters}
+
+
+# Codes of ONNX's TensorProto.DataType, which onnxruntime uses too; names as in TensorSpec.
+ELEMENT_TYPE: Mapping[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "complex64": 14,
+    "complex128": 15,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}
+DTYPE_NAME: Mapping[int, str] = {code: name for name, code in ELEMENT_TYPE.items()}
+
+
+# The "location" of an initializer without payload. It names no file, but onnxruntime insists that what it names exists.
+# With any other text a native session still works, but is made by way of a passing copy of every weight.
+EXTERNAL_LOCATION = "."
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One kernel that onnxruntime runs as a session of its own.
+
+    Attributes:
+        write: writes `model`.
+        inputs: names of the graph inputs, in the order of a task's `reads`.
+        outputs: names of the graph outputs, in the order of a task's `writes`.
+        weights: arrays of the initializers that stand in `model` without payload (`data_location` EXTERNAL, `location`
+            EXTERNAL_LOCATION). C-contiguous, shared by all sessions that name them, never copied; small initializers
+            and strings may stay in `model` instead.
+        cores: over how many cores onnxruntime shares each operator out. Where they are several they are those of all
+            lanes, which rest meanwhile.
+        invoked: the one node of the program, where its kernel can be asked for without a session.
+    """
+
+    write: Callable[[], bytes]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[tuple[str, np.ndarray], ...] = ()
+    cores: int = 1
+    invoked: InvokedNode | None = None
+
+    @cached_property
+    def model(self) -> bytes:
+        """Serialized ONNX, loaded with every optimization off: it is what onnxruntime itself made before."""
+        return self.write()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copies the bytes of the task's one read to its one write."""
+
+
+Kernel = Program | Copy

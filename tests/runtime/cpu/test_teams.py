@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
+from iosched.runtime.cpu.team_model import TeamPlan, in_teams
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
-from iosched.runtime.teams import TeamPlan, in_teams
 from iosched.scheduler.teams import Teams, fitting
 
 sizes = st.integers(1, 40)
