@@ -285,7 +285,7 @@ def _own(model: Model, threads: int) -> Answers:
     compiled = backend.compile(sequential(backend.graph))
     assert isinstance(compiled.executor, NativeExecutor), "the profile is that of the compiled executor"
     executor = compiled.executor
-    given = {b.name: inputs[b.name] for b in compiled.lowering.plan.buffers if b.is_given}
+    given = {b.name: inputs[b.name] for b in compiled.lowering.plan.buffers if b.is_input}
     spans: list[np.ndarray] = []
 
     def profiled() -> None:

@@ -1,4 +1,8 @@
-"""Which processors this process may use, how much of their time, and which of them are one core."""
+"""The processors that this process may use: affinity, physical cores, and the CPU quota of its control group.
+
+Linux has two versions of control groups, which may be in use together. A group is limited by all groups around it.
+Linux kernel documentation: admin-guide/cgroup-v2 (`cpu.max`), scheduler/sched-bwc (`cpu.cfs_quota_us`), and proc(5).
+"""
 
 from __future__ import annotations
 
@@ -12,24 +16,23 @@ from pathlib import Path, PurePosixPath
 
 
 def allowed_cpus() -> tuple[int, ...]:
-    """The numbers of the processors that the calling thread may run on, in ascending order."""
+    """The processors that the calling thread may run on, in ascending order."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def cpu_count() -> int:
-    """How many threads this process can keep running: one for each processor that it may use, as far as its quota goes.
+    """Number of threads that this process can keep running, by its processors and its quota.
 
-    A part of a processor counts for nothing, if there is a whole one: a thread too many uses the quota up before its
-    period is over, and then all threads are stopped for the rest of it.
+    The quota is rounded down: one thread too many exhausts it before its period ends, and then all threads stop.
     """
     allowed, quota = len(allowed_cpus()), cpu_quota()
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
 def physical_cores() -> int:
-    """How many physical cores the processors are on that this process may use."""
+    """Number of physical cores among the allowed processors."""
     return len({min(siblings(cpu)) for cpu in allowed_cpus()})
 
 
@@ -39,7 +42,7 @@ def has_whole_machine() -> bool:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """The processors in a list as Linux writes it, such as "0-3,8"; none if it is no such list."""
+    """Parse a processor list of Linux such as "0-3,8"; empty if it is malformed."""
     try:
         parts = [part.split("-") for part in text.strip().split(",")]
         return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1))
@@ -48,17 +51,14 @@ def numbers_in(text: str) -> frozenset[int]:
 
 
 def is_time_shared() -> bool:
-    """Whether a quota leaves this process less time than the processors have that it may use.
-
-    Then others run on these processors, whom this process may not see: those of other containers.
-    """
+    """Whether the quota is below the number of allowed processors, so other containers run on them too."""
     quota = cpu_quota()
     return quota is not None and quota < len(allowed_cpus())
 
 
 @cache
 def siblings(cpu: int) -> frozenset[int]:
-    """Processors that share a physical core with `cpu`, itself included; it alone where that is not known."""
+    """Processors on the same physical core as `cpu`, which is included; only `cpu` if unknown."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
         return numbers_in(path.read_text()) | {cpu}
@@ -67,14 +67,14 @@ def siblings(cpu: int) -> frozenset[int]:
 
 
 _V1, _V2 = "cgroup", "cgroup2"
-"""The two versions, as the types of their file systems."""
+"""File system types of the two versions."""
 
 _DEFAULT_PERIOD = "100000"
 
 
 @dataclass(frozen=True)
 class _Mount:
-    """A hierarchy of control groups: `version`, the group that is mounted, and the folder where it is."""
+    """A mounted hierarchy of control groups."""
 
     version: str
     root: PurePosixPath
@@ -82,12 +82,12 @@ class _Mount:
 
 
 def cpu_quota(machine: Path = Path("/")) -> float | None:
-    """How many processors' time this process may use, such as 1.5; None if nothing limits it.
+    """The CPU quota of this process in processors, such as 1.5; None if unlimited or unreadable.
 
-    What cannot be read or understood limits nothing. A quota may change while the process runs.
+    The quota may change while the process runs.
 
     Args:
-        machine: the folder that stands for the root of the file system.
+        machine: the root of the file system.
     """
     groups = dict(_groups(_lines(machine / "proc/self/cgroup")))
     mounts = list(_mounts(_lines(machine / "proc/self/mountinfo")))
@@ -97,7 +97,6 @@ def cpu_quota(machine: Path = Path("/")) -> float | None:
 
 
 def _groups(lines: Iterable[str]) -> Iterator[tuple[str, PurePosixPath]]:
-    """The group of this process in each version's hierarchy that limits processor time."""
     for line in lines:
         hierarchy, controllers, path = (*line.split(":", 2), "", "")[:3]
         if hierarchy == "0" and not controllers:
@@ -107,22 +106,20 @@ def _groups(lines: Iterable[str]) -> Iterator[tuple[str, PurePosixPath]]:
 
 
 def _mounts(lines: Iterable[str]) -> Iterator[_Mount]:
-    """The hierarchies that limit processor time and are mounted here."""
     for line in lines:
         fields, _, filesystem = line.partition(" - ")
-        where, what = fields.split(" "), (*filesystem.split(" "), "", "", "")[:3]
-        limits = what[0] == _V2 or (what[0] == _V1 and "cpu" in what[2].split(","))
-        if limits and len(where) > 4 and where[4].startswith("/"):
-            yield _Mount(what[0], PurePosixPath(_unescaped(where[3])), PurePosixPath(_unescaped(where[4])))
+        mount, kind = fields.split(" "), (*filesystem.split(" "), "", "", "")[:3]
+        limits = kind[0] == _V2 or (kind[0] == _V1 and "cpu" in kind[2].split(","))
+        if limits and len(mount) > 4 and mount[4].startswith("/"):
+            yield _Mount(kind[0], PurePosixPath(_unescaped(mount[3])), PurePosixPath(_unescaped(mount[4])))
 
 
 def _own_folders(
     mount: _Mount, mounts: Iterable[_Mount], groups: Mapping[str, PurePosixPath]
 ) -> Iterator[PurePosixPath]:
-    """The folders of the process's group and of those that it lies in, the outermost first.
+    """The folders of the process's group and of the groups around it, the outermost first.
 
-    A group that lies in no mount of its version is one that a container does not see by its own name: what is mounted
-    is then all that is known of it.
+    A container may not see its group by name; then the mounted group counts.
     """
     group = groups.get(mount.version)
     if group is None:
@@ -135,7 +132,7 @@ def _own_folders(
 
 
 def _lies_in(group: PurePosixPath, root: PurePosixPath) -> bool:
-    # "/../other" is how a group outside of the namespace of control groups is called inside.
+    # A group outside the namespace is named "/../other" inside.
     return ".." not in group.parts and group.is_relative_to(root)
 
 
@@ -158,5 +155,5 @@ def _lines(file: Path) -> list[str]:
 
 
 def _unescaped(path: str) -> str:
-    """A path of mountinfo, in which blanks and backslashes stand as octal numbers."""
+    """A path of mountinfo, whose blanks and backslashes are octal."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)

@@ -1,4 +1,4 @@
-"""A model that is ready to run on a device, or to be timed there."""
+"""Models that are ready to run on a device, to be timed, and traces of their runs."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from iosched.runtime.inputs import Arrays
 
 
 class Runnable(Protocol):
-    """Runs a whole model."""
+    """A whole model, one run at a time."""
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
-        """Runs once and returns the outputs by name."""
+        """Run once and return the outputs by name."""
         ...
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Runs `repeats` times and returns the microseconds of each run."""
+        """Run `repeats` times and return the microseconds of each run."""
         ...
 
     def close(self) -> None:
-        """Frees sessions, buffers and threads."""
+        """Free sessions, buffers and threads."""
         ...
 
 
 def _nothing() -> None:
-    """Closes nothing."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A whole model that is ready to be timed on inputs that it was given.
+    """A whole model that is ready to be timed on fixed inputs.
 
     Attributes:
-        time: runs the model a number of times in a row, and returns the microseconds of each run.
+        time: runs the model n times in a row and returns the microseconds of each run.
         close: frees the model's sessions, buffers and threads.
-        notes: returns sentences that a user should read about how the model runs; complete only after a run.
-        in_flight: how many runs go on at the same time while it is timed, each of which takes what `time` returns.
+        notes: returns sentences for the user about how the model runs; complete only after a run.
+        in_flight: number of concurrent runs while it is timed, each with a latency of `time`.
     """
 
     time: Callable[[int], Sequence[float]]
@@ -63,16 +63,16 @@ class Executor:
 
     Attributes:
         runnable: runs the model.
-        description: a line that says how the model runs.
-        remarks: returns the sentences for `notes`.
-        frees: is called on closing, after the runnable is closed.
-        on_device: runs the model on arrays that lie on a GPU, as `run_on_device`; None on a CPU.
-        placed: puts inputs into the device's memory and returns the model ready to be timed on them; by default each
-            run is given the inputs.
-        in_flight: how many threads may run the model at the same time; more wait for each other.
-        traced: times so many runs on these inputs and notes when each task ran; None where nothing can tell that.
-        by: what runs the model: our own runtime by a schedule; plain onnxruntime on the whole model, which outputs are
-            compared with; or a library in another way, such as OpenVINO, or sessions of parts of the batch.
+        description: one line on how the model runs.
+        remarks: returns the sentences of `notes`.
+        frees: called on closing, after the runnable is closed.
+        on_device: runs the model on GPU arrays, see `run_on_device`; None on a CPU.
+        placed: copies inputs to the device and returns the model ready to be timed on them; default: pass the inputs to
+            each run.
+        in_flight: number of threads that may run the model at the same time; others wait.
+        traced: times n runs on these inputs and records when each task ran; None if unsupported.
+        by: what runs the model: iosched's runtime ("schedule"), plain onnxruntime on the whole model ("reference"), or
+            a library in another way ("library"), such as OpenVINO or sessions of parts of the batch.
     """
 
     runnable: Runnable
@@ -87,25 +87,25 @@ class Executor:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what a user should know about how the model runs; complete only after a run."""
+        """Sentences for the user about how the model runs; complete only after a run."""
         return tuple(self.remarks())
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Runs once and returns the outputs by name."""
+        """Run once and return the outputs by name."""
         return self.runnable.run(inputs)
 
     def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, Any]:
-        """Runs once on arrays that lie on the GPU; see `CudaModel.run_on_device`.
+        """Run once on GPU arrays; see `CudaModel.run_on_device`.
 
         Raises:
-            UsageError: the model runs on the CPU, or an input is missing or of another shape or type.
+            UsageError: the model runs on the CPU, or an input is missing or has another shape or type.
         """
         if self.on_device is None:
             raise UsageError("this model runs on the CPU: GPU arrays need device='cuda'")
         return self.on_device(inputs, stream=stream)
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Runs `repeats` times and returns the microseconds of each run."""
+        """Run `repeats` times and return the microseconds of each run."""
         return self.runnable.time(inputs, repeats)
 
     def ready(self, inputs: Arrays) -> Candidate:
@@ -115,7 +115,7 @@ class Executor:
         return Candidate(partial(self.time, inputs), self.close, self.remarks, self.in_flight)
 
     def close(self) -> None:
-        """Frees sessions, buffers and threads."""
+        """Free sessions, buffers and threads."""
         self.runnable.close()
         if self.frees is not None:
             self.frees()
@@ -123,13 +123,13 @@ class Executor:
 
 @dataclass(frozen=True)
 class TaskOrigin:
-    """What a task of a plan is of.
+    """The origin of a task of a plan.
 
     Attributes:
         name: the kernels that it calls, joined by "+".
-        lane: which runs it.
-        stage: index of the stage of the schedule that it runs in, counted over all blocks.
-        operators: those of the model whose work it does, or a part of it.
+        lane: the lane that runs it.
+        stage: index of its stage in the schedule, counted over all blocks.
+        operators: operators of the model that it computes, completely or in part.
     """
 
     name: str
@@ -149,12 +149,12 @@ class TracedTask:
 
 @dataclass(frozen=True)
 class TracedRuns:
-    """Several runs, and when the tasks of one of them ran.
+    """Several runs, with the trace of one of them.
 
     Attributes:
-        times_us: the microseconds of each run.
-        number: index of the run that `tasks` are of: of the runs, the one in the middle by latency.
-        tasks: lane after lane, each lane in its order.
+        times_us: microseconds of each run.
+        number: index of the traced run, the one of median latency.
+        tasks: lane after lane, each in its order.
     """
 
     times_us: tuple[float, ...]
@@ -163,12 +163,12 @@ class TracedRuns:
 
     @classmethod
     def of(cls, origins: Sequence[TaskOrigin], times_us: Sequence[float], spans_us: np.ndarray) -> Self:
-        """Takes the run in the middle, of an even number of runs the faster of the two.
+        """Select the run of median latency; of an even number of runs, the faster of the middle two.
 
         Args:
-            origins: what each task is of.
-            times_us: the microseconds of each run, of one at least.
-            spans_us: for each run and task its begin and its end in microseconds since the run began.
+            origins: origin of each task.
+            times_us: microseconds of each run, at least one.
+            spans_us: `(runs, tasks, 2)`: begin and end of each task in microseconds since the run began.
         """
         number = sorted(range(len(times_us)), key=lambda run: times_us[run])[(len(times_us) - 1) // 2]
         spans = spans_us[number].tolist()
@@ -177,24 +177,18 @@ class TracedRuns:
 
     @property
     def latency_us(self) -> float:
-        """The microseconds of the run that `tasks` are of."""
+        """Microseconds of the traced run."""
         return self.times_us[self.number]
 
 
 class Requests:
-    """A model that as many threads run at the same time as there are `runnables`; further callers wait.
+    """A model that several threads run at the same time, one on each of the `runnables`; further callers wait.
 
     Attributes:
-        in_flight: how many runs go on at the same time.
+        in_flight: number of concurrent runs.
     """
 
     def __init__(self, runnables: Sequence[Runnable], frees: Callable[[], None] = lambda: None) -> None:
-        """Takes over what is ready to run.
-
-        Args:
-            runnables: the same model, each on cores of its own.
-            frees: is called on closing, after these are closed.
-        """
         self.in_flight = len(runnables)
         self._runnables, self._frees = tuple(runnables), frees
         self._free: SimpleQueue[Runnable] = SimpleQueue()
@@ -202,12 +196,12 @@ class Requests:
             self._free.put(each)
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
-        """Runs once and returns the outputs by name."""
+        """Run once and return the outputs by name."""
         with self._one() as runnable:
             return runnable.run(inputs)
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Has all of them run `repeats` times in a row; microseconds of each run, the mean of those at one time."""
+        """Run all of them `repeats` times in a row; microseconds of each run, the mean of the concurrent ones."""
         if self.in_flight == 1:
             return self._runnables[0].time(inputs, repeats)
         with ThreadPoolExecutor(self.in_flight) as callers:
@@ -215,7 +209,7 @@ class Requests:
         return tuple(map(fmean, zip(*times_us, strict=True)))
 
     def close(self) -> None:
-        """Frees sessions, buffers and threads."""
+        """Free sessions, buffers and threads."""
         for each in self._runnables:
             each.close()
         self._frees()

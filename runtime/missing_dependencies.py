@@ -1,4 +1,4 @@
-"""Tells what a machine lacks from what a model is wrong with, in the words of libraries."""
+"""Recognizes errors of libraries that mean that the machine lacks a resource."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MEANINGS = (
 
 
 def way_to_install(extra: str | None, options: str = "") -> str:
-    """The clause that tells people to install iosched with an extra: from a clone, since it is on no package index."""
+    """How to install iosched with an extra: from a clone, since it is on no package index."""
     package = "." if extra is None else f"'.[{extra}]'"
     return f"run in a clone of iosched: pip install {options}{package}"
 
 
-def lacking(text: str) -> str | None:
-    """What the machine lacks, and the way out, where that is what a library's error says; else None."""
-    return next((meaning for words, meaning in _MEANINGS if words in text), None)
+def missing_resource(text: str) -> str | None:
+    """The resource that the machine lacks and the way out, if a library's error text means that."""
+    return next((meaning for fragment, meaning in _MEANINGS if fragment in text), None)
 
 
-def failure(text: str, said: str = "") -> ExecutionError:
-    """The error for a library's text: a `ResourceError` if the machine lacks something, else one that says `said`."""
-    lack = lacking(text)
-    return ExecutionError(said or text) if lack is None else ResourceError(lack)
+def failure(text: str, message: str = "") -> ExecutionError:
+    """A `ResourceError` if a library's text means that the machine lacks something, else an error with `message`."""
+    lack = missing_resource(text)
+    return ExecutionError(message or text) if lack is None else ResourceError(lack)

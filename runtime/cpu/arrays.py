@@ -1,4 +1,4 @@
-"""What goes into a plan and comes out of it, as arrays: names, element types, shapes."""
+"""A plan as executors bind it: its inputs and outputs as arrays, and its tasks as integers."""
 
 from __future__ import annotations
 
@@ -28,20 +28,16 @@ def output_array(view: View) -> np.ndarray:
 
 
 def address(array: np.ndarray) -> int:
-    """Where a C-contiguous array begins in memory, without the object that `array.ctypes` makes first."""
+    """Address of a C-contiguous array, without the slow object of `array.ctypes`."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
-    except (TypeError, ValueError):  # it is read-only, empty, or of a type that only `ml_dtypes` knows
+    except (TypeError, ValueError):  # read-only, empty, or a type of `ml_dtypes`
         return int(array.ctypes.data)
 
 
 def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
-    """One view for each input array that the plan names; its shape is None where tasks see only parts of it.
-
-    Raises:
-        ValueError: if `inputs` leaves out a buffer that the caller gives.
-    """
-    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.is_given}
+    """One view for each input array of the plan; its shape is None if tasks read only parts of it."""
+    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.is_input}
     if plan.inputs:
         if left_out := size.keys() - {view.buffer for view in plan.inputs}:
             raise ValueError(f"the plan's inputs omit {min(left_out)!r}")
@@ -55,11 +51,7 @@ def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
 
 
 def output_views(plan: ExecutionPlan) -> tuple[View, ...]:
-    """The graph outputs, each seen whole, in the order of `run`'s result.
-
-    Raises:
-        ValueError: if `outputs` leaves out an OUTPUT buffer, or there is no `outputs` and no task sees one whole.
-    """
+    """The graph outputs, each viewed completely, in the order of `run`'s result."""
     size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.OUTPUT}
     if plan.outputs:
         if left_out := size.keys() - {view.buffer for view in plan.outputs}:
@@ -81,19 +73,19 @@ def _unread_dynamic(plan: ExecutionPlan) -> list[View]:
     return [view for task in plan.tasks for view in task.writes if view.buffer in dynamic - read]
 
 
-def checked_inputs(expected: tuple[View, ...], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def checked_inputs(expected: tuple[View, ...], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The arrays in the order of `expected`, C-contiguous.
 
     Raises:
-        UsageError: if one is missing, or is of another type or shape than the plan was made for.
+        UsageError: one is missing, or has another type or shape than the plan.
     """
-    return [_checked(view, given) for view in expected]
+    return [_checked(view, inputs) for view in expected]
 
 
-def _checked(view: View, given: Mapping[str, np.ndarray]) -> np.ndarray:
-    if view.buffer not in given:
-        raise UsageError(f"input {view.buffer!r} is missing; got: {', '.join(given) or 'none'}")
-    array = np.asarray(given[view.buffer])
+def _checked(view: View, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    if view.buffer not in inputs:
+        raise UsageError(f"input {view.buffer!r} is missing; got: {', '.join(inputs) or 'none'}")
+    array = np.asarray(inputs[view.buffer])
     fits = array.nbytes == view.nbytes if view.shape is None else array.shape == view.shape
     if view.dtype == "string" or view.shape is None:
         return _contiguous(array, view, fits)
@@ -108,11 +100,7 @@ def _contiguous(array: np.ndarray, view: View, fits: bool) -> np.ndarray:
 
 
 def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
-    """Checks that every task has a kernel that takes as many views as it has.
-
-    Raises:
-        ValueError: naming the first task that has none.
-    """
+    """Check that every task has a kernel that takes as many views as the task has."""
     space = {buffer.name: buffer.space for buffer in plan.buffers}
     for task in plan.tasks:
         if not 0 <= task.kernel < len(kernels):
@@ -130,16 +118,10 @@ _SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, 
 
 
 class PlanEncoder:
-    """Writes a plan as the flat list of integers that the library reads; equal views become one slot."""
+    """Encodes a plan as the integers that the compiled executor reads; equal views share a slot."""
 
     def __init__(self, plan: ExecutionPlan, inputs: Sequence[View], outputs: Sequence[View]) -> None:
-        """Numbers the views of the plan's tasks.
-
-        Args:
-            plan: what is to be written.
-            inputs: the caller's arrays, in the order in which the library is given them.
-            outputs: the results, in the order in which the library is given room for them.
-        """
+        """Number the views of the plan's tasks; `inputs` and `outputs` are in the order of the library's arrays."""
         self._plan = plan
         self._buffers = {buffer.name: buffer for buffer in plan.buffers}
         self._array_index = {
@@ -159,9 +141,6 @@ class PlanEncoder:
         Args:
             sessions: the pointer of each kernel's session; kernels without one are copies.
             cpus: the processor of each lane.
-
-        Raises:
-            ValueError: a view has no fixed size.
         """
         words = [self._plan.arena_nbytes, len(self._views)]
         for view in self._views:
@@ -174,7 +153,7 @@ class PlanEncoder:
         return words
 
     def slot_of_dynamic(self, buffer: str) -> int:
-        """The number under which the library knows a DYNAMIC buffer."""
+        """The library's number of a DYNAMIC buffer."""
         return self._slots[buffer]
 
     def _key(self, view: View) -> object:

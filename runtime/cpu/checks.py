@@ -1,4 +1,4 @@
-"""What the CPU is tried with: the compiled executor, and a small network by a schedule."""
+"""Self-checks of the CPU, and statistics of how the executor calls kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODEL = "light_squeezenet"
 
 
 def cpu_checks() -> tuple[SelfCheck, ...]:
-    """The checks of a CPU."""
+    """The self-checks of a CPU."""
     return (
         SelfCheck("executor", "compiled", _is_compiled),
         SelfCheck("model", MODEL, _runs_model),
@@ -34,24 +34,12 @@ def cpu_checks() -> tuple[SelfCheck, ...]:
 
 
 def _is_compiled() -> str:
-    """Loads the compiled executor.
-
-    Raises:
-        DeviceError: it is not there; the text says why.
-    """
     if not library.available():
         raise DeviceError(f"models run on the slower Python executor: {library.missing()}")
     return "loads"
 
 
 def _runs_model() -> str:
-    """Runs a network of the onnx package on all cores, its groups side by side, by whichever executor is there.
-
-    Raises:
-        MismatchError: it computes other numbers than plain onnxruntime.
-        ExecutionError: something fails.
-        DeviceError: onnxruntime is not installed.
-    """
     network = load_model(light_model(MODEL).SerializeToString(), name=MODEL)
     with closing(CpuBackend(network, lanes=cpu_count())) as backend:
         with closing(backend.compile(greedy(backend.graph))) as model:
@@ -61,13 +49,6 @@ def _runs_model() -> str:
 
 
 def _runs_on_openvino() -> str:
-    """Runs the same network on OpenVINO, if that is installed; nothing needs it.
-
-    Raises:
-        MismatchError: it computes other numbers than plain onnxruntime.
-        ExecutionError: it fails.
-        DeviceError: it does not load, or refuses the network.
-    """
     version = openvino.installed_version()
     if version is None:
         return str(openvino.missing())
@@ -77,11 +58,8 @@ def _runs_on_openvino() -> str:
 
 
 def kernel_calls(model: Model) -> Mapping[str, Mapping[str, int]]:
-    """Kernels of the sequential schedule on all cores, "invoked" and in "sessions", by operator, the most first.
-
-    Raises:
-        InvalidModelError: onnxruntime refuses the model.
-        DeviceError: onnxruntime is not installed.
+    """Kernels of the sequential schedule on all cores, "invoked" and in "sessions", by operator, the most frequent
+    first.
     """
     invoked: Counter[str] = Counter()
     sessions: Counter[str] = Counter()
@@ -94,7 +72,7 @@ def kernel_calls(model: Model) -> Mapping[str, Mapping[str, int]]:
 
 
 def operators_of(kernel: NativeKernel) -> str:
-    """The operators that a kernel runs, with their domains, joined by "+"."""
+    """The operators of a kernel with their domains, joined by "+"."""
     if kernel.invoked is not None:
         return kernel.invoked.operator
     nodes = onnx.ModelProto.FromString(kernel.program.model).graph.node

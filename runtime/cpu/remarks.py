@@ -1,4 +1,4 @@
-"""What a user should read where a model runs slower than it could: cores are shared, or an executor is missing."""
+"""Notes for users on why a model runs slower than it could: shared cores, a quota, or the Python executor."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from iosched.runtime.cpu.lane_cpus import Claim, LaneCpus
 
 
 def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
-    """Remarks on the processors that a backend's lanes run on, none before they were needed, and on its executor."""
+    """Notes on the processors of a backend's lanes, if they are claimed, and on its executor."""
     shared = () if cpus.taken is None else _shared(cpus.taken, cpus.lanes)
     return (*_executor_remarks(), *shared, *thread_remarks(cpus.lanes))
 
 
 def remarks_before(threads: int | None) -> tuple[str, ...]:
-    """The remarks on a model that is about to run on so many threads, by default one for each core."""
+    """Notes on a model that is about to run on `threads` threads; default: one for each core."""
     cpus = LaneCpus(threads or cpu_count())
     cpus.of(cpus.lanes)
     cpus.close()
@@ -29,7 +29,7 @@ def _executor_remarks() -> tuple[str, ...]:
 
 
 def thread_remarks(threads: int) -> tuple[str, ...]:
-    """Says so if so many threads have to take turns, or use up more time than the process gets."""
+    """Notes on threads that exceed the processors or the quota."""
     return (*_oversubscribed(threads), *_over_quota(threads))
 
 

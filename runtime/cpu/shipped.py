@@ -73,14 +73,14 @@ def _in_own_sessions(
     if not isinstance(concurrent, int) or not isinstance(threads, int):
         return None
     from iosched.models.composition.members import members_of
-    from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide
+    from iosched.runtime.parallel_sessions import ParallelSessions, SessionsSettings
 
     members = members_of(model.proto)
     if not members:
         return None
     settings = SessionsSettings(min(max(concurrent, 1), lanes), min(max(threads, 1), lanes), library)
     remarks = (*notes, *thread_remarks(settings.lanes * settings.threads))
-    return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks, by="library")
+    return Executor(ParallelSessions(model, members, settings), settings.description, lambda: remarks, by="library")
 
 
 def _as_shipped(
@@ -127,7 +127,6 @@ def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
 
 
 def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:
-    """The fastest settings that the file names, limited to `lanes` threads."""
     known = document.runtime.get("reference")
     if not isinstance(known, dict):
         return ReferenceSettings("sequential", lanes)
@@ -148,11 +147,6 @@ def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSett
 
 
 def _in_teams(model: Model, document: ScheduleDocument, teams: Teams, lanes: int) -> Executor:
-    """The model with `lanes` cores divided into teams.
-
-    Raises:
-        UsageError: the model does not compute the images of its batch independently.
-    """
     if document.shipped == "openvino":
         return _teams_on_openvino(model, teams, lanes)
     if document.shipped == "reference" or not _is_supported(model):

@@ -1,4 +1,9 @@
-"""A model whose batch, or whose requests, are divided over the cores: teams of lanes that each take some images."""
+"""Models whose batch or requests are divided among teams of lanes, which each run some images at a time.
+
+Teams never wait for each other. A team runs its pieces of the batch one after another in the same part of the arena,
+which is still in its caches; between two pieces its lanes wait for each other, so that none overwrites what another
+reads.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,11 @@ from iosched.scheduler.teams import Piece, Teams
 
 
 class TeamBackends:
-    """The model prepared for as many images as teams take at once, each when it is first asked for.
+    """Backends of the model for each number of images that a team runs at once, opened when first needed.
 
     Attributes:
         model: bound to the whole batch.
-        lanes: of a team.
+        lanes: lanes of a team.
     """
 
     def __init__(self, model: Model, lanes: int) -> None:
@@ -39,10 +44,10 @@ class TeamBackends:
         self._known: dict[int, CpuBackend] = {}
 
     def of(self, images: int) -> CpuBackend:
-        """The model for so many images.
+        """The backend for `images` images.
 
         Raises:
-            UsageError: the model does not compute the images of its batch apart; see `with_images`.
+            UsageError: the model does not compute the images of its batch independently; see `with_images`.
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed.
         """
@@ -51,17 +56,16 @@ class TeamBackends:
         return self._known[images]
 
     def close(self) -> None:
-        """Frees what was prepared."""
+        """Close all backends."""
         for backend in self._known.values():
             backend.close()
 
 
 def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> Lowering:
-    """The plan of one run of the model, in which each team runs `schedule` for its images, and its kernels.
+    """The plan of one run in which each team runs `schedule` for its images, and its kernels.
 
     Raises:
-        UsageError: the model does not compute the images of its batch apart.
-        HazardError: the plan does not pass the check, which is a fault of the lowering.
+        UsageError: the model does not compute the images of its batch independently.
     """
     model = backends.model
     shares = [pieces for pieces in teams.pieces(model.batch_size) if pieces]
@@ -78,51 +82,43 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
 
 
 class DividedModel:
-    """A whole model whose batch is divided among teams; one run at a time."""
+    """A whole model whose batch is divided among teams, by the plan of `lower_in_teams`; one run at a time."""
 
     def __init__(self, executor: PlanExecutor, lowering: Lowering, kernels: KernelGraph) -> None:
-        """Takes over an executor of the plan.
-
-        Args:
-            executor: of the plan of `lowering`.
-            lowering: of one run, see `lower_in_teams`.
-            kernels: of any of its pieces.
-        """
         self._executor = executor
         self._forwarded = tuple(name for name in kernels.outputs if name in kernels.inputs)
         self._constant = {name: kernels.weights[name] for name in kernels.outputs if name in kernels.weights}
-        self._given = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_given)
+        self._input_names = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_input)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run of the model."""
+        """Run the model once."""
         outputs = self._executor.run(self._used(inputs))
-        given = {**self._constant, **{name: inputs[name] for name in self._forwarded}}
-        return {**outputs, **{name: np.array(array) for name, array in given.items()}}
+        copied = {**self._constant, **{name: inputs[name] for name in self._forwarded}}
+        return {**outputs, **{name: np.array(array) for name, array in copied.items()}}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs in a row."""
+        """Run `repeats` times and return the microseconds of each run."""
         return self._executor.time(self._used(inputs), repeats)
 
     def close(self) -> None:
-        """Frees sessions, threads and buffers."""
+        """Free sessions, threads and buffers."""
         self._executor.close()
 
     def _used(self, inputs: Arrays) -> Arrays:
-        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._given}
+        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._input_names}
 
 
 def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> Requests:
-    """The model ready to run, divided.
+    """Open the divided model.
 
     Args:
-        backends: of the model, with the lanes of one team. Whoever made them closes them, after what this returns.
+        backends: of the model, with the lanes of one team; to be closed after the returned model.
         schedule: what a team runs, in operators of the model.
         teams: how the cores share the work.
-        cpus: the processors to use, given back by whoever took them.
+        cpus: the processors to use; the caller releases them.
 
     Raises:
-        UsageError: the model does not compute the images of its batch apart.
-        ExecutionError: with onnxruntime's words, if it refuses a kernel.
+        UsageError: the model does not compute the images of its batch independently.
     """
     lowering = lower_in_teams(backends, schedule, teams)
     kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
@@ -131,7 +127,6 @@ def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus:
 
 
 def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanExecutor, ...]:
-    """An executor for each request that goes on at the same time, on cores of its own."""
     lanes = len(lowering.plan.lanes)
     chosen = cpus.of(lanes * requests)
     parts = [chosen[lanes * number : lanes * (number + 1)] for number in range(requests)]
@@ -148,11 +143,11 @@ def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanE
 
 @dataclass(frozen=True)
 class TeamPlan:
-    """The plan of one team for so many images at once.
+    """The plan of a team for one number of images.
 
     Attributes:
-        plan: its lanes are those of the team, and its inputs and outputs those of the model.
-        first_kernel: is added to the tasks' kernels, as each plan has kernels of its own.
+        plan: its lanes are those of the team, its inputs and outputs those of the model.
+        first_kernel: added to the tasks' kernels, as each plan has its own kernels.
     """
 
     plan: ExecutionPlan
@@ -162,14 +157,12 @@ class TeamPlan:
 def in_teams(
     plans: Mapping[int, TeamPlan], teams: Sequence[Sequence[Piece]], image_inputs: frozenset[str]
 ) -> ExecutionPlan:
-    """The plan in which each team runs its pieces of the batch.
+    """The plan in which each team runs its pieces of the batch; O(tasks of all pieces).
 
     Args:
         plans: by the number of images of a piece, all with the same number of lanes.
-        teams: for each team its pieces; together they are the batch.
-        image_inputs: the inputs that have an image after another; others are the same for all images.
-
-    Complexity: O(tasks of all pieces).
+        teams: the pieces of each team; together they are the batch.
+        image_inputs: inputs whose first axis is the batch; others are the same for all images.
 
     Raises:
         UsageError: the size of a tensor is known only at run time.
@@ -208,7 +201,6 @@ class _Composed:
         )
 
     def lanes(self, team: int, pieces: Sequence[Piece]) -> list[tuple[Task, ...]]:
-        """The team's lanes."""
         found: list[list[Task]] = [[] for _ in range(self.width)]
         for piece in pieces:
             done = [len(lane) for lane in found]
@@ -230,11 +222,9 @@ class _Composed:
         return [tuple(lane) for lane in found]
 
     def buffers(self, team: int, count: int) -> list[Buffer]:
-        """The buffers that a team uses for pieces of so many images, and the arrays of the whole batch."""
         return [self._buffer(buffer, team, count) for buffer in self.plans[count].plan.buffers]
 
     def whole(self, view: View) -> View:
-        """An input or output of the whole batch."""
         if view.buffer not in self._by_image or not view.shape:
             return view
         count = view.shape[0]
@@ -248,7 +238,7 @@ class _Composed:
         return replace(buffer, name=self._name(buffer.name, team, count), offset=buffer.offset + team * self.stride)
 
     def _placed(self, team: int, piece: Piece) -> Callable[[View], View]:
-        """Where the views of a plan for a piece lie in the plan for all; each is made once."""
+        """Maps views of a piece's plan to views of the whole plan, each created once."""
         size = {buffer.name: buffer.nbytes // piece.count for buffer in self.plans[piece.count].plan.buffers}
         known: dict[View, View] = {}
 
@@ -267,7 +257,6 @@ class _Composed:
         return replace(view, buffer=self._name(view.buffer, team, piece.count))
 
     def _name(self, buffer: str, team: int, count: int) -> str:
-        """A name that no array has, and no other team or size."""
         name = f"{buffer}#{team}.{count}"
         while name in self._arrays:
             name += "'"
@@ -275,7 +264,7 @@ class _Composed:
 
 
 def _waits(task: Task, lane: int, first_lane: int, done: Sequence[int], *, is_first: bool) -> tuple[Wait, ...]:
-    """Its own waits, and before the first task of a lane for all that the team has done of the pieces before."""
+    """The task's waits, and before the first task of a lane, waits for everything of the team's earlier pieces."""
     steps = {wait.lane: wait.steps + done[wait.lane] for wait in task.waits}
     if is_first:
         steps = {other: count for other, count in enumerate(done) if other != lane and count} | steps

@@ -157,7 +157,7 @@ def test_bench_says_that_what_shipped_ran_without_openvino(tmp_path: Path, monke
     monkeypatch.setattr(openvino_model, "OpenvinoModel", missing)
     shipped = document(fire(), shipped="openvino")
     found = bench(fire(), shipped, names=["iosched"], threads=2, rounds=6, profile_db=tmp_path / "p.db")
-    assert any("Not run on OpenVINO" in note for note in found.notes)
+    assert any("Runs without OpenVINO" in note for note in found.notes)
 
 
 @NEEDS_OPENVINO

@@ -61,7 +61,7 @@ def test_a_sound_plan_passes() -> None:
 
 @pytest.mark.parametrize("changes", [{"offset": 193}, {"offset": 384}, {"offset": -1}, {"nbytes": 193}], ids=str)
 def test_a_buffer_lies_inside_the_arena_with_all_its_bytes(changes: dict[str, int]) -> None:
-    with pytest.raises(HazardError, match="buffer 'c' lies outside the arena of 384 bytes"):
+    with pytest.raises(HazardError, match="buffer 'c' is outside the arena of 384 bytes"):
         check(with_buffer(concat_plan(), "c", **changes))
 
 

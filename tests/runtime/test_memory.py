@@ -88,7 +88,7 @@ def test_freed_memory_is_given_back() -> None:
     for block in blocks[:-1]:  # the last one keeps the C library from doing it by itself
         libc.free(block)
     before = _resident_nbytes()
-    memory.give_back()
+    memory.release_freed_memory()
     libc.free(blocks[-1])
     assert before - _resident_nbytes() > 32 << 20
 
@@ -99,4 +99,4 @@ def _resident_nbytes() -> int:
 
 def test_a_c_library_that_cannot_give_memory_back_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    memory.give_back()
+    memory.release_freed_memory()

@@ -109,7 +109,7 @@ def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
     for buffer in plan.buffers:
         inside = buffer.offset >= 0 and buffer.offset + buffer.nbytes <= plan.arena_nbytes
         if buffer.nbytes < 0 or (buffer.space is Space.ARENA and not inside):
-            raise HazardError(f"buffer {buffer.name!r} lies outside the arena of {plan.arena_nbytes} bytes")
+            raise HazardError(f"buffer {buffer.name!r} is outside the arena of {plan.arena_nbytes} bytes")
     return buffers
 
 

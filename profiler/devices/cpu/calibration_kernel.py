@@ -78,7 +78,7 @@ def slowness_now(yardstick: RunBatch, reference_us: float) -> float:
 
 def compile_yardstick(backend: CpuBackend) -> CompiledStage:
     """Compiles the yardstick for all lanes of `backend`, to run in its executor and on its threads."""
-    own = CpuBackend(_convolution(backend.lanes), beside=backend)
+    own = CpuBackend(_convolution(backend.lanes), sharing=backend)
     stage = own.compile_stage(Stage(Strategy.CONCURRENT, ((own.graph.operators[0].name,),)))
     assert stage is not None  # only a merge can be refused
     return stage

@@ -320,7 +320,7 @@ class CpuStageCost:
             found = measure(
                 *(run, self.settings),
                 worse_than_us=worse_than_us,
-                warm_up=lambda count: compiled.time(count, sweep_nbytes=self.swept_nbytes),
+                warm_up=lambda count: compiled.time(count, flush_nbytes=self.swept_nbytes),
                 is_hopeless=is_disturbed,
             )
         reasons = noticed or (*others(), *disturbance.doubts(slowness, found.relative_width))
@@ -336,7 +336,7 @@ class CpuStageCost:
 
         def run(count: int) -> Sequence[float]:
             # One more, which finds the caches full of what the yardstick read and takes up to twice as long.
-            return compiled.time(1 + count, sweep_nbytes=self.swept_nbytes)[1:]
+            return compiled.time(1 + count, flush_nbytes=self.swept_nbytes)[1:]
 
         return run
 

@@ -41,4 +41,4 @@ def stretches_in_turn(
 
 def _sample(compiled: CompiledStage, sweep_nbytes: int) -> float:
     """The median of some runs, after one that finds the caches as the stretch before left them."""
-    return quantile(compiled.time(1 + RUNS, sweep_nbytes=sweep_nbytes)[1:], 0.5)
+    return quantile(compiled.time(1 + RUNS, flush_nbytes=sweep_nbytes)[1:], 0.5)

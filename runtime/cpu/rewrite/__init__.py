@@ -1,7 +1,7 @@
-"""Rewrites of a model for CPUs, one file each. Each is a function that edits a graph in place.
+"""Rewrites of a model for CPUs, one file each: functions that edit a graph in place.
 
 Inputs and outputs keep their names and shapes. New nodes and tensors are named after the tensor that they help to
-compute, by which they belong to its operator.
+compute, which assigns them to its operator.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Rewrite = Callable[[EditableGraph], None]
 
 
 def model_rewrites(block: int) -> tuple[Rewrite, ...]:
-    """Those of the model's graph, before onnxruntime optimizes it, in this order.
+    """Rewrites of the model's graph, in order, before onnxruntime optimizes it.
 
     Args:
-        block: channels in a block of onnxruntime's NCHWc layout; 1 where there is no such layout.
+        block: channels in a block of onnxruntime's NCHWc layout; 1 if it has none.
     """
     return (
         spell_out_response_norms, join_affine, take_in_windows, EditableGraph.drop_unread,
@@ -35,9 +35,5 @@ def model_rewrites(block: int) -> tuple[Rewrite, ...]:
 
 
 def kernel_rewrites(block: int) -> tuple[Rewrite, ...]:
-    """Those of the graph that onnxruntime optimized, in this order.
-
-    Args:
-        block: as of `model_rewrites`.
-    """
+    """Rewrites of the graph that onnxruntime optimized, in order; `block` as in `model_rewrites`."""
     return (dequantize_weights, partial(keep_blocked, block=block), spell_out_skip_norms, lay_out_by_results)

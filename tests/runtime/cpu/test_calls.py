@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from iosched.runtime.cpu.calls import Call, overlap, steps_of
 from iosched.runtime.plan import Space, View, Wait
-from iosched.runtime.waits import Step, find_waits, given_spaces
+from iosched.runtime.waits import Step, find_waits, input_spaces
 
 
 def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:
@@ -46,7 +46,7 @@ def test_what_is_written_over_has_been_read_and_written_before() -> None:
 
 def test_what_is_added_to_is_given() -> None:
     adds = [call(0, [seen("a"), seen("b")], [seen("a")]), call(0, [seen("a")], [seen("c")])]
-    assert given_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
+    assert input_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
 
 
 def test_what_follows_from_an_earlier_wait_is_left_out() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime.cpu import lane_cpus as claims_module
-from iosched.runtime.cpu.lane_cpus import PLACES, Claim, Claims
+from iosched.runtime.cpu.lane_cpus import MAX_CLAIMS, Claim, Claims
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def test_one_that_looked_at_the_same_time_takes_others(name: str, monkeypatch: p
 
 
 def test_more_processes_than_can_be_told_apart_share(name: str) -> None:
-    taken = [Claims(name).take(1, (0,), alone) for _ in range(PLACES + 2)]
-    assert [claim.cpus for claim in taken] == [(0,)] * (PLACES + 2)
-    assert [claim.n_shared for claim in taken] == [0] + [1] * (PLACES + 1)
+    taken = [Claims(name).take(1, (0,), alone) for _ in range(MAX_CLAIMS + 2)]
+    assert [claim.cpus for claim in taken] == [(0,)] * (MAX_CLAIMS + 2)
+    assert [claim.n_shared for claim in taken] == [0] + [1] * (MAX_CLAIMS + 1)
     for claim in taken:
         claim.release()
 

@@ -455,7 +455,7 @@ def test_equal_programs_share_a_session_and_forgotten_ones_do_not() -> None:
         (first,) = runtime.kernels([program(node, *shape, {"w": weight})])
         assert runtime.kernels([program(node, *shape, {"w": weight})]) == [first]
         assert runtime.kernels([program(node, *shape, {"w": weight.copy()})]) != [first]
-        runtime.forget_sessions()
+        runtime.drop_sessions()
         assert runtime.kernels([program(node, *shape, {"w": weight})]) != [first]
 
 
@@ -675,7 +675,7 @@ def test_a_sweep_passes_other_bytes_through_the_caches_and_leaves_all_as_it_is(e
     x, most = X.copy(), 1 << 26
     with executor(plan, kernels) as ready:
         before = resident_nbytes()
-        assert len(ready.time({"x": x}, 3, sweep_nbytes=most)) == 3
+        assert len(ready.time({"x": x}, 3, flush_nbytes=most)) == 3
         if executor is NativeExecutor:  # which keeps what it sweeps for the next time
             assert resident_nbytes() - before > 0.9 * most
         np.testing.assert_array_equal(x, X)
@@ -690,7 +690,7 @@ def test_inputs_that_may_not_be_written_are_not_swept() -> None:
     with NativeExecutor(plan, kernels) as ready:
         assert len(ready.time({"x": x}, 2)) == 2
         with pytest.raises(ValueError, match="needs writable inputs"):
-            ready.time({"x": x}, 2, sweep_nbytes=1)
+            ready.time({"x": x}, 2, flush_nbytes=1)
 
 
 def resident_nbytes() -> int:

@@ -129,7 +129,7 @@ def test_what_is_fresh_changes_no_result_and_no_input() -> None:
         (name,) = compiled.inputs
         far: Spans = ((-64, 128), (192, 1 << 40))
         for fresh in ({}, {name: ()}, {name: ((64, 128), (256, 300))}, {name: far}, {"nobody": ((0, 64),)}):
-            assert len(compiled.executor.time(compiled.inputs, 2, sweep_nbytes=1 << 16, fresh=fresh)) == 2
+            assert len(compiled.executor.time(compiled.inputs, 2, flush_nbytes=1 << 16, fresh=fresh)) == 2
             assert all(np.array_equal(array, before[name]) for name, array in compiled.inputs.items())
         found = compiled.executor.run(compiled.inputs)
         assert all(np.array_equal(expected[name], found[name]) for name in expected)

@@ -106,7 +106,7 @@ def test_backends_of_a_process_have_the_same_processors_until_the_last_one_close
     model = fire()
     with CpuBackend(model, lanes=2) as backend:
         assert taken(name) == [0]
-        with CpuBackend(model, beside=backend) as beside:
+        with CpuBackend(model, sharing=backend) as beside:
             beside.compile(greedy(beside.graph))
         assert taken(name) == [0, 1, 2]
         with CpuBackend(model, lanes=2) as third:

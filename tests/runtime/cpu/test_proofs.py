@@ -293,7 +293,7 @@ def test_eight_threads_run_four_models_that_share_operators_for_a_while() -> Non
     with ExitStack() as stack:
         first = stack.enter_context(CpuBackend(model, lanes=2))
         backends = [first, *(stack.enter_context(CpuBackend(model, lanes=2)) for _ in range(2))]
-        backends.append(stack.enter_context(CpuBackend(model, beside=first)))
+        backends.append(stack.enter_context(CpuBackend(model, sharing=first)))
         compiled = [each.compile(greedy(each.graph)) for each in backends]
         expected = _bits(compiled[0].run(inputs))
 

@@ -94,7 +94,7 @@ def test_a_stage_that_is_a_session_is_measured_alone() -> None:
         for stage in (Stage(Strategy.SESSION, (names,)), Stage(Strategy.SESSION, (names[:1],))):
             compiled = backend.compile_stage(stage)
             assert compiled is not None
-            assert len(compiled.time(2, sweep_nbytes=1 << 16)) == 2
+            assert len(compiled.time(2, flush_nbytes=1 << 16)) == 2
             compiled.executor.close()
 
 

@@ -128,7 +128,7 @@ def test_types_that_openvino_computes_with_fewer_bits_are_refused(dtype: str) ->
         helper.make_node("Add", ["wide", "wide"], ["sum"]),
         helper.make_node("Cast", ["sum"], ["y"], to=TensorProto.FLOAT),
     ]
-    with pytest.raises(DeviceError, match="computes 'wide' .* with fewer bits"):
+    with pytest.raises(DeviceError, match=r"computes 'wide' .* with fewer bits"):
         OpenvinoModel(model_with(nodes), 1)
 
 
