@@ -60,10 +60,7 @@ def is_time_shared() -> bool:
 def siblings(cpu: int) -> frozenset[int]:
     """Processors on the same physical core as `cpu`, which is included; only `cpu` if unknown."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    try:
-        return numbers_in(path.read_text()) | {cpu}
-    except (OSError, ValueError):
-        return frozenset((cpu,))
+    return numbers_in(file_text(path)) | {cpu}
 
 
 _V1, _V2 = "cgroup", "cgroup2"
@@ -148,10 +145,15 @@ def _limit(version: str, folder: Path) -> float | None:
 
 
 def _lines(file: Path) -> list[str]:
+    return file_text(file, "surrogateescape").split("\n")
+
+
+def file_text(file: Path, errors: str = "replace") -> str:
+    """The content of a file of the system; empty if it is unreadable."""
     try:
-        return file.read_text(errors="surrogateescape").split("\n")
+        return file.read_text(encoding="utf-8", errors=errors)
     except (OSError, ValueError):
-        return []
+        return ""
 
 
 def _unescaped(path: str) -> str:

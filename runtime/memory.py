@@ -11,6 +11,7 @@ from pathlib import Path
 
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph, TensorSpec
+from iosched.runtime.cores import file_text
 
 _CACHED_FILES = re.compile(r"^(?:active|inactive)_file (\d+)$", re.MULTILINE)
 
@@ -38,12 +39,12 @@ def free_nbytes(machine: Path = Path("/")) -> int | None:
     Args:
         machine: the root of the file system.
     """
-    available = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(machine / "proc/meminfo"), re.MULTILINE)
+    available = re.search(r"^MemAvailable:\s+(\d+) kB$", file_text(machine / "proc/meminfo"), re.MULTILINE)
     group = machine / "sys/fs/cgroup"
-    limit, used = (_text(group / f"memory.{name}").strip() for name in ("max", "current"))
+    limit, used = (file_text(group / f"memory.{name}").strip() for name in ("max", "current"))
     found = [int(available[1]) * 1024] if available else []
     if limit.isdecimal() and used.isdecimal():
-        files = sum(map(int, _CACHED_FILES.findall(_text(group / "memory.stat"))))
+        files = sum(map(int, _CACHED_FILES.findall(file_text(group / "memory.stat"))))
         found.append(max(int(limit) - int(used) + files, 0))
     return min(found, default=None)
 
@@ -71,10 +72,3 @@ def _check(nbytes: int, subject: str, free: int | None) -> None:
             f"out of memory: {subject} {nbytes / 1e9:,.1f} GB, but this machine has {free / 1e9:,.1f} GB free.\n"
             "Use a smaller --batch-size or --input-shape, or a machine with more memory."
         )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from iosched.runtime.cores import allowed_cpus, numbers_in
+from iosched.runtime.cores import allowed_cpus, file_text, numbers_in
 
 _INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
 _VECTORS = {"flags": ("avx", "fma", "f16c", "amx"), "Features": ("asimd", "sve", "sme", "i8mm", "bf16", "fphp")}
@@ -76,7 +76,7 @@ def processor_of(machine: Path, cpu: int) -> Processor:
         machine: the root of the file system.
         cpu: number of the processor whose caches count.
     """
-    processors = _processors(_text(machine / "proc/cpuinfo"))
+    processors = _processors(file_text(machine / "proc/cpuinfo"))
     return Processor(
         name=next((each["model name"] for each in processors if each.get("model name")), "")
         or platform.processor()
@@ -126,14 +126,7 @@ def _caches(folder: Path) -> str:
 
 
 def _cache(folder: Path) -> str:
-    level, kind, size = (_text(folder / name).strip() for name in ("level", "type", "size"))
+    level, kind, size = (file_text(folder / name).strip() for name in ("level", "type", "size"))
     letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
-    sharing = len(numbers_in(_text(folder / "shared_cpu_list")))
+    sharing = len(numbers_in(file_text(folder / "shared_cpu_list")))
     return f"L{level}{letter} {size}{f' for {sharing}' if sharing > 1 else ''}" if level and size else ""
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

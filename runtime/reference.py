@@ -139,9 +139,9 @@ class Reference:
         check_names(inputs, self._inputs)
         names = list(self._outputs)
         with running():
-            if self._speaks_numpy:
-                return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
-            if all(kind.startswith("tensor(") and kind != "tensor(string)" for kind in self._types):
+            if not self._speaks_numpy and all(
+                kind.startswith("tensor(") and kind != "tensor(string)" for kind in self._types
+            ):
                 return dict(zip(names, run_on_any_types(self._session, names, inputs), strict=True))
             return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
 

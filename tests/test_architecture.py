@@ -29,8 +29,8 @@ FACADE = {"iosched", "iosched.__main__"}
 PARTS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
-        *("plan", "intervals", "waits", "hazards", "arena", "placement", "compare", "memory", "inputs"),
-        *("cores", "processor", "handle", "missing_dependencies", "faults", "session", "reference", "executor"),
+        *("plan", "intervals", "waits", "hazards", "arena", "placement", "compare", "cores", "memory"),
+        *("inputs", "processor", "handle", "missing_dependencies", "faults", "session", "reference", "executor"),
         *("divided_sessions", "openvino", "parallel_sessions", "cpu", "device", "cuda"),
     ),
     "iosched.runtime.cuda": (

@@ -100,8 +100,18 @@ class CompiledModel:
     executor: PlanExecutor
     lowering: Lowering
     constant_outputs: Arrays
-    forwarded_outputs: Mapping[str, str]
+    forwarded_outputs: tuple[str, ...]
     origins: tuple[TaskOrigin, ...]
+
+    @classmethod
+    def of(
+        cls, executor: PlanExecutor, lowering: Lowering, kernels: KernelGraph, origins: tuple[TaskOrigin, ...] = ()
+    ) -> Self:
+        """Add the outputs that no kernel computes to an executor of `lowering`."""
+        outside = [name for name in kernels.outputs if name not in kernels.producer]
+        constant = {name: kernels.weights[name] for name in outside if name in kernels.weights}
+        forwarded = tuple(name for name in outside if name in kernels.inputs)
+        return cls(executor, lowering, constant, forwarded, origins)
 
     @property
     def kernel_count(self) -> int:
@@ -112,7 +122,7 @@ class CompiledModel:
         """Run the model once."""
         outputs = self.executor.run(self._used(inputs))
         outputs.update({name: array.copy() for name, array in self.constant_outputs.items()})
-        outputs.update({name: np.array(inputs[source]) for name, source in self.forwarded_outputs.items()})
+        outputs.update({name: np.array(inputs[name]) for name in self.forwarded_outputs})
         return outputs
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
@@ -251,15 +261,8 @@ class CpuBackend:
             barriers: whether a stage waits for all of the previous one instead of only for what it reads.
         """
         lowered = self._lower(schedule, barriers)
-        kernels = lowered.kernels
-        outside = [name for name in kernels.outputs if name not in kernels.producer]
-        return CompiledModel(
-            executor=self._executor(lowered.lowering),
-            lowering=lowered.lowering,
-            constant_outputs={name: kernels.weights[name] for name in outside if name in kernels.weights},
-            forwarded_outputs={name: name for name in outside if name in kernels.inputs},
-            origins=task_origins(lowered.lowering, self.coarse, lowered.stages, lowered.nodes),
-        )
+        origins = task_origins(lowered.lowering, self.coarse, lowered.stages, lowered.nodes)
+        return CompiledModel.of(self._executor(lowered.lowering), lowered.lowering, lowered.kernels, origins)
 
     def guessed_lanes(self, stage: Stage) -> tuple[tuple[int, ...], ...]:
         """The lanes of each group of a stage without division."""

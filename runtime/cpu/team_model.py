@@ -11,14 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from iosched.models.errors import UsageError
 from iosched.models.images import image_inputs, with_images
 from iosched.models.model import Model
 from iosched.runtime.arena import ALIGNMENT_NBYTES
-from iosched.runtime.cpu.backend import Arrays, CpuBackend, PlanExecutor
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.backend import CompiledModel, CpuBackend, PlanExecutor
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import Lowering
@@ -81,33 +78,6 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
     return Lowering(CheckedPlan(in_teams(plans, shares, frozenset(images))), kernels)
 
 
-class DividedModel:
-    """A whole model whose batch is divided among teams, by the plan of `lower_in_teams`; one run at a time."""
-
-    def __init__(self, executor: PlanExecutor, lowering: Lowering, kernels: KernelGraph) -> None:
-        self._executor = executor
-        self._forwarded = tuple(name for name in kernels.outputs if name in kernels.inputs)
-        self._constant = {name: kernels.weights[name] for name in kernels.outputs if name in kernels.weights}
-        self._input_names = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_input)
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Run the model once."""
-        outputs = self._executor.run(self._used(inputs))
-        copied = {**self._constant, **{name: inputs[name] for name in self._forwarded}}
-        return {**outputs, **{name: np.array(array) for name, array in copied.items()}}
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Run `repeats` times and return the microseconds of each run."""
-        return self._executor.time(self._used(inputs), repeats)
-
-    def close(self) -> None:
-        """Free sessions, threads and buffers."""
-        self._executor.close()
-
-    def _used(self, inputs: Arrays) -> Arrays:
-        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._input_names}
-
-
 def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> Requests:
     """Open the divided model.
 
@@ -123,7 +93,7 @@ def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus:
     lowering = lower_in_teams(backends, schedule, teams)
     kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
     executors = _executors(lowering, teams.requests, cpus)
-    return Requests([DividedModel(executor, lowering, kernels) for executor in executors])
+    return Requests([CompiledModel.of(executor, lowering, kernels) for executor in executors])
 
 
 def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanExecutor, ...]:

@@ -30,7 +30,7 @@ def test_a_chain_needs_two_buffers() -> None:
     assert {buffer.offset for buffer in placed} == {0, 640}
 
 
-def test_the_memory_given_up_last_is_used_first() -> None:
+def test_memory_released_last_is_reused_first() -> None:
     # a and b are both free when d is placed; b was used last, a fits as well.
     lane = (
         Task("a", 0, (), (seen("a", 64),)),

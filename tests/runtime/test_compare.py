@@ -70,7 +70,7 @@ def test_nan_and_infinity_must_stand_in_the_same_places(
         assert result.max_abs == math.inf
 
 
-def test_a_wrong_value_beside_a_nan_is_still_wrong() -> None:
+def test_wrong_value_next_to_a_nan_is_wrong() -> None:
     assert not check(floats(math.nan, 2.0), floats(math.nan, 1.0)).passed
 
 

@@ -1,4 +1,4 @@
-"""Faults of plans are contained and named; what others are to blame for is not."""
+"""Faults of plans are contained and named; other errors are raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_fault_ends_the_context_and_is_noted(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [ResourceError("out of memory"), OSError(28, "full"), KeyboardInterrupt()])
-def test_what_is_no_fault_is_raised(error: BaseException) -> None:
+def test_deliberate_errors_are_raised(error: BaseException) -> None:
     faults = Faults()
     with pytest.raises(type(error)), faults.contained("the stage"):
         raise error

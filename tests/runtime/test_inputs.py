@@ -1,4 +1,4 @@
-"""Inputs made up from a seed."""
+"""Seeded random inputs."""
 
 from __future__ import annotations
 

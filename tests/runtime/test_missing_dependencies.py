@@ -1,4 +1,4 @@
-"""A machine that lacks something is no model that is wrong."""
+"""Errors about a missing resource are not errors of the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_lacking_is_named_with_the_way_out(text: str) -> None:
+def test_missing_resource_is_named_with_the_way_out(text: str) -> None:
     assert TEXTS[text] in (missing_resource(text) or "")
     assert missing_resource("the node is of no known type") is None
 

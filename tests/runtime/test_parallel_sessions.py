@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime, one for each model of a composed one, compute what the composed model computes."""
+"""Sessions of onnxruntime, one for each member of a composed model, compute the same as the composed model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits make every read follow its writes, and are left out where another wait says as much."""
+"""Calls, lanes and waits of stages: reads follow their writes, and implied waits are omitted."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def test_a_read_waits_for_its_writer_on_another_lane_alone() -> None:
     assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
 
-def test_bytes_beside_those_read_are_not_waited_for() -> None:
+def test_no_wait_for_adjacent_bytes() -> None:
     calls = [call(0, [], [seen("a", 0)]), call(1, [], [seen("a", 8)]), call(1, [seen("a", 8)], [seen("b")])]
     assert waits_of(calls, 2) == [(), (), ()]
     calls[2] = call(1, [seen("a", 7, 2)], [seen("b")])
     assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
 
-def test_what_is_written_over_has_been_read_and_written_before() -> None:
+def test_overwriting_waits_for_readers_and_writers() -> None:
     calls = [call(0, [], [seen("a")]), call(1, [seen("a")], [seen("b")]), call(0, [seen("a")], [seen("a")])]
     assert waits_of(calls, 2) == [(), (Wait(0, 1),), (Wait(1, 1),)]
     assert waits_of([calls[0], call(1, [], [seen("a", 4)])], 2) == [(), (Wait(0, 1),)]
     assert waits_of([calls[0], call(1, [], [seen("a", 8)])], 2) == [(), ()]
 
 
-def test_what_is_added_to_is_given() -> None:
+def test_in_place_operand_is_an_input() -> None:
     adds = [call(0, [seen("a"), seen("b")], [seen("a")]), call(0, [seen("a")], [seen("c")])]
     assert input_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
 
 
-def test_what_follows_from_an_earlier_wait_is_left_out() -> None:
+def test_implied_waits_are_omitted() -> None:
     """Lane 2 waits for lane 1, which waited for lane 0."""
     calls = [
         call(0, [], [seen("a")]),
@@ -134,7 +134,7 @@ def longest_us(proto: ModelProto) -> float:
     return max(node_work_us(kernels, index) for index in range(len(kernels.nodes)))
 
 
-def test_a_convolution_in_whole_numbers_takes_a_third_of_one_in_floats() -> None:
+def test_integer_convolution_takes_a_third_of_a_float_one() -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     proto = proto_of([node], {"x": (1, 64, 28, 28)}, ["y"], {"w": weight(64, 64, 3, 3)})
     floats, whole = longest_us(proto), longest_us(quantized(proto))
@@ -170,7 +170,7 @@ def test_the_longest_lane_is_within_grahams_bound(work_us: list[float], lanes: i
     assert found <= best * (4 / 3 - 1 / (3 * lanes)) + 1e-9
 
 
-def test_spare_lanes_go_where_most_work_is_left_for_each() -> None:
+def test_spare_lanes_go_to_the_group_with_most_work_per_lane() -> None:
     assert assign_lanes([10.0, 100.0], 4) == ((0,), (1, 2, 3))
     assert assign_lanes([100.0, 100.0], 4) == ((0, 1), (2, 3))
     assert assign_lanes([5.0], 3) == ((0, 1, 2),)
@@ -217,7 +217,7 @@ def computing(plan: ExecutionPlan) -> list[int]:
         (((1, 3), (1, 3), (1, 3)), [0, 3, 0, 3]),
     ],
 )
-def test_groups_run_where_their_stage_says(groups: tuple[tuple[int, ...], ...], calls: list[int]) -> None:
+def test_groups_run_on_the_lanes_of_their_division(groups: tuple[tuple[int, ...], ...], calls: list[int]) -> None:
     assert computing(plan_on(Division(4, groups), lanes=4)) == calls
 
 

@@ -1,4 +1,4 @@
-"""Both executors run plans of hand-made programs to the bit as numpy and plain onnxruntime do."""
+"""Both executors compute hand-written plans bit by bit like numpy and plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_sizes_known_only_at_run_time(executor: AnyExecutor) -> None:
 
 
 @both
-def test_an_inner_sequence_and_a_dynamic_read_beside_a_static_write(executor: AnyExecutor) -> None:
+def test_inner_sequence_and_dynamic_read_with_static_write(executor: AnyExecutor) -> None:
     split = onnx.helper.make_node("SplitToSequence", ["a"], ["s"], axis=0, keepdims=0)
     sequence = onnx.helper.make_tensor_sequence_value_info("s", 1, None)
     tensor = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("a", (16,)), ("c", (16,)))]
@@ -312,7 +312,7 @@ def test_an_inner_sequence_and_a_dynamic_read_beside_a_static_write(executor: An
 
 
 @needs_native
-def test_native_says_what_it_cannot_hand_over() -> None:
+def test_native_executor_names_unsupported_outputs() -> None:
     plan, _ = diamond()
     assert supports(plan.plan)
     assert supports(nonzero()[0].plan)
@@ -394,7 +394,7 @@ def test_broken_plans_and_programs_are_refused(executor: AnyExecutor) -> None:
 
 
 @both
-def test_a_closed_executor_says_so(executor: AnyExecutor) -> None:
+def test_closed_executor_raises(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     ready = executor(plan, kernels)
     ready.close()
@@ -544,7 +544,7 @@ def test_the_caller_keeps_its_affinity() -> None:
 
 
 @needs_native
-def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
+def test_forked_child_raises_and_parent_continues() -> None:
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1]); from test_executors import *\n"
         "plan, kernels = diamond(); ready = NativeExecutor(plan, kernels); ready.run({'x': X})\n"
@@ -560,7 +560,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
 
 @pytest.mark.slow
 @needs_native
-def test_a_child_that_is_forked_amid_a_run_of_another_thread_is_told_too() -> None:
+def test_child_forked_during_a_run_raises_too() -> None:
     code = (
         "import os, signal, sys, threading; sys.path.insert(0, sys.argv[1]); from test_executors import *\n"
         "plan, kernels = diamond(); ready = NativeExecutor(plan, kernels); took = ready.time({'x': X}, 100)\n"
@@ -589,7 +589,7 @@ def _no_cached_library() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_cached_library")
-def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_library_the_error_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     assert not library.available()
     assert "not built" in str(library.missing())
@@ -599,14 +599,14 @@ def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("_no_cached_library")
 @needs_native
-def test_a_library_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_ABI_VERSION", -1)
     assert not library.available()
     assert "built for another version of iosched; rebuild it with 'pip install -e .'" in str(library.missing())
 
 
 @pytest.mark.usefixtures("_no_cached_library")
-def test_a_library_that_does_not_load_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_library_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     (tmp_path / "_executor.so").write_bytes(b"no library")
     assert "(_executor.so) does not load; rebuild it" in str(library.missing())
@@ -683,7 +683,7 @@ def test_a_sweep_passes_other_bytes_through_the_caches_and_leaves_all_as_it_is(e
 
 
 @needs_native
-def test_inputs_that_may_not_be_written_are_not_swept() -> None:
+def test_read_only_inputs_are_refused_by_a_cache_flush() -> None:
     plan, kernels = diamond()
     x = X.copy()
     x.flags.writeable = False
@@ -708,7 +708,7 @@ def test_times_are_of_single_runs(executor: AnyExecutor) -> None:
 
 
 @both
-def test_a_trace_tells_when_each_task_ran(executor: AnyExecutor) -> None:
+def test_trace_has_begin_and_end_of_each_task(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     names = [task.name for task in plan.plan.tasks]
     with executor(plan, kernels) as ready:

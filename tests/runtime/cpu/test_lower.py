@@ -1,4 +1,4 @@
-"""Plans that lowering makes are free of hazards, and nothing in them is there in vain."""
+"""Lowered plans are free of hazards and of unnecessary tasks."""
 
 from __future__ import annotations
 

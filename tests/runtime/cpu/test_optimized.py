@@ -1,4 +1,4 @@
-"""How many channels onnxruntime's kernels hold in a block on this machine, and that some machines have no blocks."""
+"""The optimized graph: its blocks of channels, and one order of its nodes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_machine_without_kernels_for_blocks_has_blocks_of_one_channel(tmp_path
     assert block_of(by_onnxruntime(convolution(8), tmp_path, blocks=False)) == 1
 
 
-def test_blocks_are_what_onnxruntime_pads_channels_to(tmp_path: Path) -> None:
+def test_block_size_is_read_from_padded_weights(tmp_path: Path) -> None:
     made = by_onnxruntime(convolution(3), tmp_path, blocks=True)
     if not any(node.domain == "com.microsoft.nchwc" for node in made.graph.node):
         pytest.skip("onnxruntime has no kernels for blocks on this machine")
@@ -157,7 +157,7 @@ def test_the_order_is_topological_and_has_every_node_once(network: str, seed: in
         known |= set(writes(node))
 
 
-def test_what_no_output_needs_comes_last() -> None:
+def test_unneeded_nodes_come_last() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["idle"]), helper.make_node("Abs", ["x"], ["y"])]
     assert [node.op_type for node in in_one_order(nodes, ["y"])] == ["Abs", "Relu"]
 

@@ -1,4 +1,4 @@
-"""Whoever shares cores, or gets less time than its threads use, is told so wherever a model is measured or run."""
+"""Notes on shared cores and exceeded quotas appear wherever a model is measured or run."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ def on_cores(lanes: int) -> tuple[str, ...]:
     return core_remarks(cpus)
 
 
-def test_nothing_is_said_while_there_are_enough_cores(others: Claims) -> None:
+def test_no_note_while_there_are_enough_cores(others: Claims) -> None:
     take(others, 2)
     assert on_cores(2) == ()
     assert core_remarks(LaneCpus(2)) == ()
 
 
-def test_shared_cores_are_told_with_how_many_are_left(others: Claims) -> None:
+def test_note_on_shared_cores_names_the_free_ones(others: Claims) -> None:
     take(others, 2)
     (remark,) = on_cores(3)
     assert "Other iosched processes use 1 of the 3 cores of this process" in remark
     assert remark.endswith("--threads 2 avoids those cores.")
 
 
-def test_it_is_said_when_all_cores_are_taken(others: Claims) -> None:
+def test_note_if_all_cores_are_claimed(others: Claims) -> None:
     take(others, 4)
     (remark,) = on_cores(2)
     assert remark.startswith("Other iosched processes use all cores, 2 of them together with this process")
 
 
-def test_all_jobs_that_run_on_shared_cores_say_so(others: Claims, tmp_path: Path) -> None:
+def test_all_jobs_note_shared_cores(others: Claims, tmp_path: Path) -> None:
     take(others, 4)
     (remark,) = on_cores(2)
     model = fire()
@@ -79,7 +79,7 @@ def test_all_jobs_that_run_on_shared_cores_say_so(others: Claims, tmp_path: Path
     ("quota", "threads", "words"),
     [(None, 9, None), (2.0, 2, None), (1.5, 2, "is 1.5 cores: 2 threads"), (0.5, 1, "is 0.5 cores")],
 )
-def test_more_threads_than_there_is_time_for_are_told(
+def test_note_on_more_threads_than_the_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, threads: int, words: str | None
 ) -> None:
     monkeypatch.setattr(remarks, "cpu_quota", lambda: quota)
@@ -92,7 +92,7 @@ def test_more_threads_than_there_is_time_for_are_told(
 
 
 @pytest.mark.parametrize(("threads", "told"), [(1, False), (2, False), (3, True), (16, True)])
-def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, threads: int, told: bool) -> None:
+def test_note_on_more_threads_than_processors(monkeypatch: pytest.MonkeyPatch, threads: int, told: bool) -> None:
     """Other runtimes have no more threads than processors then: ours would win against a straw man."""
     for module in (remarks, device):
         monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1))
@@ -108,7 +108,7 @@ def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, 
         opened.close()
 
 
-def test_devices_counts_the_cores_that_others_have(others: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_counts_claimed_cores(others: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{cpu_facts.__module__}.PROCESS", lane_cpus.PROCESS)
     monkeypatch.setattr(f"{cpu_facts.__module__}.allowed_cpus", lambda: (0, 1, 2, 3))
     assert cpu_facts().values["taken"] == 0

@@ -1,4 +1,4 @@
-"""A session stage is one call of onnxruntime over all cores, whatever its operators are."""
+"""A session stage is one call of onnxruntime over all cores, for any operators."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_any_stages_may_be_sessions(lanes: int, native: bool) -> None:
         check_schedules(model, backend, ((f"{number}", schedule) for number, schedule in enumerate(made)))
 
 
-def test_nothing_runs_beside_a_session() -> None:
+def test_session_runs_exclusively() -> None:
     """Not even what neither reads what the session writes, nor writes what it reads."""
     read_by = {"a": "x", "b": "x", "c": "a", "d": "b"}
     nodes = [node("Conv", [source, f"w{name}"], [name], pads=[1] * 4) for name, source in read_by.items()]

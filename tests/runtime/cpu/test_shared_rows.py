@@ -1,4 +1,4 @@
-"""The first operators of a network are shared out between rows of the image, and compute what they did."""
+"""The first operators of a network are divided by rows of the image, with equal results."""
 
 from __future__ import annotations
 

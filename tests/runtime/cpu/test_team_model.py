@@ -1,4 +1,4 @@
-"""However the cores are divided into teams, and the batch among them, the outputs are those of plain onnxruntime."""
+"""For any division of cores and batch into teams, the outputs are those of plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_both_executors_run_teams(monkeypatch: pytest.MonkeyPatch, is_native: bo
 
 
 @pytest.mark.parametrize(("count", "images"), [(1, 1), (2, 1), (2, 2)])
-def test_teams_add_in_place_where_their_own_pieces_lie(count: int, images: int) -> None:
+def test_teams_add_in_place_in_their_own_pieces(count: int, images: int) -> None:
     weights = {name: weight(16, 16, 3, 3, seed=seed) for seed, name in enumerate(("u", "v"))}
     nodes = [
         onnx.helper.make_node("Conv", ["x", "u"], ["first"], pads=[1] * 4),
@@ -164,9 +164,7 @@ def test_every_image_is_taken_once_and_shares_differ_by_one(batch: int, count: i
 
 
 @given(requests=sizes, count=sizes, width=st.integers(1, 8), lanes=st.integers(1, 64))
-def test_on_other_cores_no_more_of_them_are_used_than_there_are(
-    requests: int, count: int, width: int, lanes: int
-) -> None:
+def test_teams_fit_into_fewer_cores(requests: int, count: int, width: int, lanes: int) -> None:
     teams = Teams(requests, count, 2)
     found = fitting(teams, requests * count * width, lanes)
     assert found.requests * found.count * min(found.lanes(lanes), width) <= max(lanes, 1)
@@ -203,7 +201,7 @@ def composed(teams: Teams, batch: int) -> ExecutionPlan:
 
 
 @given(batch=st.integers(1, 9), count=st.integers(1, 4), images=st.integers(1, 4))
-def test_what_is_composed_passes_the_check(batch: int, count: int, images: int) -> None:
+def test_composed_plan_passes_the_check(batch: int, count: int, images: int) -> None:
     plan = composed(Teams(1, count, images), batch)
     check(plan)
     assert [view.shape for view in (*plan.inputs, *plan.outputs)] == [(batch, 2)] * 2
@@ -246,7 +244,7 @@ def test_an_array_may_be_called_as_a_buffer_would_be() -> None:
     check(in_teams({1: TeamPlan(named)}, Teams(1, 2, 1).pieces(4), frozenset("x")))
 
 
-def test_what_has_no_known_size_is_refused() -> None:
+def test_tensors_of_unknown_size_are_refused() -> None:
     plan = two_lanes(1)
     dynamic = replace(plan, buffers=(*plan.buffers, Buffer("found", Space.DYNAMIC, 0)))
     with pytest.raises(UsageError, match="'found'"):

@@ -1,4 +1,4 @@
-"""Products of one row with a constant matrix are split over cores, however the model lays the matrix out."""
+"""Products of one row with a constant matrix are divided among cores, in either layout of the matrix."""
 
 from __future__ import annotations
 
