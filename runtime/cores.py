@@ -81,10 +81,7 @@ class _Mount:
 def cpu_quota(machine: Path = Path("/")) -> float | None:
     """The CPU quota of this process in processors, such as 1.5; None if unlimited or unreadable.
 
-    The quota may change while the process runs.
-
-    Args:
-        machine: the root of the file system.
+    The quota may change while the process runs. `machine` is the root of the file system.
     """
     groups = dict(_groups(_lines(machine / "proc/self/cgroup")))
     mounts = list(_mounts(_lines(machine / "proc/self/mountinfo")))

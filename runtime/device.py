@@ -48,11 +48,7 @@ class Device(Protocol):
         ...
 
     def checks(self) -> Sequence[SelfCheck]:
-        """Self-checks of the device, those with the fewest requirements first.
-
-        Raises:
-            DeviceError: the device is not attached.
-        """
+        """Self-checks of the device, those with the fewest requirements first; raises `DeviceError` if not attached."""
         ...
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:

@@ -43,7 +43,6 @@ class Candidate:
 
     Attributes:
         time: runs the model n times in a row and returns the microseconds of each run.
-        close: frees the model's sessions, buffers and threads.
         notes: returns sentences for the user about how the model runs; complete only after a run.
         in_flight: number of concurrent runs while it is timed, each with a latency of `time`.
     """
@@ -62,17 +61,14 @@ class Executor:
     """A model that is ready to run.
 
     Attributes:
-        runnable: runs the model.
-        description: one line on how the model runs.
         remarks: returns the sentences of `notes`.
         frees: called on closing, after the runnable is closed.
         on_device: runs the model on GPU arrays, see `run_on_device`; None on a CPU.
-        placed: copies inputs to the device and returns the model ready to be timed on them; default: pass the inputs to
-            each run.
+        placed: copies inputs to the device and returns the model ready to be timed; default: pass them to each run.
         in_flight: number of threads that may run the model at the same time; others wait.
         traced: times n runs on these inputs and records when each task ran; None if unsupported.
-        by: what runs the model: iosched's runtime ("schedule"), plain onnxruntime on the whole model ("reference"), or
-            a library in another way ("library"), such as OpenVINO or sessions of parts of the batch.
+        by: what runs the model: iosched's runtime, plain onnxruntime on the whole model, or a library in another
+            way, such as OpenVINO or sessions of parts of the batch.
     """
 
     runnable: Runnable
@@ -95,11 +91,7 @@ class Executor:
         return self.runnable.run(inputs)
 
     def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, Any]:
-        """Run once on GPU arrays; see `CudaModel.run_on_device`.
-
-        Raises:
-            UsageError: the model runs on the CPU, or an input is missing or has another shape or type.
-        """
+        """Run once on GPU arrays; see `CudaModel.run_on_device`. Raises `UsageError` on a CPU."""
         if self.on_device is None:
             raise UsageError("this model runs on the CPU: GPU arrays need device='cuda'")
         return self.on_device(inputs, stream=stream)
@@ -127,7 +119,6 @@ class TaskOrigin:
 
     Attributes:
         name: the kernels that it calls, joined by "+".
-        lane: the lane that runs it.
         stage: index of its stage in the schedule, counted over all blocks.
         operators: operators of the model that it computes, completely or in part.
     """
@@ -166,8 +157,6 @@ class TracedRuns:
         """Select the run of median latency; of an even number of runs, the faster of the middle two.
 
         Args:
-            origins: origin of each task.
-            times_us: microseconds of each run, at least one.
             spans_us: `(runs, tasks, 2)`: begin and end of each task in microseconds since the run began.
         """
         number = sorted(range(len(times_us)), key=lambda run: times_us[run])[(len(times_us) - 1) // 2]

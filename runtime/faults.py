@@ -37,12 +37,7 @@ _MOST_CHARACTERS, _MOST_NAMES = 300, 4
 
 @dataclass(frozen=True, eq=False)
 class Faults:
-    """Faults of plans that were contained so far.
-
-    Attributes:
-        strict: whether faults are raised instead of contained.
-        found: the errors, by label.
-    """
+    """Faults of plans that were contained so far, by label; if `strict`, faults are raised instead."""
 
     strict: bool = False
     found: dict[str, Exception] = field(default_factory=dict)

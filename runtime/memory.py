@@ -34,10 +34,7 @@ def free_nbytes(machine: Path = Path("/")) -> int | None:
     """Bytes that processes may allocate before the system kills one; None if unknown.
 
     Reclaimable memory, such as cached files, counts as free. In a container, the control group's limit counts if it is
-    mounted where Docker and Kubernetes mount it.
-
-    Args:
-        machine: the root of the file system.
+    mounted where Docker and Kubernetes mount it. `machine` is the root of the file system.
     """
     available = re.search(r"^MemAvailable:\s+(\d+) kB$", file_text(machine / "proc/meminfo"), re.MULTILINE)
     group = machine / "sys/fs/cgroup"

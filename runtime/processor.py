@@ -70,12 +70,7 @@ def read_processor() -> Processor:
 
 
 def processor_of(machine: Path, cpu: int) -> Processor:
-    """The CPU of a machine, read from /proc and /sys.
-
-    Args:
-        machine: the root of the file system.
-        cpu: number of the processor whose caches count.
-    """
+    """The CPU of the machine at this root folder, from /proc and /sys, with the caches of processor `cpu`."""
     processors = _processors(file_text(machine / "proc/cpuinfo"))
     return Processor(
         name=next((each["model name"] for each in processors if each.get("model name")), "")

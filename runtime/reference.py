@@ -282,11 +282,7 @@ def worst(checks: Iterable[Check]) -> Check:
 
 
 def agrees_with_onnxruntime(model: Model, run: Callable[[Arrays], Arrays], *, runs: int = 1) -> str:
-    """Run a model on random inputs and compare its outputs with those of plain onnxruntime.
-
-    Args:
-        run: runs the model once.
-        runs: number of runs to compare.
+    """Compare the outputs of `runs` runs on random inputs with those of plain onnxruntime.
 
     Raises:
         MismatchError: the outputs of a run differ.

@@ -23,13 +23,9 @@ class Call:
     """A node of the kernel graph, or one core's share of it, on a lane.
 
     Attributes:
-        node: index of the node in the kernel graph.
-        lane: the lane that runs it.
         stage: index of its stage in the schedule.
         share: the share of the node's work, or None for all of it.
         is_copy: whether it copies an operand of an elided Concat to its place.
-        reads: tensors with the bytes read.
-        writes: tensors with the bytes written.
         cores: cores over which the library itself divides the work; if several, those of all lanes.
     """
 

@@ -60,10 +60,8 @@ class NativeRuntime:
     """
 
     def __init__(self, sharing: NativeRuntime | None = None) -> None:
-        """Create without threads and kernels.
-
-        Args:
-            sharing: a runtime whose kernels to share, since threads may run the same kernel at the same time.
+        """Create without threads and kernels, or share the kernels of another runtime, which threads may run
+        concurrently.
 
         Raises:
             DeviceError: the compiled executor or onnxruntime is missing.
@@ -170,13 +168,7 @@ class NativeRuntime:
 
 @dataclass(frozen=True, eq=False)
 class NativeKernel:
-    """A prepared program, which keeps the arrays of its weights alive.
-
-    Attributes:
-        program: what it computes.
-        handle: object of the library.
-        invoked: its node, if it runs without a session.
-    """
+    """A prepared program, which keeps the arrays of its weights alive; `invoked` if it runs without a session."""
 
     program: Program
     handle: Handle

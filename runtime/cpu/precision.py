@@ -19,11 +19,11 @@ def precisions() -> tuple[str, ...]:
 def check_precision(precision: str) -> None:
     """Check that models can run in a precision on this CPU.
 
-    onnxruntime's kernels multiply in the model's own types; other precisions need OpenVINO.
+    onnxruntime's kernels multiply in the model's own types; other precisions need OpenVINO, else this raises
+    `DeviceError`.
 
     Raises:
         UsageError: CPUs lack the precision, or this one lacks instructions for it.
-        DeviceError: OpenVINO is not installed.
     """
     if precision not in CPU_PRECISIONS:
         raise UsageError(f"CPUs do not compute in {precision}: use --precision {', '.join(CPU_PRECISIONS)}")

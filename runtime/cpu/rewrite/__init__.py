@@ -14,10 +14,10 @@ from iosched.runtime.cpu.rewrite.affine_chains import join_affine
 from iosched.runtime.cpu.rewrite.align import align_channels
 from iosched.runtime.cpu.rewrite.blocked import keep_blocked
 from iosched.runtime.cpu.rewrite.dequantized_weights import dequantize_weights
-from iosched.runtime.cpu.rewrite.products import lay_out_by_results
-from iosched.runtime.cpu.rewrite.response_norm import spell_out_response_norms
-from iosched.runtime.cpu.rewrite.skip_norm import spell_out_skip_norms
-from iosched.runtime.cpu.rewrite.windows import take_in_windows
+from iosched.runtime.cpu.rewrite.products import transpose_row_weights
+from iosched.runtime.cpu.rewrite.response_norm import decompose_response_norms
+from iosched.runtime.cpu.rewrite.skip_norm import decompose_skip_norms
+from iosched.runtime.cpu.rewrite.windows import absorb_windows
 
 Rewrite = Callable[[EditableGraph], None]
 
@@ -29,11 +29,11 @@ def model_rewrites(block: int) -> tuple[Rewrite, ...]:
         block: channels in a block of onnxruntime's NCHWc layout; 1 if it has none.
     """
     return (
-        spell_out_response_norms, join_affine, take_in_windows, EditableGraph.drop_unread,
+        decompose_response_norms, join_affine, absorb_windows, EditableGraph.drop_unread,
         partial(align_channels, block=block), EditableGraph.drop_unread,
     )  # fmt: skip
 
 
 def kernel_rewrites(block: int) -> tuple[Rewrite, ...]:
     """Rewrites of the graph that onnxruntime optimized, in order; `block` as in `model_rewrites`."""
-    return (dequantize_weights, partial(keep_blocked, block=block), spell_out_skip_norms, lay_out_by_results)
+    return (dequantize_weights, partial(keep_blocked, block=block), decompose_skip_norms, transpose_row_weights)

@@ -12,7 +12,7 @@ _MAX_NBYTES = 64 << 20  # larger ones are not copied
 _OPTIONAL_BIAS_OPSET = 11  # of Gemm
 
 
-def lay_out_by_results(graph: EditableGraph) -> None:
+def transpose_row_weights(graph: EditableGraph) -> None:
     """Transpose every matrix that one row is multiplied by; O(nodes + weights of such products).
 
     A slice of the row's results is then a contiguous slice of rows of the matrix.

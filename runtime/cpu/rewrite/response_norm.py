@@ -22,7 +22,7 @@ _MAX_CHANNELS = 512  # the convolution reads all channels for each result
 _POWERS = (0.5, 0.75, 1.0)
 
 
-def spell_out_response_norms(graph: EditableGraph) -> None:
+def decompose_response_norms(graph: EditableGraph) -> None:
     """Replace such normalizations; O(nodes + channels² of each). Results differ by a few ulps."""
     for node in graph.nodes:
         if is_standard(node, "LRN") and _is_known(graph, node):

@@ -25,7 +25,7 @@ _EPSILON = 1e-12  # default; that of onnxruntime's plain normalization differs
 _SUM = 3  # position of the sum among the results
 
 
-def spell_out_skip_norms(graph: EditableGraph) -> None:
+def decompose_skip_norms(graph: EditableGraph) -> None:
     """Replace such kernels; O(nodes). Results differ by a few ulps."""
     for node in graph.nodes:
         if _is_known(graph, node):

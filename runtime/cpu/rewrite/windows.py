@@ -18,7 +18,7 @@ from iosched.models.wiring import is_standard
 from iosched.runtime.cpu.rewrite.images import Edges, fills_with_zeros, is_image, padded_edges, sliced_ranges
 
 
-def take_in_windows(graph: EditableGraph) -> None:
+def absorb_windows(graph: EditableGraph) -> None:
     """Remove as many Pad and Slice as the rules of this file allow; O(nodes + edges)."""
     # onnxruntime (1.31) moves a Pad into a MaxPool that is its only reader, which changes results: zeros do not count
     # there. This rewrite must not cause that.

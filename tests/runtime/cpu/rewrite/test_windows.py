@@ -16,7 +16,7 @@ from onnx import helper
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.rewrite.windows import take_in_windows
+from iosched.runtime.cpu.rewrite.windows import absorb_windows
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
@@ -38,7 +38,7 @@ def kinds(model: Model) -> Counter[str]:
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
     graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
-    take_in_windows(graph)
+    absorb_windows(graph)
     graph.drop_unread()
     return Counter(made.op_type for made in graph.nodes[1:])
 
