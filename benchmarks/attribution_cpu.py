@@ -96,7 +96,7 @@ class Subject:
 
     def _sum(self, sweep_nbytes: int) -> float:
         """Of all stages; those that are equal are measured once."""
-        distinct = {id(stage): partial(stage.time, sweep_nbytes=sweep_nbytes) for stage in self.stages}
+        distinct = {id(stage): partial(stage.time, flush_nbytes=sweep_nbytes) for stage in self.stages}
         found = {key: self._in_a_row(run) for key, run in distinct.items()}
         return sum(found[id(stage)] for stage in self.stages)
 

@@ -21,9 +21,8 @@ from math import prod
 from iosched.profiler.devices.cpu.divisions import GroupTime, Lanes, likely_divisions
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.calls import Call, stage_calls
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernel_graph import KernelGraph, node_work_us
 from iosched.runtime.cpu.placement import place_tensors
-from iosched.runtime.cpu.work import node_work_us
 from iosched.scheduler.schedule import Division, Schedule, Stage
 
 

@@ -23,10 +23,10 @@ from onnx import TensorProto, helper
 from iosched.models.model import Model
 from iosched.models.source import read_proto
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
+from iosched.runtime.cpu.kernels import Copy, Program
+from iosched.runtime.cpu.kernels import Kernel as PlanKernel
 from iosched.runtime.cpu.native import NativeExecutor
 from iosched.runtime.cpu.ownership import owner_of, tensor_owners
-from iosched.runtime.cpu.program import Copy, Program
-from iosched.runtime.cpu.program import Kernel as PlanKernel
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import random_inputs
@@ -285,7 +285,7 @@ def _own(model: Model, threads: int) -> Answers:
     compiled = backend.compile(sequential(backend.graph))
     assert isinstance(compiled.executor, NativeExecutor), "the profile is that of the compiled executor"
     executor = compiled.executor
-    given = {b.name: inputs[b.name] for b in compiled.lowering.plan.buffers if b.is_given}
+    given = {b.name: inputs[b.name] for b in compiled.lowering.plan.buffers if b.is_input}
     spans: list[np.ndarray] = []
 
     def profiled() -> None:

@@ -17,13 +17,13 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.device import Way
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Program
+from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Program
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.cpu.rewrite.align import align_channels
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import ReferenceSettings, bound_source
-from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
+from iosched.runtime.session import external_weights, load_onnxruntime, open_session
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -87,7 +87,7 @@ def _plain_on_aligned(model: Model, block: int, threads: int, inputs: Arrays) ->
     proto = graph.to_proto()
     options = _quiet_options()
     options.intra_op_num_threads = threads
-    names, values, arrays = lent_weights(proto, graph.weights)
+    names, values, arrays = external_weights(proto, graph.weights)
     if names:
         options.add_external_initializers(names, values)
     return _bound(open_session(proto.SerializeToString(), options), inputs, arrays)

@@ -94,7 +94,7 @@ class Ending:
             f"exit code {self.code}, which no table has": self.code >= 0 and self.code not in EXIT_CODES,
             "traceback": "Traceback" in self.stderr,
             "internal error": "internal error" in self.stderr,
-            "a plan of iosched fails": "fault of iosched" in self.stderr,
+            "a plan of iosched fails": "bug in iosched" in self.stderr,
             "error without a word": self.code > 0 and not lines,
             "error of many lines": len(lines) > MAX_LINES,
             f"memory grew by {self.grown_nbytes >> 20} MiB": self.grown_nbytes > MAX_GROWTH_NBYTES,

@@ -42,8 +42,8 @@ from iosched.profiler.devices.facts import package_version
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu import proofs
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.invoked import is_invocable
-from iosched.runtime.cpu.kernel_calls import operators_of
+from iosched.runtime.cpu.checks import operators_of
+from iosched.runtime.cpu.kernels import is_invocable
 from iosched.runtime.cpu.native import NativeExecutor, NativeKernel, NativeRuntime
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare
 from iosched.runtime.inputs import random_inputs

@@ -210,7 +210,7 @@ def _undisturbed(compiled: CompiledStage, sweep_nbytes: int) -> float:
     for _ in range(TRIES):
         wait_until_idle()
         before = read_load(cpus)
-        found.append(median(compiled.time(1 + RUNS, sweep_nbytes=sweep_nbytes)[1:]))
+        found.append(median(compiled.time(1 + RUNS, flush_nbytes=sweep_nbytes)[1:]))
         if not disturbances(before, read_load(cpus), len(cpus)):
             return found[-1]
         time.sleep(PAUSE_SECONDS)

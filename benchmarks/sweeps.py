@@ -111,7 +111,7 @@ def next_to_nothing() -> dict[str, float]:
         stage = backend.compile_stage(Stage(Strategy.CONCURRENT, ((backend.graph.operators[0].name,),)))
         assert stage is not None
         swept = [LEAST_FLUSHED << doubled for doubled in range((MOST_FLUSHED // LEAST_FLUSHED).bit_length())]
-        return {str(nbytes): round(median(stage.time(105, sweep_nbytes=nbytes)[5:]), 2) for nbytes in swept}
+        return {str(nbytes): round(median(stage.time(105, flush_nbytes=nbytes)[5:]), 2) for nbytes in swept}
 
 
 def model_of(name: str) -> Model:
@@ -174,7 +174,7 @@ class Subject:
         found: dict[int, list[float]] = {quarters: [] for quarters in swept}
         for stage, _count in self.stages:
             for quarters, nbytes in order:
-                found[quarters].append(quantile(stage.time(1 + RUNS, sweep_nbytes=nbytes)[1:], 0.5))
+                found[quarters].append(quantile(stage.time(1 + RUNS, flush_nbytes=nbytes)[1:], 0.5))
         return quantile(self.whole.time(inputs, 2 + IN_A_ROW)[2:], 0.5), found
 
     def summary(self, turns: Sequence[Turn]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.jobs.selftest import CheckResult, SelfTest
-    from iosched.runtime.selfcheck import SelfCheck
+    from iosched.runtime.reference import SelfCheck
 
 
 @click.command(name="devices", cls=Command, short_help="List devices, and what is missing to use them.")

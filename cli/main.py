@@ -19,7 +19,7 @@ from iosched.cli.common.options import verbosity_options
 def version_text() -> str:
     """One line; its second word is the package version."""
     from iosched.models.version import iosched_version
-    from iosched.runtime.compiled import compiled_executor
+    from iosched.runtime.device import compiled_executor
 
     compiled = compiled_executor()
     executor = "executor in Python" if compiled is None else f"compiled executor {compiled.partition(' ')[0]}"

@@ -11,10 +11,9 @@ from importlib.metadata import PackageNotFoundError
 
 from iosched.models.version import iosched_commit, iosched_version
 from iosched.profiler.devices.facts import package_version
-from iosched.runtime.cores import allowed_cpus
+from iosched.runtime.cores import allowed_cpus, cpu_quota
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.processor import read_processor
-from iosched.runtime.quota import cpu_quota
 
 _PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino"),

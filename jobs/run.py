@@ -17,10 +17,9 @@ from iosched.models.wiring import nodes_within
 from iosched.profiler.devices.resolve import runner
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, combine, compare, rtol_of
-from iosched.runtime.executor import Executor
+from iosched.runtime.executor import Executor, TracedRuns
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
-from iosched.runtime.traced import TracedRuns
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.transfer import fitted

@@ -1,4 +1,4 @@
-"""Places the buffers of a plan in one arena: small, and on memory that is still in the cache."""
+"""Places the buffers of a plan in one arena that is small and reuses memory that is still in the cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.runtime.hazards import CheckedPlan
-from iosched.runtime.order import Order, happens_before
+from iosched.runtime.hazards import CheckedPlan, Order, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 
-# Buffers start at cache lines and fill them, so that lanes never write to one line at once.
+# Buffers fill whole cache lines, so that lanes never write to the same line.
 ALIGNMENT_NBYTES = 64
 
-# How much larger the arena may be for the sake of warm memory.
+# Allowed growth of the arena for the sake of warm memory.
 _GROWTH_FOR_WARMTH = 1.15
 
 
@@ -25,37 +24,17 @@ def plan_in_arena(
     inputs: tuple[View, ...],
     outputs: tuple[View, ...],
 ) -> CheckedPlan:
-    """The checked plan of these tasks, with every ARENA buffer placed.
-
-    Args:
-        lanes: the plan's tasks.
-        buffers: the plan's buffers, the offsets of those in the arena still to be found.
-        inputs: the plan's inputs; see `ExecutionPlan`.
-        outputs: the plan's outputs.
-
-    Raises:
-        HazardError: the plan does not pass the check, which is a fault of the lowering.
-    """
+    """Return the checked plan of these tasks, with an offset for every ARENA buffer."""
     placed, arena_nbytes = place(lanes, buffers)
     return CheckedPlan(ExecutionPlan(lanes, placed, arena_nbytes, outputs=outputs, inputs=inputs))
 
 
 def place(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:
-    """Gives every ARENA buffer its offset.
+    """Give every ARENA buffer an offset; return all buffers in order and the size of the arena in bytes.
 
-    Two buffers share bytes only when all accesses of one happen before all accesses of the other. Buffers are placed
-    in the order in which they are first touched, on the memory that was given up last; by decreasing size instead
-    (Pisarchyk & Lee, 2020) where that makes the arena much smaller. O(buffers^2) in numpy.
-
-    Args:
-        lanes: the plan's tasks.
-        buffers: the plan's buffers; those outside the arena come back as they are.
-
-    Returns:
-        The buffers in the given order, and the size of the arena in bytes.
-
-    Raises:
-        HazardError: if the lanes wait for each other for ever.
+    Two buffers share bytes only if all accesses of one happen before all accesses of the other. Buffers are placed in
+    the order of their first access, on the memory that was released last; by decreasing size instead (Pisarchyk & Lee,
+    2020) where that makes the arena much smaller. O(buffers^2) in numpy.
     """
     order = happens_before(lanes)
     chosen = [index for index, buffer in enumerate(buffers) if buffer.space is Space.ARENA]
@@ -73,19 +52,19 @@ class _Lifetimes:
     """When buffers are in use.
 
     Attributes:
-        apart: `(buffers, buffers) bool`: one is done with before the other is touched, for every interleaving.
-        first: `(buffers,)`: place of the first access in one sequence of the tasks.
-        last: `(buffers,)`: place of the last access.
+        disjoint: `(buffers, buffers) bool`: their accesses never overlap, in every interleaving.
+        first: `(buffers,)`: position of the first access in one sequence of the tasks.
+        last: `(buffers,)`: position of the last access.
     """
 
-    apart: np.ndarray
+    disjoint: np.ndarray
     first: np.ndarray
     last: np.ndarray
 
 
 def _lifetimes(order: Order, lanes: int, names: Sequence[str]) -> _Lifetimes:
     number = {name: index for index, name in enumerate(names)}
-    surely_done = np.full((len(names), lanes), np.iinfo(np.int64).max)  # when the buffer is touched first
+    surely_done = np.full((len(names), lanes), np.iinfo(np.int64).max)  # at the first access
     last_steps = np.zeros((len(names), lanes), np.int64)
     first, last = np.full(len(names), len(order.tasks)), np.full(len(names), -1)
     clock = np.array(order.clock, np.int64)
@@ -103,7 +82,6 @@ def _lifetimes(order: Order, lanes: int, names: Sequence[str]) -> _Lifetimes:
 
 
 def _smaller_or_warm(lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
-    """Offsets of the placement by first access, unless the one by size is much smaller."""
     warm = _place_in(np.argsort(lifetimes.first, kind="stable"), lifetimes, nbytes)
     small = _place_in(np.lexsort((lifetimes.first, -nbytes)), lifetimes, nbytes)
     limit = (small + nbytes).max(initial=0) * _GROWTH_FOR_WARMTH
@@ -115,8 +93,8 @@ def _place_in(sequence: np.ndarray, lifetimes: _Lifetimes, nbytes: np.ndarray) -
     placed = np.zeros(len(nbytes), np.bool_)
     top = 0
     for index in sequence.tolist():
-        neighbours = np.flatnonzero(placed & ~lifetimes.apart[index])
-        free = np.flatnonzero(placed & lifetimes.apart[index])
+        neighbours = np.flatnonzero(placed & ~lifetimes.disjoint[index])
+        free = np.flatnonzero(placed & lifetimes.disjoint[index])
         gaps = _gaps(offsets[neighbours], nbytes[neighbours], int(nbytes[index]))
         offsets[index] = _best(gaps, int(nbytes[index]), top, offsets[free], nbytes[free], lifetimes.last[free])
         placed[index] = True
@@ -125,7 +103,7 @@ def _place_in(sequence: np.ndarray, lifetimes: _Lifetimes, nbytes: np.ndarray) -
 
 
 def _gaps(offsets: np.ndarray, nbytes: np.ndarray, wanted: int) -> np.ndarray:
-    """`(gaps, 2)`: start and size of the gaps between used ranges that take `wanted` bytes; the last has no end."""
+    """`(gaps, 2)`: start and size of the gaps of at least `wanted` bytes between used ranges; the last is unbounded."""
     by_offset = np.argsort(offsets, kind="stable")
     ends = np.maximum.accumulate(np.concatenate(([0], (offsets + nbytes)[by_offset])))
     starts = np.concatenate((offsets[by_offset], [np.iinfo(np.int64).max]))

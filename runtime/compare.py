@@ -1,8 +1,7 @@
-"""Whether two runs of a model computed the same.
+"""Compares the outputs of two runs of a model.
 
-An error is measured against the tensor's own scale, max |expected|, and not element by element: another order of
-summation leaves absolute errors of about the same size everywhere in a tensor, so an element near zero has a large
-relative error of its own that says nothing.
+An error is relative to max |expected| of the whole tensor, not of the element: another order of summation leaves
+absolute errors of about the same size everywhere in a tensor.
 """
 
 from __future__ import annotations
@@ -15,18 +14,17 @@ from typing import Any
 import numpy as np
 
 RTOL = 1e-4
-"""Tolerance of 32-bit floats, and of wider ones."""
+"""Tolerance for 32-bit and wider floats."""
 
 HALF_RTOL = 2e-2
-"""Tolerance of 16-bit floats: a few units in the last place of bfloat16, a few dozen of float16."""
+"""Tolerance for 16-bit floats: a few units in the last place of bfloat16, a few dozen of float16."""
 
 TF32_RTOL = 1e-2
-"""Tolerance where factors were rounded to tf32: one convolution is 3.5e-4 off by that alone, whole networks 8e-4."""
+"""Tolerance for tf32 factors: their rounding alone costs one convolution 3.5e-4 and whole networks 8e-4."""
 
 STEP_DTYPES = ("int8", "uint8")
-"""Outputs of quantised models. A value on the edge between two steps may fall to either side when the arithmetic before
-it is fused differently, so one step of difference passes. ONNX gives indices and counts as int64, which are compared
-exactly, as all other integers are."""
+"""Output types of quantized models, which may differ by one step: rounding may fall to either side.
+All other integers must be equal."""
 
 
 _TENSORS = (np.ndarray, np.generic, float, int)
@@ -34,13 +32,13 @@ _TENSORS = (np.ndarray, np.generic, float, int)
 
 @dataclass(frozen=True)
 class Check:
-    """How far outputs are from what was expected.
+    """Difference between outputs and the expected ones.
 
     Attributes:
-        max_abs: largest absolute difference over all outputs; infinite where they cannot be compared.
-        max_rel: largest difference relative to the scale of its tensor.
+        max_abs: largest absolute difference; infinite if the outputs cannot be compared.
+        max_rel: largest difference relative to max |expected| of its tensor.
         passed: whether every output is within its tolerance.
-        reasons: for people: what failed, one line for each output.
+        reasons: for users: one line for each output that failed.
     """
 
     max_abs: float
@@ -50,24 +48,24 @@ class Check:
 
 
 def rtol_of(precision: str) -> float:
-    """What outputs may be off, relative to their scale, where floats were multiplied in this precision."""
+    """Tolerance of outputs whose floats were multiplied in this precision."""
     return {"fp16": HALF_RTOL, "bf16": HALF_RTOL, "tf32": TF32_RTOL}.get(precision, RTOL)
 
 
 def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float = RTOL) -> Check:
-    """Compares outputs by name: arrays, and lists and dicts of them for ONNX sequences and maps.
+    """Compare outputs by name: arrays, and lists and dicts of arrays for ONNX sequences and maps.
 
-    Floats pass within `rtol` of the tensor's scale (16-bit ones within at least `HALF_RTOL`), `STEP_DTYPES` within one
-    step, the rest when equal. NaN and infinities must stand in the same places. O(elements).
+    Floats pass within `rtol` of the tensor's maximum (16-bit floats within at least `HALF_RTOL`), `STEP_DTYPES` within
+    one step, other types if equal. NaN and infinities must be at the same positions. O(elements).
     """
     checks = [_missing(f"output {name!r} is missing") for name in expected if name not in outputs]
-    checks += [_missing(f"output {name!r} was not expected") for name in outputs if name not in expected]
+    checks += [_missing(f"unexpected output {name!r}") for name in outputs if name not in expected]
     checks += [_compare_value(name, outputs[name], expected[name], rtol) for name in expected if name in outputs]
     return combine(checks)
 
 
 def combine(checks: Sequence[Check]) -> Check:
-    """Several checks as one, which passes if all do."""
+    """Merge checks into one that passes if all do."""
     return Check(
         max((check.max_abs for check in checks), default=0.0),
         max((check.max_rel for check in checks), default=0.0),
@@ -102,7 +100,7 @@ def _compare_arrays(name: str, found: np.ndarray, expected: np.ndarray, rtol: fl
     if expected.dtype.kind in "OSU":
         same = bool(np.all(found == expected))
         return Check(0.0, 0.0, True) if same else _missing(f"output {name!r} differs in its text")
-    if "int" in expected.dtype.name or expected.dtype == np.bool_:  # numpy does not count int4 among its integers
+    if "int" in expected.dtype.name or expected.dtype == np.bool_:  # numpy's kind of int4 is not integer
         return _compare_integers(name, found, expected)
     return _compare_floats(name, found, expected, rtol)
 
@@ -111,7 +109,7 @@ def _compare_integers(name: str, found: np.ndarray, expected: np.ndarray) -> Che
     if np.array_equal(found, expected):
         return Check(0.0, 0.0, True)
     difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    # Neighbours above 2**53 are equal as float64, but they differ.
+    # Adjacent integers above 2**53 are equal as float64.
     max_abs = max(float(difference.max()), 1.0)
     max_rel = _relative(max_abs, float(np.abs(expected.astype(np.float64)).max()))
     if expected.dtype.name in STEP_DTYPES and max_abs <= 1:
@@ -126,14 +124,14 @@ def _compare_floats(name: str, found: np.ndarray, expected: np.ndarray, rtol: fl
     one, other = found.astype(wide), expected.astype(wide)
     finite = np.isfinite(other)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
-        return _missing(f"output {name!r} has NaN or infinity in other places than expected")
+        return _missing(f"output {name!r} has NaN or infinity at unexpected positions")
     with np.errstate(over="ignore"):
         max_abs = float(np.abs(one[finite] - other[finite]).max(initial=0.0))
     max_rel = _relative(max_abs, float(np.abs(other[finite]).max(initial=0.0)))
     tolerance = max(rtol, HALF_RTOL) if expected.dtype.itemsize <= 2 else rtol
     if max_rel <= tolerance:
         return Check(max_abs, max_rel, True)
-    reason = f"output {name!r} is off by {max_abs:.3g}, {max_rel:.3g} of its scale; {tolerance:.3g} is allowed"
+    reason = f"output {name!r} differs by {max_abs:.3g}, {max_rel:.3g} of its maximum (tolerance {tolerance:.3g})"
     return Check(max_abs, max_rel, False, (reason,))
 
 

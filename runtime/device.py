@@ -1,4 +1,4 @@
-"""A device that models run on."""
+"""Devices that models run on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.runtime.executor import Executor
-    from iosched.runtime.selfcheck import SelfCheck
+    from iosched.runtime.reference import SelfCheck
     from iosched.scheduler.document import ScheduleDocument
 
 
@@ -21,13 +21,13 @@ class DeviceInfo:
     """Facts about a device.
 
     Attributes:
-        key: a short name that no other device has: "cpu", "cuda:0", "v100".
-        kind: the kind of device as schedule files name it: "cpu" or "cuda".
-        name: the product's name, for example "NVIDIA H100 80GB HBM3".
-        cost_kind: whether latencies are measured, or computed because the device is not attached.
-        design: what tells devices of one name apart; nothing where the name says it all.
-        memory_nbytes: the device's memory, whoever uses it; None where that is not known.
-        about: facts about the device, its driver and its libraries that a report of a failure needs, by short names.
+        key: unique short name: "cpu", "cuda:0", "v100".
+        kind: kind of device in schedule files: "cpu" or "cuda".
+        name: product name, for example "NVIDIA H100 80GB HBM3".
+        cost_kind: "analytic" if the device is simulated.
+        design: facts that distinguish devices of the same name.
+        memory_nbytes: total memory of the device; None if unknown.
+        about: facts about device, driver and libraries for bug reports, by short names.
     """
 
     key: str
@@ -48,18 +48,21 @@ class Device(Protocol):
         ...
 
     def checks(self) -> Sequence[SelfCheck]:
-        """Checks of whether the device works, those first that need least to work; needs nothing but the device.
-
-        Raises:
-            DeviceError: the device is not attached.
-        """
+        """Self-checks of the device, those with the fewest requirements first; raises `DeviceError` if not attached."""
         ...
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Makes `model` ready to run by a schedule that fits it, or in the device's usual way if there is none.
+        """Open `model` under a schedule that fits it, or in the device's default way if there is none.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: the device is not attached, cannot place the model, or a library is missing.
         """
         ...
+
+
+def compiled_executor() -> str | None:
+    """Interface version and file name of the compiled executor; None if it cannot be used."""
+    from iosched.runtime.cpu import library
+
+    return library.version()

@@ -1,4 +1,4 @@
-"""Plain onnxruntime on a batch that is divided among sessions, as people do who serve models with it."""
+"""Plain onnxruntime on a batch that is divided among sessions, as servers of models use it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,22 @@ import numpy as np
 
 from iosched.models.batch_independence import batched_inputs, with_batch_size
 from iosched.models.model import Model
+from iosched.runtime.executor import Requests, Runnable
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.runtime.requests import Requests, Runnable
 from iosched.scheduler.teams import Piece, Teams
 
 
-class SharedReference:
-    """One model whose batch is divided among teams of threads, each with a session of its own.
+class DividedReference:
+    """A model whose batch is divided among teams, each with a session of `threads` threads.
 
-    Each team runs its pieces of the batch one after another; their results are put together in new arrays.
+    Each team runs its pieces of the batch one after another; the results are concatenated into new arrays.
+
+    Raises:
+        UsageError: the model does not compute the images of its batch independently.
     """
 
     def __init__(self, model: Model, teams: Teams, threads: int) -> None:
-        """Opens the sessions.
-
-        Args:
-            model: bound to the whole batch.
-            teams: how the batch is divided.
-            threads: of each team.
-
-        Raises:
-            UsageError: the model does not compute the images of its batch apart.
-            InvalidModelError: onnxruntime refuses the model.
-            DeviceError: onnxruntime is not installed.
-        """
         self._shares = [pieces for pieces in teams.pieces(model.batch_size) if pieces]
         counts = {piece.count for pieces in self._shares for piece in pieces}
         models = {count: with_batch_size(model, count) for count in counts}
@@ -45,20 +36,16 @@ class SharedReference:
             {count: Reference(models[count], settings) for count in sorted({piece.count for piece in pieces})}
             for pieces in self._shares
         ]
-        self._pool = ThreadPoolExecutor(len(self._shares), thread_name_prefix="iosched-share")
+        self._pool = ThreadPoolExecutor(len(self._shares), thread_name_prefix="iosched-team")
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Runs once and returns the outputs by name.
-
-        Raises:
-            ExecutionError: onnxruntime fails.
-        """
+        """Run once and return the outputs by name."""
         found = list(self._pool.map(lambda team: self._share(team, inputs), range(len(self._shares))))
         parts = [part for share in found for part in share]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Runs `repeats` times and returns the microseconds of each run."""
+        """Run `repeats` times and return the microseconds of each run."""
         times_us = []
         for _ in range(repeats):
             started = time.perf_counter_ns()
@@ -67,7 +54,7 @@ class SharedReference:
         return tuple(times_us)
 
     def close(self) -> None:
-        """Frees the sessions and threads."""
+        """Free the sessions and threads."""
         self._pool.shutdown()
         for sessions in self._sessions:
             for each in sessions.values():
@@ -82,13 +69,7 @@ class SharedReference:
 
 
 def open_shared(model: Model, teams: Teams, lanes: int) -> Requests:
-    """Plain onnxruntime on `lanes` cores that are divided into teams.
-
-    Raises:
-        UsageError: the model does not compute the images of its batch apart.
-        InvalidModelError: onnxruntime refuses the model.
-        DeviceError: onnxruntime is not installed.
-    """
+    """Open plain onnxruntime on `lanes` cores that are divided into teams; raises as `DividedReference` does."""
     threads = teams.lanes(lanes)
     return Requests([_opener(model, teams, threads)() for _ in range(teams.requests)])
 
@@ -100,5 +81,5 @@ def is_divided(model: Model, teams: Teams) -> bool:
 
 def _opener(model: Model, teams: Teams, threads: int) -> Callable[[], Runnable]:
     if is_divided(model, teams):
-        return lambda: SharedReference(model, teams, threads)
+        return lambda: DividedReference(model, teams, threads)
     return lambda: Reference(model, ReferenceSettings("sequential", threads))

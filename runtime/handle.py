@@ -11,15 +11,12 @@ from iosched.models.errors import ExecutionError
 
 
 class Handle:
-    """Owns one object of a library. A forked child lets go of nothing: the threads it would join are not there."""
+    """Owns one object of a library, which `release` frees once, by `close` or garbage collection.
+
+    A forked child releases nothing, since it lacks the threads to join.
+    """
 
     def __init__(self, pointer: int, release: Callable[[int], None]) -> None:
-        """Takes an object that `release` frees.
-
-        Args:
-            pointer: to the object.
-            release: called once, by `close` or when the handle is no longer used.
-        """
         self.pointer = pointer
         self.pid = os.getpid()
         self.close = weakref.finalize(self, _release_in, self.pid, release, pointer)
@@ -30,16 +27,12 @@ class Handle:
         return os.getpid() != self.pid
 
     def guarded_by(self, lock: Lock, forked: str) -> Lock:
-        """The lock of the object, for the process that has made it.
+        """Return the object's lock to the process that created it.
 
-        A forked child must not wait for it: it may be held by a thread that the child does not have.
-
-        Args:
-            lock: held by whoever uses the object.
-            forked: what is wrong in a child, and the way out.
+        A forked child must not wait for it: a thread that the child lacks may hold it.
 
         Raises:
-            ExecutionError: this is a child.
+            ExecutionError: this is a forked child; with the message `forked`.
         """
         if self.is_inherited:
             raise ExecutionError(forked)

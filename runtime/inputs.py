@@ -1,4 +1,4 @@
-"""Seeded inputs for a model that is timed or checked without data of its own."""
+"""Seeded random inputs, and checks of inputs."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Arrays = Mapping[str, np.ndarray]
 """A model's inputs or outputs by name."""
 
 DEFAULT_SEED = 0
-"""What inputs are drawn from that nobody gave."""
+"""Seed of random inputs."""
 
 _WORDS = ("a", "b", "one", "two")
 
 
-def check_names(given: Collection[str], known: Collection[str]) -> None:
-    """Checks that just the inputs are given that a model has.
+def check_names(inputs: Collection[str], known: Collection[str]) -> None:
+    """Check that exactly the inputs of a model are passed.
 
     Raises:
         UsageError: one is missing or unknown.
     """
-    if missing := [name for name in known if name not in given]:
+    if missing := [name for name in known if name not in inputs]:
         raise UsageError(f"input {missing[0]!r} is missing")
-    if unknown := [name for name in given if name not in known]:
+    if unknown := [name for name in inputs if name not in known]:
         raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(known) or 'none'}")
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict[str, np.ndarray]:
-    """One array for each input; an input's values depend on its name, type, shape and the seed alone.
+    """One array for each input; its values depend only on its name, type, shape and the seed.
 
-    Floats are standard normal, booleans even odds. 8-bit integers span their range, as pixels and quantised values do.
-    Wider integers are 0 or 1: legal as token, index, mask and class wherever there are two. Texts are short words.
+    Floats are standard normal, booleans are fair coins. 8-bit integers span their range, as pixels and quantized values
+    do. Wider integers are 0 or 1: valid as token, index, mask and class. Texts are short words.
 
     Raises:
-        UsageError: naming an input that no values can be made up for: sequences, maps, shapes not known before.
-        DeviceError: they take more memory than is free.
+        UsageError: an input is a sequence or map, or its shape is unknown.
+        DeviceError: they need more memory than is free.
     """
     check_inputs_fit(specs)
     return {spec.name: _random(spec, seed) for spec in specs}
@@ -50,12 +50,10 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict
 
 def _random(spec: TensorSpec, seed: int) -> np.ndarray:
     if spec.shape is None or not (spec.is_static or spec.dtype == "string"):
-        reason = (
-            "its shape is known only at run time" if spec.shape is None else "no values can be made up for that type"
-        )
-        holds_arrays = "(" in spec.dtype  # a sequence, a map or an optional, which no .npy file holds
-        way = "Run the model from Python, with iosched.load." if holds_arrays else "Give it with --input NAME=FILE.npy."
-        raise UsageError(f"input {spec.name!r} ({spec.dtype}) cannot be filled at random: {reason}.\n{way}")
+        reason = "its shape is known only at run time" if spec.shape is None else "this type has no random values"
+        holds_arrays = "(" in spec.dtype  # no .npy file holds a sequence, map or optional
+        way = "Run the model from Python with iosched.load." if holds_arrays else "Pass it with --input NAME=FILE.npy."
+        raise UsageError(f"input {spec.name!r} ({spec.dtype}) cannot be filled with random values: {reason}.\n{way}")
     source = np.random.default_rng([seed, zlib.crc32(spec.name.encode("utf-8", "surrogatepass"))])
     if spec.dtype == "string":
         return source.choice(np.array(_WORDS, dtype=object), spec.shape)
@@ -80,15 +78,15 @@ def _normal(source: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> 
     return values.astype(dtype)
 
 
-def as_specified(spec: TensorSpec, given: Arrays) -> np.ndarray:
-    """The given array of the input `spec`, C-contiguous.
+def as_specified(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
+    """The array of the input `spec`, C-contiguous.
 
     Raises:
-        UsageError: it is missing, or of another type or shape.
+        UsageError: it is missing, or has another type or shape.
     """
-    if spec.name not in given:
-        raise UsageError(f"input {spec.name!r} is missing; given: {', '.join(given) or 'none'}")
-    array = np.asarray(given[spec.name])
+    if spec.name not in inputs:
+        raise UsageError(f"input {spec.name!r} is missing; got: {', '.join(inputs) or 'none'}")
+    array = np.asarray(inputs[spec.name])
     if array.shape != spec.shape or array.dtype != numpy_dtype(spec.dtype):
         wanted = f"{spec.dtype} of shape {spec.shape}"
         raise UsageError(f"input {spec.name!r} must be {wanted}, not {array.dtype} of shape {array.shape}")
@@ -97,11 +95,7 @@ def as_specified(spec: TensorSpec, given: Arrays) -> np.ndarray:
 
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of that name, those of `ml_dtypes` included.
-
-    Raises:
-        AttributeError: there is none.
-    """
+    """The numpy dtype of that name, including those of `ml_dtypes`."""
     try:
         dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:

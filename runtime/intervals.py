@@ -1,4 +1,4 @@
-"""Values on disjoint ranges of whole numbers."""
+"""Interval map: values on disjoint ranges of integers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ Value = TypeVar("Value")
 
 
 class Intervals(Generic[Value]):
-    """A map of half-open ranges `[start, stop)` to values, sorted by where they begin.
+    """A sorted map of half-open ranges `[start, stop)` to values.
 
-    A range that is put replaces what lies there, so all that is ever replaced is at most what was put, and two pieces
-    more each time: walks over what a `put` takes away are linear in the number of puts.
+    A new range replaces what it overlaps. Replaced pieces are at most those added, plus two for each `put`, so walks
+    over replaced pieces are linear in the number of puts.
     """
 
     def __init__(self) -> None:
-        """Gives no number a value yet."""
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._values: list[Value] = []
 
     def within(self, start: int, stop: int) -> list[tuple[int, int, Value]]:
-        """The parts of ranges that lie in `[start, stop)`; O(log ranges + parts)."""
+        """The parts of ranges inside `[start, stop)`; O(log ranges + parts)."""
         found = self._touching(start, stop)
         first = found.start
         if first == found.stop:
@@ -34,7 +33,7 @@ class Intervals(Generic[Value]):
         return [(max(low, start), min(high, stop), value) for low, high, value in parts]
 
     def put(self, start: int, stop: int, value: Value) -> None:
-        """Gives `[start, stop)`, which is not empty, one value; O(log ranges), beside moving what lies behind it."""
+        """Set the value of `[start, stop)`, which is not empty; O(log ranges), plus shifting later ranges."""
         found = self._touching(start, stop)
         first, last = found.start, found.stop - 1
         if first > last:

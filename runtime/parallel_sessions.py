@@ -1,4 +1,4 @@
-"""Models of one composed model in a session of a library each, as people run several models without this program."""
+"""Members of a composed model in a library session each, as users run several models without iosched."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from iosched.runtime.session import running
 
 Library = Literal["onnxruntime", "openvino"]
 LIBRARIES: Mapping[Library, str] = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
-"""What can run sessions, and what people call it."""
+"""Libraries that run sessions, with their display names."""
 
 SETTLED_SECONDS = 0.05
-"""How long sessions side by side are timed in a row at least."""
+"""Minimum duration of a timed row of parallel runs."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class SessionsSettings:
     """How sessions run.
 
     Attributes:
-        lanes: how many of them run at the same time; with 1, one runs after another.
-        threads: of each session.
-        library: whose sessions they are.
+        lanes: number of concurrent sessions; 1 runs them one after another.
+        threads: threads of each session.
+        library: the library of the sessions.
     """
 
     lanes: int = 1
@@ -48,7 +48,7 @@ class SessionsSettings:
 
     @property
     def description(self) -> str:
-        """What runs and with how many threads, for people."""
+        """Library and threads, for users."""
         each = f"{LIBRARIES[self.library]}, a session for each model"
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
         if self.lanes == 1:
@@ -56,19 +56,19 @@ class SessionsSettings:
         return f"{each}, {self.lanes} at a time with {threads} each"
 
 
-def one_after_another(threads: int) -> tuple[SessionsSettings, ...]:
-    """The settings that a user of `threads` cores would try for sessions one after another; the usual one first."""
+def serial_settings(threads: int) -> tuple[SessionsSettings, ...]:
+    """Settings that a user of `threads` cores would try for serial sessions; the usual one first."""
     return tuple(SessionsSettings(1, count) for count in dict.fromkeys((threads, 1)))
 
 
-def at_a_time(count: int, threads: int) -> SessionsSettings | None:
-    """How a user of `threads` cores would run `count` models at the same time; None where that means nothing."""
+def parallel_settings(count: int, threads: int) -> SessionsSettings | None:
+    """How a user of `threads` cores would run `count` models at the same time; None for one lane."""
     lanes = min(count, threads)
     return SessionsSettings(lanes, threads // lanes) if lanes > 1 else None
 
 
 class _Session(Protocol):
-    """One model that a library runs, by the names of its own inputs and outputs."""
+    """One model in a library, with its own input and output names."""
 
     def run(self, inputs: Arrays) -> dict[str, Any]: ...
 
@@ -77,20 +77,15 @@ class _Session(Protocol):
     def close(self) -> None: ...
 
 
-class SideBySide:
-    """A session for each member of a composed model, with threads of its own; a composed model has the same inputs.
+class ParallelSessions:
+    """A session for each member of a composed model, with its own threads; inputs are those of the composed model.
 
-    Sessions of several threads stop spinning after a run: eight of two threads that do not took five times as long.
-    Larger models begin before smaller ones, whatever the order of the members.
+    Sessions of several threads stop spinning after a run: otherwise eight sessions of two threads took five times as
+    long. Larger models start first, whatever the order of the members.
     """
 
     def __init__(self, whole: Model, members: Sequence[Member], settings: SessionsSettings) -> None:
-        """Opens the sessions.
-
-        Raises:
-            InvalidModelError: where onnxruntime refuses a model.
-            DeviceError: where the library is not installed, or OpenVINO refuses a model.
-        """
+        """Open the sessions."""
         models = sorted((member_alone(whole, member) for member in members), key=_flops, reverse=True)
         self.settings = settings
         self._inputs, self._outputs = [spec.name for spec in whole.graph.inputs], whole.graph.outputs
@@ -104,7 +99,7 @@ class SideBySide:
         self._pool = ThreadPoolExecutor(settings.lanes) if settings.lanes > 1 else None
 
     def close(self) -> None:
-        """Frees the sessions and all threads."""
+        """Free the sessions and all threads."""
         if self._pool is not None:
             self._pool.shutdown()
         self._close_sessions()
@@ -115,12 +110,7 @@ class SideBySide:
                 session.close()
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
-        """Outputs of all models by the names that they have in the composed model, and in its order.
-
-        Raises:
-            UsageError: where an input is missing or unknown.
-            ExecutionError: where the library fails.
-        """
+        """Outputs of all models, in the names and the order of the composed model."""
         check_names(inputs, self._inputs)
 
         def run(each: tuple[Sequence[_Session], list[str]]) -> dict[str, Any]:
@@ -135,14 +125,10 @@ class SideBySide:
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs of all models.
 
-        Of sessions side by side the first run is timed alone. The others are handed out at once, and have the mean as
-        their latency: a model of the next run begins as soon as there is a lane for it, as it does where each process
-        or thread serves a model of its own. They are so many that they last for `SETTLED_SECONDS` at least, whatever
-        `repeats`: threads that wake up together may share a core for some milliseconds.
-
-        Raises:
-            UsageError: where an input is missing or unknown.
-            ExecutionError: where the library fails.
+        For concurrent sessions, the first run is timed alone. All others are submitted at once and get the mean
+        latency: a model of the next run starts as soon as a lane is free, as if each process or thread served its
+        own model. At least `SETTLED_SECONDS` of runs are timed, whatever `repeats`: threads that wake up together
+        may share a core for some milliseconds.
         """
         check_names(inputs, self._inputs)
         lanes = self.settings.lanes
@@ -160,7 +146,7 @@ class SideBySide:
             return (first_us, *[self._elapsed_us(runs * in_a_row) / in_a_row] * (repeats - 1))
 
     def _elapsed_us(self, runs: Sequence[_Bound]) -> float:
-        """Microseconds until all have run; a thread that is done with one takes the next that nobody has taken."""
+        """Microseconds until all have run; an idle thread takes the next run in the queue."""
         waiting = iter(runs)
 
         def take(_: int) -> None:
@@ -179,7 +165,6 @@ class SideBySide:
 
 
 def _opened(model: Model, settings: SessionsSettings) -> Sequence[_Session]:
-    """One session that may run as often at the same time as there are lanes, or as many that may run once each."""
     if settings.library == "onnxruntime":
         return (Reference(model, ReferenceSettings("sequential", settings.threads), keeps_spinning=False),)
     if settings.lanes == 1:
@@ -188,20 +173,19 @@ def _opened(model: Model, settings: SessionsSettings) -> Sequence[_Session]:
 
 
 class _Bound:
-    """One session as often on the same inputs as it may run at the same time, each with outputs of its own."""
+    """One session bound to the same inputs once for each concurrent run, each with its own outputs."""
 
-    def __init__(self, ways: Sequence[Callable[[], object]]) -> None:
+    def __init__(self, runs: Sequence[Callable[[], object]]) -> None:
         self._idle: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        for way in ways:
-            self._idle.put(way)
+        for run in runs:
+            self._idle.put(run)
 
     def run(self) -> None:
-        """Runs once."""
-        way = self._idle.get()
+        run = self._idle.get()
         try:
-            way()
+            run()
         finally:
-            self._idle.put(way)
+            self._idle.put(run)
 
 
 def _flops(model: Model) -> float:

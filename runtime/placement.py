@@ -1,8 +1,8 @@
-"""Where each tensor lives: in a buffer of its own, or in columns of another tensor's buffer.
+"""Where each tensor is stored: in its own buffer, or in columns of another tensor's buffer.
 
-Operations that only move bytes need no kernel where their operands share a buffer: the operands of a Concat are written
-straight into its buffer, and the results of a Split are parts of its operand's. Which tensors may share, and what views
-of them look like, is each device's own affair.
+Operations that only move bytes need no kernel if their operands share a buffer: the operands of a Concat are written
+directly into its buffer, and the results of a Split are parts of its operand. Each device decides which tensors may
+share.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Placement:
     Attributes:
         views: for each tensor, where its elements are.
         elided: positions of the operations that need no kernel.
-        copies: for each elided Concat, the operands that must still be copied: (operand, where it goes).
-        pitches: for each buffer that is a table of more than one row, the bytes of a row.
+        copies: for each elided Concat, the operands that must still be copied: (operand, target).
+        pitches: for each buffer with several rows, the bytes of a row.
     """
 
     views: Mapping[str, View]
@@ -33,26 +33,26 @@ class Placement:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """For each buffer that is a table of more than one row, how many rows it has."""
+        """Number of rows of each buffer that has several."""
         return {name: self.views[name].nbytes // pitch for name, pitch in self.pitches.items()}
 
     @cached_property
     def hosts(self) -> frozenset[str]:
-        """Tensors in whose buffers others live."""
+        """Tensors whose buffers hold other tensors."""
         return frozenset(view.buffer for name, view in self.views.items() if view.buffer != name)
 
 
 @dataclass(eq=False)
-class Homes:
-    """Where tensors live while that is still being decided: each in a buffer of its own until it is moved.
+class StorageMap:
+    """Storage while it is being decided: each tensor has its own buffer until it is moved.
 
-    A buffer may be a table of several rows; what lives in it then is a number of columns next to each other, in all
-    rows. Columns are counted in bytes, so the columns of a buffer of one row are its bytes.
+    A buffer may be a table of rows; a tensor in it is a range of columns, in all rows. Columns are counted in bytes, so
+    those of a buffer with one row are its bytes.
 
     Attributes:
         nbytes: sizes of the tensors.
-        host: for each tensor that was moved, the one that it was moved into, which may have been moved itself.
-        column: the first of its columns there.
+        host: for each moved tensor, the one that holds it, which may have been moved itself.
+        column: its first column there.
     """
 
     nbytes: Mapping[str, int]
@@ -60,7 +60,7 @@ class Homes:
     column: dict[str, int] = field(default_factory=dict)
 
     def resolve(self, name: str) -> tuple[str, int]:
-        """The tensor in whose own buffer `name` lives, and its first column there."""
+        """The tensor whose own buffer holds `name`, and its first column there."""
         column = 0
         while name in self.host:
             column += self.column[name]
@@ -68,20 +68,20 @@ class Homes:
         return name, column
 
     def move(self, name: str, host: str, column: int) -> None:
-        """Lets `name`, and all that lives in its buffer, live in `host` from `column` on."""
+        """Store `name`, and everything in its buffer, in `host` from `column` on."""
         self.host[name], self.column[name] = host, column
 
     def columns(self, names: Sequence[str], rows: int = 1) -> list[int]:
-        """The first column of each of `names` where they lie one behind the other in a table of so many rows."""
+        """First column of each of `names` if they are adjacent in a table of `rows` rows."""
         return [0, *accumulate(self.nbytes[name] // rows for name in names)][:-1]
 
     def join(
         self, operands: Sequence[str], target: str, may_move: Callable[[str, int], bool], rows: int = 1
     ) -> list[tuple[str, int]]:
-        """Moves the operands of a Concat into the buffer of its result, where they can move.
+        """Move the operands of a Concat into the buffer of its result, where possible.
 
-        What moves is a whole buffer, which mostly is that of one operand; several operands that fill a buffer together,
-        as the results of a Split do, move with it.
+        Whole buffers move: mostly that of one operand, or that of several operands that fill it together, as the
+        results of a Split do.
 
         Args:
             may_move: whether the buffer of that name may move to that column of `target`.
@@ -103,7 +103,7 @@ class Homes:
         return left
 
     def _filled(self, operands: Sequence[str], rows: int) -> tuple[str, int]:
-        """The buffer of the first operands, and how many of them fill it, in order and with nothing else; or 0."""
+        """The buffer of the first operands, and how many of them fill it in order, or 0."""
         root, _ = self.resolve(operands[0])
         column = 0
         for count, name in enumerate(operands, start=1):

@@ -1,7 +1,7 @@
 """The execution plan: tasks on lanes, waits between lanes, and buffers at offsets of one arena.
 
 A plan is plain data. `hazards.CheckedPlan` proves from it alone that every read follows its write and that no two live
-buffers overlap, for every interleaving that lanes and waits allow; executors take no other, and only walk it.
+buffers overlap, in every interleaving that lanes and waits allow; executors accept no other.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from enum import StrEnum
 
 
 class Space(StrEnum):
-    """Where the bytes of a view live."""
+    """Where the bytes of a view are."""
 
     ARENA = "arena"  # at an offset of the plan's one arena
     INPUT = "input"  # the caller's input array; read only
-    INOUT = "inout"  # the caller's array too, of which tasks write parts, or to which they add: a stage run alone
+    INOUT = "inout"  # the caller's array, which tasks write in part or add to: for a stage that is measured alone
     WEIGHT = "weight"  # a constant; read only
     OUTPUT = "output"  # an output array, written in place
-    DYNAMIC = "dynamic"  # allocated by the kernel in each run: the size is not known before
+    DYNAMIC = "dynamic"  # allocated by the kernel in each run, of unknown size
 
 
 @dataclass(frozen=True)
 class View:
-    """A part of a buffer, seen as a tensor: contiguous, or some columns of a buffer that has a pitch.
+    """A part of a buffer as a tensor: contiguous, or some columns of a buffer that has a pitch.
 
-    `buffer` names the storage: a tensor's own name, or the name of the tensor it was placed in (a term of a zero-copy
-    Concat lives in the Concat's buffer). `offset` counts bytes from the start of that buffer, not of the arena;
-    `nbytes` is the size of the tensor's elements. `strides` are the bytes from one index to the next along each axis,
-    None where the elements lie in row-major order.
+    Attributes:
+        buffer: a tensor's own name, or that of the tensor that holds it, such as a zero-copy Concat.
+        offset: bytes from the start of that buffer, not of the arena.
+        nbytes: size of the tensor's elements.
+        strides: bytes from one index to the next along each axis; None in row-major order.
     """
 
     buffer: str
@@ -41,11 +42,10 @@ class View:
 
 @dataclass(frozen=True)
 class Buffer:
-    """One storage. `offset` is its place in the arena and means nothing in the other spaces.
+    """One storage; `offset` is its place in the arena and unused in other spaces.
 
-    A buffer with a `pitch` is a table of rows of so many bytes (the pixels of a channels-last tensor), and a view of it
-    is a number of columns next to each other in all of its rows (a slice of the channels); its `offset` is less than
-    the pitch.
+    A buffer with a `pitch` is a table of rows of that many bytes (pixels of a channels-last tensor). A view of it is
+    a range of columns in all rows (a slice of the channels), whose `offset` is less than the pitch.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Buffer:
     pitch: int = 0
 
     @property
-    def is_given(self) -> bool:
-        """Whether the caller gives its bytes."""
+    def is_input(self) -> bool:
+        """Whether the caller passes its bytes."""
         return self.space in (Space.INPUT, Space.INOUT)
 
 
@@ -73,13 +73,13 @@ class Task:
     """One call of one kernel.
 
     Attributes:
-        name: for people and for traces: the operator (and part of it) that runs.
-        kernel: index into the executor's kernels; what a kernel is, is the executor's own affair.
-        reads: one view for each input of the kernel, in the kernel's order.
-        writes: one view for each output of the kernel, in the kernel's order.
-        waits: what must be done before, beyond the earlier tasks of the own lane; at most one for each other lane.
-        stage: index of the schedule's stage that it belongs to, counted over all blocks.
-        in_place: views that the kernel adds to where they are: they are among its `reads` and its `writes`.
+        name: the operator, or the part of it, for users and traces.
+        kernel: index into the executor's kernels.
+        reads: views in the order of the kernel's inputs.
+        writes: views in the order of the kernel's outputs.
+        waits: besides earlier tasks of the same lane; at most one for each other lane.
+        stage: index of its stage in the schedule, counted over all blocks.
+        in_place: views that the kernel adds to: they are in both `reads` and `writes`.
     """
 
     name: str
@@ -98,11 +98,11 @@ class ExecutionPlan:
     Invariant: every buffer that a task names is in `buffers`.
 
     Attributes:
-        outputs: the graph outputs, each seen whole, in the graph's order; all in the spaces OUTPUT or DYNAMIC. Where it
-            is empty they are the OUTPUT buffers, which some task must then see whole, and the DYNAMIC ones that no
-            task reads.
-        inputs: the caller's arrays, each seen whole; all in the spaces INPUT or INOUT. Where it is empty, their shapes
-            are those of tasks that see them whole.
+        outputs: complete views of the graph outputs, in the graph's order, in the spaces OUTPUT or DYNAMIC. If
+            empty, they are the OUTPUT buffers, of which some task needs a complete view, and the DYNAMIC ones that
+            no task reads.
+        inputs: complete views of the caller's arrays, in the spaces INPUT or INOUT. If empty, their shapes are those of
+            tasks that view them completely.
     """
 
     lanes: tuple[tuple[Task, ...], ...]
@@ -118,5 +118,5 @@ class ExecutionPlan:
 
     @property
     def nbytes(self) -> int:
-        """Different bytes that a run touches: the arena, and every buffer beside it whose size is known before."""
+        """Distinct bytes that a run touches: the arena, and every other buffer of known size."""
         return self.arena_nbytes + sum(buffer.nbytes for buffer in self.buffers if buffer.space is not Space.ARENA)

@@ -1,4 +1,4 @@
-"""Which CPU this is. Its product name does not say: machines of very different speeds are all called "AMD EPYC"."""
+"""The CPU model. Its product name is not enough: CPUs of very different speeds are all called "AMD EPYC"."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from iosched.runtime.cores import allowed_cpus, numbers_in
+from iosched.runtime.cores import allowed_cpus, file_text, numbers_in
 
 _INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
 _VECTORS = {"flags": ("avx", "fma", "f16c", "amx"), "Features": ("asimd", "sve", "sme", "i8mm", "bf16", "fphp")}
-"""What the names of vector instructions begin with, in Linux's lists of what a processor has: on x86, and on ARM."""
+"""Prefixes of vector instructions in Linux's lists of CPU features, on x86 and on ARM."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A CPU, as far as it changes latencies. What Linux does not say, as in some virtual machines, is empty.
+    """A CPU, as far as latencies depend on it. Fields that Linux does not report, as in some virtual machines, are
+    empty.
 
     Attributes:
-        name: the product's name, which several designs may share; the platform's name for it where Linux does not say.
-        vendor: who made it; on ARM the number of the implementer.
-        family: with `model`, the number of the design; on ARM of the architecture.
-        model: on ARM the number of the part. Where processors of a machine differ, all are named, with "+" between.
-        stepping: the number of the revision; on ARM of variant and revision.
-        instructions: the vector instructions that all processors have, as Linux calls them, in alphabetical order.
-        caches: "L1d 48K, L2 2048K, L3 32768K for 16": the sizes of what a processor has, and how many share it.
+        name: product name, which several designs may share; the platform's name if Linux reports none.
+        vendor: manufacturer; on ARM the implementer's number.
+        family: with `model`, the number of the design; on ARM the architecture.
+        model: on ARM the part number. If the processors of a machine differ, all are listed, joined by "+".
+        stepping: revision; on ARM variant and revision.
+        instructions: vector instructions that all processors have, by Linux's names, sorted.
+        caches: sizes of a processor's caches and how many processors share them: "L1d 48K, L2 2048K, L3 32768K for 16".
     """
 
     name: str
@@ -40,42 +41,37 @@ class Processor:
 
     @property
     def design(self) -> Mapping[str, str]:
-        """All but the name: what tells CPUs of one name apart."""
+        """All fields but the name: they distinguish CPUs of the same name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
 
     @property
     def instruction_set(self) -> str:
-        """The widest vector instructions, as people call them: "AVX2"."""
+        """Common name of the widest vector instructions: "AVX2"."""
         present = set(self.instructions.split())
         return next((text for flag, text in _INSTRUCTION_SETS.items() if flag in present), "baseline")
 
     @property
     def own_cache_nbytes(self) -> int:
-        """Bytes of the second-level cache that a processor has, or its share of one; 0 where Linux does not say."""
+        """Bytes of a processor's L2 cache, or of its share; 0 if unknown."""
         found = re.search(r"\bL2 (\d+)K(?: for (\d+))?", self.caches)
         return int(found[1]) * 1024 // int(found[2] or 1) if found else 0
 
     @property
     def text(self) -> str:
-        """The design for people, without its instructions: "family 25, model 17, stepping 1; L1d 32K, L2 1024K"."""
+        """The design for users, without instructions: "family 25, model 17, stepping 1; L1d 32K, L2 1024K"."""
         numbers = [f"{key} {getattr(self, key)}" for key in ("family", "model", "stepping") if getattr(self, key)]
         return "; ".join(part for part in (", ".join(numbers), self.caches) if part)
 
 
 @cache
 def read_processor() -> Processor:
-    """The CPU of this machine, whose caches are those of the first processor that this process may use; read once."""
+    """The CPU of this machine, with the caches of the first allowed processor; read once."""
     return processor_of(Path("/"), allowed_cpus()[0])
 
 
 def processor_of(machine: Path, cpu: int) -> Processor:
-    """The CPU of a machine, read from /proc and /sys.
-
-    Args:
-        machine: the folder that stands for the root of the file system.
-        cpu: the number of the processor whose caches count.
-    """
-    processors = _processors(_text(machine / "proc/cpuinfo"))
+    """The CPU of the machine at this root folder, from /proc and /sys, with the caches of processor `cpu`."""
+    processors = _processors(file_text(machine / "proc/cpuinfo"))
     return Processor(
         name=next((each["model name"] for each in processors if each.get("model name")), "")
         or platform.processor()
@@ -90,21 +86,20 @@ def processor_of(machine: Path, cpu: int) -> Processor:
 
 
 def cpu_name() -> str:
-    """The product name of the processor; the platform's name for it where Linux does not say."""
+    """Product name of the CPU; the platform's name if Linux reports none."""
     return read_processor().name
 
 
 def _processors(text: str) -> list[dict[str, str]]:
-    """The fields of each processor; what stands behind the last one, on ARM, is about none of them."""
     blocks = ([line.partition(":") for line in block.split("\n")] for block in text.split("\n\n"))
     found = [{key.strip(): value.strip() for key, _, value in block} for block in blocks]
     return [each for each in found if "processor" in each]
 
 
 def _all(processors: Sequence[Mapping[str, str]], *keys: str, joined: str = "") -> str:
-    """The different values under these keys, in alphabetical order.
+    """The distinct values of these keys, sorted and joined by "+".
 
-    Of the keys, the first one counts that a processor has; with `joined`, the values of all with that text between.
+    The first key that a processor has counts; with `joined`, all its values joined by that text.
     """
     values = ([each[key] for key in keys if each.get(key)] for each in processors)
     return "+".join(sorted({joined.join(found) if joined else found[0] for found in values if found}))
@@ -126,14 +121,7 @@ def _caches(folder: Path) -> str:
 
 
 def _cache(folder: Path) -> str:
-    level, kind, size = (_text(folder / name).strip() for name in ("level", "type", "size"))
+    level, kind, size = (file_text(folder / name).strip() for name in ("level", "type", "size"))
     letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
-    sharing = len(numbers_in(_text(folder / "shared_cpu_list")))
+    sharing = len(numbers_in(file_text(folder / "shared_cpu_list")))
     return f"L{level}{letter} {size}{f' for {sharing}' if sharing > 1 else ''}" if level and size else ""
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

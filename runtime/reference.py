@@ -1,6 +1,6 @@
-"""Plain onnxruntime on the model as it was given: what outputs are checked against and what a schedule has to beat.
+"""Plain onnxruntime on the original model: the reference for outputs, and the baseline for schedules.
 
-It gets every optimization that onnxruntime has, the true shapes, and the cheapest public way to be called.
+It gets all of onnxruntime's optimizations, the true shapes, and the cheapest public way to be called.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import MismatchError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.models.source import read_proto
-from iosched.runtime.element_types import run_on_any_types
-from iosched.runtime.inputs import check_names
-from iosched.runtime.session import lent_weights, load_onnxruntime, open_session, running
+from iosched.runtime.compare import Check, compare
+from iosched.runtime.inputs import Arrays, check_names, random_inputs
+from iosched.runtime.session import external_weights, load_onnxruntime, open_session, run_on_any_types, running
 
 _NUMPY_TYPES = frozenset(
     f"tensor({name})"
@@ -40,11 +40,11 @@ class ReferenceSettings:
     Attributes:
         mode: one operator after another, or independent ones at the same time.
         intra_threads: threads that share one operator.
-        inter_threads: operators that may run at the same time; counts in parallel mode only.
-        dynamic_block_base: into how many blocks for each thread an operator is split at first, which get smaller
-            towards its end (`session.dynamic_block_base`); 0 for blocks of one size.
-        binds_threads: whether onnxruntime chooses (`intra_op_num_threads=0`): one thread for each physical core of
-            the machine, `intra_threads` in all, bound to it.
+        inter_threads: operators that may run at the same time, in parallel mode.
+        dynamic_block_base: initial number of blocks per thread into which an operator is split; later blocks are
+            smaller (`session.dynamic_block_base`). 0 for blocks of one size.
+        binds_threads: whether onnxruntime chooses (`intra_op_num_threads=0`): one thread bound to each physical core
+            of the machine, `intra_threads` in all.
     """
 
     mode: Literal["sequential", "parallel"] = "sequential"
@@ -59,7 +59,7 @@ class ReferenceSettings:
 
     @property
     def description(self) -> str:
-        """What runs and with how many threads, for people and for files of results."""
+        """Mode and threads, for users and results files."""
         if self.mode == "sequential":
             bound = ", bound to cores" if self.binds_threads else ""
             blocks = f", dynamic blocks from {self.dynamic_block_base}" if self.dynamic_block_base else ""
@@ -68,15 +68,11 @@ class ReferenceSettings:
 
 
 def candidates(threads: int, cores: int | None = None, *, is_whole: bool = False) -> tuple[ReferenceSettings, ...]:
-    """The settings that a user of `threads` threads would try, each once; the best of them is the one to beat.
+    """The settings that a user of `threads` threads would try, without duplicates; the fastest is the baseline.
 
     Args:
-        threads: the most that may run.
-        cores: the physical cores that they run on; by default one for each thread.
-        is_whole: whether these are all cores of the machine, which is what onnxruntime itself would take.
-
-    Raises:
-        UsageError: where `threads` is below one.
+        cores: physical cores that they run on; default: one for each thread.
+        is_whole: whether these are all cores of the machine, which onnxruntime uses by default.
     """
     usual = ReferenceSettings("sequential", threads)
     if threads <= 1:
@@ -98,18 +94,18 @@ class Reference:
     def __init__(
         self, model: Model | bytes | Path, settings: ReferenceSettings | None = None, *, keeps_spinning: bool = True
     ) -> None:
-        """Opens `model`: what its user gave, bound to its shapes.
+        """Open `model`: the original file, bound to its shapes.
 
-        Where the given file cannot be bound by naming its free dimensions (a fixed batch size was changed, or a free
-        dimension has no name), or where no file was given, the bound graph stands in for it.
+        The bound graph is opened instead if there is no file, or if naming its free dimensions does not bind it (a
+        changed fixed batch size, or a free dimension without name).
 
         Args:
-            keeps_spinning: whether its threads go on waiting busily for a while after each run, as onnxruntime has it;
-                they then slow down whatever other session runs next.
+            keeps_spinning: whether its threads keep spinning after each run, onnxruntime's default, which slows down
+                any other session that runs next.
 
         Raises:
-            InvalidModelError: where onnxruntime refuses the model.
-            DeviceError: where onnxruntime is not installed.
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed.
         """
         self.settings = settings or ReferenceSettings()
         options = _options(self.settings)
@@ -130,32 +126,27 @@ class Reference:
         self.close()
 
     def close(self) -> None:
-        """Frees the session and its threads."""
+        """Free the session and its threads."""
         self._session = None
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs by name: arrays, and what onnxruntime returns for sequences and maps.
+        """Outputs by name: arrays, and onnxruntime's values for sequences and maps.
 
         Raises:
-            UsageError: where an input is missing or unknown.
-            ExecutionError: where onnxruntime fails.
+            UsageError: an input is missing or unknown.
+            ExecutionError: onnxruntime fails.
         """
         check_names(inputs, self._inputs)
         names = list(self._outputs)
         with running():
-            if self._speaks_numpy:
-                return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
-            if all(kind.startswith("tensor(") and kind != "tensor(string)" for kind in self._types):
+            if not self._speaks_numpy and all(
+                kind.startswith("tensor(") and kind != "tensor(string)" for kind in self._types
+            ):
                 return dict(zip(names, run_on_any_types(self._session, names, inputs), strict=True))
             return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
 
     def time(self, inputs: Mapping[str, Any], repeats: int) -> tuple[float, ...]:
-        """Latency of each of `repeats` runs in microseconds, with the inputs bound beforehand where they can be.
-
-        Raises:
-            UsageError: where an input is missing or unknown.
-            ExecutionError: where onnxruntime fails.
-        """
+        """Microseconds of each of `repeats` runs, with the inputs bound beforehand where possible."""
         run, latencies = self.bound(inputs), []
         with running():
             for _ in range(repeats):
@@ -165,12 +156,7 @@ class Reference:
         return tuple(latencies)
 
     def bound(self, inputs: Mapping[str, Any]) -> Callable[[], object]:
-        """A function that runs once, with the inputs bound beforehand where they can be; call it within `running`.
-
-        Raises:
-            UsageError: where an input is missing or unknown.
-            ExecutionError: where onnxruntime fails.
-        """
+        """A function that runs once, with the inputs bound beforehand where possible; call it within `running`."""
         check_names(inputs, self._inputs)
         if not self._speaks_numpy:
             return partial(self.run, dict(inputs))
@@ -193,14 +179,14 @@ class Reference:
 
 
 def _is_misjudged(value: Any, spec: TensorSpec | None) -> bool:
-    """Whether onnxruntime computes an output in another size than it expects, and then refuses that as a buffer."""
+    """Whether onnxruntime computes an output in another size than it infers, and then refuses a buffer of that size."""
     if spec is None or spec.shape is None or len(spec.shape) != len(value.shape or ()):
         return False
     return any(isinstance(size, int) and size != own for size, own in zip(value.shape, spec.shape, strict=True))
 
 
 def _run_bound(session: Any, binding: Any, kept_alive: object, rebound: Iterable[str]) -> None:
-    """One run on what is bound, and new memory for the outputs `rebound`; `kept_alive` is the memory of the inputs."""
+    """One run on bound inputs, with new memory for the outputs `rebound`; `kept_alive` is the memory of the inputs."""
     del kept_alive
     if rebound:
         binding.clear_binding_outputs()
@@ -224,28 +210,26 @@ def _options(settings: ReferenceSettings) -> Any:
 
 
 def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndarray]]:
-    """What to open so that it is what the user gave, bound to the shapes of `model`.
+    """What to open to get the original model, bound to the shapes of `model`.
 
-    Returns the source, with `options` of onnxruntime made ready for it, and arrays that must outlive the session.
-
-    Raises:
-        DeviceError: onnxruntime is not installed.
+    Returns:
+        The source, for which `options` of onnxruntime are prepared, and arrays that must outlive the session.
     """
     original, sizes = model.original, free_dimensions(model)
     if original is not None and sizes is not None:
         for name, size in sizes.items():
             options.add_free_dimension_override_by_name(name, size)
         return original, []
-    names, values, arrays = lent_weights(model.proto, model.weights)
+    names, values, arrays = external_weights(model.proto, model.weights)
     if names:
         options.add_external_initializers(names, values)
     return model.proto.SerializeToString(), arrays
 
 
 def free_dimensions(model: Model) -> dict[str, int] | None:
-    """Sizes by dimension name that bind the graph that was given to the model's shapes.
+    """Sizes by dimension name that bind the original graph to the model's shapes.
 
-    None where names cannot, or where no graph was given.
+    None if names cannot bind it, or if there is no original graph.
     """
     if model.original is None:
         return None
@@ -263,3 +247,47 @@ def free_dimensions(model: Model) -> dict[str, int] | None:
             if not dim.HasField("dim_value") or dim.dim_value != size:
                 return None
     return sizes
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """A check that tries one feature of a device.
+
+    Attributes:
+        part: part of the runtime, such as "kernels".
+        name: name of the check within its part.
+        run: runs the check and returns its result in a few words; raises `MismatchError` if numbers are wrong, and
+            other errors if something fails.
+    """
+
+    part: str
+    name: str
+    run: Callable[[], str]
+
+
+def passed(check: Check) -> str:
+    """The error that a check found, for users.
+
+    Raises:
+        MismatchError: the numbers differ.
+    """
+    if not check.passed:
+        raise MismatchError("; ".join(check.reasons))
+    return f"relative error {check.max_rel:.1e}" if check.max_rel else "exact"
+
+
+def worst(checks: Iterable[Check]) -> Check:
+    """The check that failed, or else the one with the largest error."""
+    return max(checks, key=lambda check: (not check.passed, check.max_rel))
+
+
+def agrees_with_onnxruntime(model: Model, run: Callable[[Arrays], Arrays], *, runs: int = 1) -> str:
+    """Compare the outputs of `runs` runs on random inputs with those of plain onnxruntime.
+
+    Raises:
+        MismatchError: the outputs of a run differ.
+    """
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference:
+        expected = reference.run(inputs)
+    return passed(worst(compare(run(inputs), expected) for _ in range(runs)))

@@ -1,33 +1,34 @@
-"""Which steps of a lane must wait for which steps of the others."""
+"""Which steps of a lane must wait for steps of other lanes, and which buffers a stage alone needs as inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from iosched.runtime.plan import Wait
+from iosched.runtime.intervals import Intervals
+from iosched.runtime.plan import Space, Wait
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part `[start, stop)` of a buffer: bytes, or columns of one that has a pitch."""
+    """A part `[start, stop)` of a buffer: bytes, or columns of one with a pitch."""
 
     buffer: str
     start: int
     stop: int
 
     def overlaps(self, other: Span) -> bool:
-        """Whether both have a byte or column in common."""
+        """Whether both share a byte or column."""
         return self.buffer == other.buffer and self.start < other.stop and other.start < self.stop
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that a lane does.
+    """One step of a lane.
 
     Attributes:
-        stage: index of the schedule's stage that it belongs to.
-        is_alone: whether it has the device to itself: it waits for all steps before it, and all behind it wait for it.
+        stage: index of its stage in the schedule.
+        is_alone: whether it has the device to itself: it waits for all earlier steps, and all later ones wait for it.
     """
 
     lane: int
@@ -38,24 +39,23 @@ class Step:
 
 
 _Accesses = dict[str, list[tuple[Span, int, int]]]
-"""For each buffer the parts that were accessed, by which lane, and in which of its steps."""
+"""For each buffer, its accessed parts with lane and step."""
 
 
 def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> list[tuple[Wait, ...]]:
-    """For each step, what it must wait for: the steps on other lanes that write what it reads, or read or write what it
-    writes over, as far as they are not known to be done.
+    """The waits of each step: for steps on other lanes that write what it reads, or access what it writes.
 
-    What a lane knows of the others is a vector clock, so a wait that follows from an earlier one is left out.
-    Complexity: O(reads * writers of the buffer + writes * readers and writers of the buffer + steps * lanes).
+    A lane knows of the others by its vector clock, so waits that follow from earlier ones are omitted.
+    O(reads * writers of the buffer + writes * accesses of the buffer + steps * lanes).
 
     Args:
-        barriers: a step waits for all steps of the stages before its own, whatever it reads.
+        barriers: a step waits for all steps of earlier stages.
     """
-    stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # for each lane, its clock after each step
+    stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # by lane, its clock after each step
     clocks = [(0,) * lanes for _ in range(lanes)]
     writers: _Accesses = {}
     readers: _Accesses = {}
-    before: list[tuple[int, int]] = []  # each lane, and how many of its steps all steps from here on wait for
+    before: list[tuple[int, int]] = []  # by lane, the steps that all later steps wait for
     waits: list[tuple[Wait, ...]] = []
     for position, step in enumerate(steps):
         earlier = steps[position - 1] if position else step
@@ -83,7 +83,6 @@ def _wanted(
     readers: _Accesses,
     before: Sequence[tuple[int, int]],
 ) -> dict[int, int]:
-    """For each other lane, how many of its steps must be done that this lane does not know to be."""
     wanted: dict[int, int] = {}
     awaited = [*before]
     touched = [(writers, step.reads), (writers, step.writes), (readers, step.writes)]
@@ -96,5 +95,27 @@ def _wanted(
 
 
 def _is_implied(lane: int, count: int, wanted: dict[int, int], stamps: list[list[tuple[int, ...]]]) -> bool:
-    """Whether another wait of the same step says as much: what it waits for waited for this."""
     return any(other != lane and stamps[other][steps - 1][lane] >= count for other, steps in wanted.items())
+
+
+def input_spaces(steps: Sequence[Step]) -> Mapping[str, Space]:
+    """The space of every buffer in which `steps` read bytes that they do not write first; O(reads * pieces).
+
+    INPUT, or INOUT where they write parts of it: operands of a Concat of which earlier stages wrote the others, or a
+    tensor that they add to.
+    """
+    written: dict[str, Intervals[None]] = {}
+    inputs: dict[str, None] = {}
+    for step in steps:
+        for span in step.reads:
+            if span.buffer not in written or not _covers(written[span.buffer], span):
+                inputs[span.buffer] = None
+        for span in step.writes:
+            own = written.setdefault(span.buffer, Intervals())
+            if span.start < span.stop:
+                own.put(span.start, span.stop, None)
+    return {name: Space.INOUT if name in written else Space.INPUT for name in inputs}
+
+
+def _covers(written: Intervals[None], span: Span) -> bool:
+    return sum(stop - start for start, stop, _ in written.within(span.start, span.stop)) >= span.stop - span.start

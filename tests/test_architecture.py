@@ -29,10 +29,9 @@ FACADE = {"iosched", "iosched.__main__"}
 PARTS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
-        *("plan", "order", "intervals", "waits", "stage_inputs", "hazards", "arena", "teams", "placement"),
-        *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "missing_dependencies", "faults"),
-        *("session", "element_types", "reference", "requests", "divided_sessions", "openvino"),
-        *("parallel_sessions", "traced", "executor", "selfcheck", "device", "cpu", "compiled", "cuda"),
+        *("plan", "intervals", "waits", "hazards", "arena", "placement", "compare", "cores", "memory"),
+        *("inputs", "processor", "handle", "missing_dependencies", "faults", "session", "reference", "executor"),
+        *("divided_sessions", "openvino", "parallel_sessions", "cpu", "device", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("kernel", "layout", "builder", "gpu", "source", "cudnn"),

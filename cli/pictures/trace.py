@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.common.text import cost_remark, count_text
 from iosched.cli.pictures.theme import Style, style_of
-from iosched.runtime.traced import TracedRuns, TracedTask
+from iosched.runtime.executor import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGE_RULES
 

@@ -22,7 +22,7 @@ from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.memory import machine_nbytes
-from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide, at_a_time, one_after_another
+from iosched.runtime.parallel_sessions import ParallelSessions, SessionsSettings, parallel_settings, serial_settings
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
@@ -156,7 +156,7 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     if site.opened.is_schedulable and not site.shares:
         yield from _scheduled("serial", site, serial_schedule(site, deadline))
     if site.plain is not None:
-        for settings in one_after_another(site.plain.threads)[: 1 if site.is_large else None]:
+        for settings in serial_settings(site.plain.threads)[: 1 if site.is_large else None]:
             yield _in_sessions("serial", site, settings)
         if not site.shares:
             yield _in_one_session("serial", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
@@ -178,7 +178,7 @@ def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = Fals
         return
     if site.opened.is_schedulable and not site.shares and (with_ours or site.plain is None):
         yield from _scheduled("packed", site, packed_schedule(site, deadline))
-    settings = None if site.plain is None else at_a_time(len(site.members), site.plain.threads)
+    settings = None if site.plain is None else parallel_settings(len(site.members), site.plain.threads)
     if settings is None or site.plain is None:
         return
     yield _in_sessions("packed", site, settings)
@@ -227,7 +227,7 @@ def _in_sessions(row: RowName, site: Site, settings: SessionsSettings) -> Rival:
 
 def _sessions(site: Site, settings: SessionsSettings, inputs: Arrays) -> Candidate:
     """Sessions, which are accepted of OpenVINO if they compute what onnxruntime does; else they are closed."""
-    sessions = SideBySide(site.model, site.members, settings)
+    sessions = ParallelSessions(site.model, site.members, settings)
     with ExitStack() as on_error:
         on_error.callback(sessions.close)
         if settings.library == OPENVINO:

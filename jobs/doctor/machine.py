@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from iosched.jobs.doctor.diagnosis import Asked, Section, SettingsFile
 from iosched.profiler.devices.facts import Finding
 from iosched.profiler.devices.resolve import not_linux
-from iosched.runtime.cores import allowed_cpus, cpu_count
-from iosched.runtime.quota import cpu_quota
+from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
 
 if TYPE_CHECKING:
     from iosched.profiler.store.health import Health

@@ -6,10 +6,9 @@ from functools import partial
 
 from iosched.models.model import Model
 from iosched.runtime.divided_sessions import open_shared
-from iosched.runtime.executor import Candidate
+from iosched.runtime.executor import Candidate, Requests
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.openvino.model import open_requests
-from iosched.runtime.requests import Requests
 from iosched.scheduler.teams import Teams
 
 

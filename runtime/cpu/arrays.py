@@ -1,16 +1,16 @@
-"""What goes into a plan and comes out of it, as arrays: names, element types, shapes."""
+"""A plan as executors bind it: its inputs and outputs as arrays, and its tasks as integers."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from iosched.models.errors import UsageError
-from iosched.runtime.cpu.program import Copy, Kernel
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, Copy, Kernel
 from iosched.runtime.inputs import numpy_dtype
-from iosched.runtime.plan import ExecutionPlan, Space, View
+from iosched.runtime.plan import ExecutionPlan, Space, Task, View
 
 _ALIGNMENT_NBYTES = 64
 
@@ -28,23 +28,19 @@ def output_array(view: View) -> np.ndarray:
 
 
 def address(array: np.ndarray) -> int:
-    """Where a C-contiguous array begins in memory, without the object that `array.ctypes` makes first."""
+    """Address of a C-contiguous array, without the slow object of `array.ctypes`."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
-    except (TypeError, ValueError):  # it is read-only, empty, or of a type that only `ml_dtypes` knows
+    except (TypeError, ValueError):  # read-only, empty, or a type of `ml_dtypes`
         return int(array.ctypes.data)
 
 
 def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
-    """One view for each input array that the plan names; its shape is None where tasks see only parts of it.
-
-    Raises:
-        ValueError: if `inputs` leaves out a buffer that the caller gives.
-    """
-    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.is_given}
+    """One view for each input array of the plan; its shape is None if tasks read only parts of it."""
+    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.is_input}
     if plan.inputs:
         if left_out := size.keys() - {view.buffer for view in plan.inputs}:
-            raise ValueError(f"the plan's inputs leave out {min(left_out)!r}")
+            raise ValueError(f"the plan's inputs omit {min(left_out)!r}")
         return plan.inputs
     reads = [view for task in plan.tasks for view in task.reads if view.buffer in size]
     whole = _whole_views(reads, size)
@@ -55,19 +51,15 @@ def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
 
 
 def output_views(plan: ExecutionPlan) -> tuple[View, ...]:
-    """The graph outputs, each seen whole, in the order of `run`'s result.
-
-    Raises:
-        ValueError: if `outputs` leaves out an OUTPUT buffer, or there is no `outputs` and no task sees one whole.
-    """
+    """The graph outputs, each viewed completely, in the order of `run`'s result."""
     size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.OUTPUT}
     if plan.outputs:
         if left_out := size.keys() - {view.buffer for view in plan.outputs}:
-            raise ValueError(f"the plan's outputs leave out {min(left_out)!r}")
+            raise ValueError(f"the plan's outputs omit {min(left_out)!r}")
         return plan.outputs
     whole = _whole_views((view for task in plan.tasks for view in (*task.writes, *task.reads)), size)
     if unknown := [name for name in size if name not in whole]:
-        raise ValueError(f"the plan does not tell the shape of its output {unknown[0]!r}")
+        raise ValueError(f"the plan does not define the shape of its output {unknown[0]!r}")
     return (*(whole[name] for name in size), *_unread_dynamic(plan))
 
 
@@ -81,19 +73,19 @@ def _unread_dynamic(plan: ExecutionPlan) -> list[View]:
     return [view for task in plan.tasks for view in task.writes if view.buffer in dynamic - read]
 
 
-def checked_inputs(expected: tuple[View, ...], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def checked_inputs(expected: tuple[View, ...], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The arrays in the order of `expected`, C-contiguous.
 
     Raises:
-        UsageError: if one is missing, or is of another type or shape than the plan was made for.
+        UsageError: one is missing, or has another type or shape than the plan.
     """
-    return [_checked(view, given) for view in expected]
+    return [_checked(view, inputs) for view in expected]
 
 
-def _checked(view: View, given: Mapping[str, np.ndarray]) -> np.ndarray:
-    if view.buffer not in given:
-        raise UsageError(f"input {view.buffer!r} is missing; given: {', '.join(given) or 'none'}")
-    array = np.asarray(given[view.buffer])
+def _checked(view: View, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    if view.buffer not in inputs:
+        raise UsageError(f"input {view.buffer!r} is missing; got: {', '.join(inputs) or 'none'}")
+    array = np.asarray(inputs[view.buffer])
     fits = array.nbytes == view.nbytes if view.shape is None else array.shape == view.shape
     if view.dtype == "string" or view.shape is None:
         return _contiguous(array, view, fits)
@@ -108,11 +100,7 @@ def _contiguous(array: np.ndarray, view: View, fits: bool) -> np.ndarray:
 
 
 def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
-    """Checks that every task has a kernel that takes as many views as it has.
-
-    Raises:
-        ValueError: naming the first task that has none.
-    """
+    """Check that every task has a kernel that takes as many views as the task has."""
     space = {buffer.name: buffer.space for buffer in plan.buffers}
     for task in plan.tasks:
         if not 0 <= task.kernel < len(kernels):
@@ -124,3 +112,69 @@ def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
         views = (*task.reads, *task.writes)
         if isinstance(kernel, Copy) and any(space[view.buffer] is Space.DYNAMIC for view in views):
             raise ValueError(f"task {task.name!r} copies a buffer whose size is not known")
+
+
+_SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
+
+
+class PlanEncoder:
+    """Encodes a plan as the integers that the compiled executor reads; equal views share a slot."""
+
+    def __init__(self, plan: ExecutionPlan, inputs: Sequence[View], outputs: Sequence[View]) -> None:
+        """Number the views of the plan's tasks; `inputs` and `outputs` are in the order of the library's arrays."""
+        self._plan = plan
+        self._buffers = {buffer.name: buffer for buffer in plan.buffers}
+        self._array_index = {
+            name: index for views in (inputs, outputs) for index, name in enumerate(view.buffer for view in views)
+        }
+        views = (view for task in plan.tasks for view in (*task.reads, *task.writes))
+        self._slots: dict[object, int] = {}
+        self._views: list[View] = []
+        for view in views:
+            if self._key(view) not in self._slots:
+                self._slots[self._key(view)] = len(self._views)
+                self._views.append(view)
+
+    def words(self, sessions: Mapping[int, int], cpus: Sequence[int]) -> list[int]:
+        """The whole plan.
+
+        Args:
+            sessions: the pointer of each kernel's session; kernels without one are copies.
+            cpus: the processor of each lane.
+        """
+        words = [self._plan.arena_nbytes, len(self._views)]
+        for view in self._views:
+            words += self._slot(view)
+        words += [len(self._plan.lanes), *cpus]
+        for lane in self._plan.lanes:
+            words.append(len(lane))
+            for task in lane:
+                words += self._task(task, sessions)
+        return words
+
+    def slot_of_dynamic(self, buffer: str) -> int:
+        """The library's number of a DYNAMIC buffer."""
+        return self._slots[buffer]
+
+    def _key(self, view: View) -> object:
+        return view.buffer if self._buffers[view.buffer].space is Space.DYNAMIC else view
+
+    def _slot(self, view: View) -> list[int]:
+        buffer = self._buffers[view.buffer]
+        code = _SPACE_CODE[buffer.space]
+        if buffer.space is Space.DYNAMIC:
+            return [code, 0, 0, 0, 0, 0]
+        if view.dtype not in ELEMENT_TYPE or view.shape is None:
+            raise ValueError(f"a view of {view.buffer!r} has no fixed size: {view.dtype} {view.shape}")
+        offset = view.offset + (buffer.offset if buffer.space is Space.ARENA else 0)
+        index = self._array_index.get(view.buffer, 0)
+        return [code, index, offset, view.nbytes, ELEMENT_TYPE[view.dtype], len(view.shape), *view.shape]
+
+    def _task(self, task: Task, sessions: Mapping[int, int]) -> list[int]:
+        words = [sessions.get(task.kernel, 0)]
+        for views in (task.reads, task.writes):
+            words += [len(views), *(self._slots[self._key(view)] for view in views)]
+        words.append(len(task.waits))
+        for wait in task.waits:
+            words += [wait.lane, wait.steps]
+        return words

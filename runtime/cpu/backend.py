@@ -1,4 +1,4 @@
-"""The CPU as a device: a model prepared once, then any schedule or stage of it compiled for the cores at hand."""
+"""Runs a model on the CPU: prepares it once, then compiles any schedule or stage of it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.rewrite import kernel_rewrites
 from iosched.runtime.cpu.segments import AsOne, merge_nodes, session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
-from iosched.runtime.memory import give_back
+from iosched.runtime.executor import TaskOrigin, TracedRuns
+from iosched.runtime.memory import release_freed_memory
 from iosched.runtime.placement import Placement
-from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.unit_graph import join_units, numbered_unit_stages
@@ -38,69 +38,79 @@ Arrays = Mapping[str, np.ndarray]
 
 
 Nodes = Mapping[str, tuple[int, ...]]
-"""For each unit its nodes in the kernel graph."""
+"""For each unit, its nodes in the kernel graph."""
 
 _AS_ONE: dict[Strategy, Callable[[KernelGraph, KernelGraph, Sequence[Sequence[int]]], AsOne | None]] = {
     Strategy.MERGE: merge_nodes,
     Strategy.SESSION: session_nodes,
 }
-"""For each strategy that makes several units one, how the kernel graph changes; None where it cannot be."""
+"""For each strategy that turns several units into one, how the kernel graph changes; None if impossible."""
 
 
 class PlanExecutor(Protocol):
-    """Runs one plan on `inputs`: an array for every INPUT and INOUT buffer of the plan, by its name."""
+    """Runs one plan on `inputs`: an array for each INPUT and INOUT buffer, by name."""
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Runs the plan once; the result is an array for each OUTPUT buffer, by its name."""
+        """Run the plan once and return an array for each OUTPUT buffer, by name."""
         ...
 
     def time(
-        self, inputs: Arrays, repeats: int, *, sweep_nbytes: int = 0, fresh: Mapping[str, Spans] = ...
+        self, inputs: Arrays, repeats: int, *, flush_nbytes: int = 0, fresh: Mapping[str, Spans] = ...
     ) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches.
+        """Run the plan `repeats` times and return the microseconds of each run.
 
-        Then these bytes of the inputs are written again as they are, and inputs that are not named as a whole.
+        Args:
+            flush_nbytes: bytes that flush the caches before each run; then the inputs are rewritten as they are.
+            fresh: byte ranges to rewrite, by input; inputs that it does not name are rewritten completely.
         """
         ...
 
     def trace(self, inputs: Arrays, repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
-        """Microseconds of each of `repeats` runs, and an array (repeats, tasks, 2) of when each task began and ended.
+        """Run the plan `repeats` times and record when each task runs.
 
-        These are microseconds since the run began; tasks stand as `ExecutionPlan.tasks` has them. A task begins when it
-        has what it waits for.
+        Returns:
+            Microseconds of each run, and an array `(repeats, tasks, 2)`: begin and end of each task in microseconds
+            since the run began, in the order of `ExecutionPlan.tasks`. A task begins when its waits are over.
         """
         ...
 
     def close(self) -> None:
-        """Frees the sessions, threads and buffers that are the executor's own."""
+        """Free the executor's own sessions, threads and buffers."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledStage:
-    """Stages ready to be measured alone, mostly one, with the arrays that stand for what earlier stages computed."""
+    """Stages ready to be measured alone, with sample arrays in place of the results of earlier stages."""
 
     executor: PlanExecutor
     inputs: Arrays
     fresh: Mapping[str, Spans] = field(default_factory=dict)
 
-    def time(self, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches."""
-        return self.executor.time(self.inputs, repeats, sweep_nbytes=sweep_nbytes, fresh=self.fresh)
+    def time(self, repeats: int, *, flush_nbytes: int = 0) -> tuple[float, ...]:
+        """Run `repeats` times and return the microseconds of each run; see `PlanExecutor.time`."""
+        return self.executor.time(self.inputs, repeats, flush_nbytes=flush_nbytes, fresh=self.fresh)
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
-    """A whole model under one schedule.
-
-    `run` takes and returns arrays by the model's own input and output names.
-    """
+    """A whole model under one schedule; arrays have the model's input and output names."""
 
     executor: PlanExecutor
     lowering: Lowering
     constant_outputs: Arrays
-    forwarded_outputs: Mapping[str, str]
+    forwarded_outputs: tuple[str, ...]
     origins: tuple[TaskOrigin, ...]
+
+    @classmethod
+    def of(
+        cls, executor: PlanExecutor, lowering: Lowering, kernels: KernelGraph, origins: tuple[TaskOrigin, ...] = ()
+    ) -> Self:
+        """Add the outputs that no kernel computes to an executor of `lowering`."""
+        outside = [name for name in kernels.outputs if name not in kernels.producer]
+        constant = {name: kernels.weights[name] for name in outside if name in kernels.weights}
+        forwarded = tuple(name for name in outside if name in kernels.inputs)
+        return cls(executor, lowering, constant, forwarded, origins)
 
     @property
     def kernel_count(self) -> int:
@@ -108,18 +118,18 @@ class CompiledModel:
         return len(self.lowering.plan.tasks)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run of the model."""
+        """Run the model once."""
         outputs = self.executor.run(self._used(inputs))
         outputs.update({name: array.copy() for name, array in self.constant_outputs.items()})
-        outputs.update({name: np.array(inputs[source]) for name, source in self.forwarded_outputs.items()})
+        outputs.update({name: np.array(inputs[name]) for name in self.forwarded_outputs})
         return outputs
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
+        """Run `repeats` times and return the microseconds of each run."""
         return self.executor.time(self._used(inputs), repeats)
 
     def trace(self, inputs: Arrays, repeats: int) -> TracedRuns:
-        """Times `repeats` runs, one at least, and notes when each task began and ended.
+        """Run `repeats` (at least 1) times and record when each task runs.
 
         Raises:
             ExecutionError: a kernel fails.
@@ -127,20 +137,20 @@ class CompiledModel:
         return TracedRuns.of(self.origins, *self.executor.trace(self._used(inputs), repeats))
 
     def close(self) -> None:
-        """Frees sessions and buffers."""
+        """Free sessions and buffers."""
         self.executor.close()
 
     @cached_property
-    def _given(self) -> frozenset[str]:
-        return frozenset(buffer.name for buffer in self.lowering.plan.buffers if buffer.is_given)
+    def _input_names(self) -> frozenset[str]:
+        return frozenset(buffer.name for buffer in self.lowering.plan.buffers if buffer.is_input)
 
     def _used(self, inputs: Arrays) -> Arrays:
-        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._given}
+        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._input_names}
 
 
 @dataclass(frozen=True, eq=False)
 class _Lowered:
-    """A lowering, and what it was made of: stages of units by their numbers in the schedule, and each unit's nodes."""
+    """A lowering with its origin: stages of units by their number in the schedule, and the nodes of each unit."""
 
     lowering: Lowering
     kernels: KernelGraph
@@ -149,11 +159,11 @@ class _Lowered:
 
 
 class CpuBackend:
-    """One model on this machine's cores.
+    """One model on the cores of this machine.
 
     Attributes:
-        coarse: the graph to schedule: the model's operators as far as onnxruntime's fusions keep them apart.
-        lanes: worker threads, one for each core used.
+        coarse: the graph to schedule: the model's operators, merged where onnxruntime fuses across them.
+        lanes: worker threads, one for each core.
         is_native: whether plans run in the compiled executor.
         cpus: the processors of the lanes.
     """
@@ -165,37 +175,37 @@ class CpuBackend:
         lanes: int | None = None,
         native: bool | None = None,
         invokes: bool = True,
-        beside: CpuBackend | None = None,
+        sharing: CpuBackend | None = None,
         units: Sequence[Sequence[str]] = (),
     ) -> None:
-        """Prepares `model`.
+        """Prepare `model`.
 
         Args:
-            lanes: threads to use; by default as many as `cpu_count` says.
-            native: the compiled executor, or (False) the one in Python; by default the compiled one if it is there.
-            invokes: operators that need no session run without one in the compiled executor.
-            beside: uses the worker threads and the processors of this other backend, which must outlive it, so that the
-                threads of the one do not spin while the other runs.
-            units: operators to schedule as one, see `join_units`; onnxruntime's fusions may make them larger.
+            lanes: number of threads; default `cpu_count()`.
+            native: whether to use the compiled executor instead of the Python one; default: if available.
+            invokes: whether the compiled executor runs operators without sessions where it can.
+            sharing: another backend whose worker threads and processors this one uses, so that idle threads of one
+                do not spin while the other runs. It must outlive this one.
+            units: operators to schedule as one, see `join_units`; onnxruntime's fusions may enlarge them.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed.
-            UsageError: `units` cannot be.
+            UsageError: `units` are invalid.
         """
-        join_units(model.graph, units)  # before onnxruntime reads the model
+        join_units(model.graph, units)  # fails before onnxruntime reads the model
         self.lanes = lanes or cpu_count()
         self.is_native = available() if native is None else native
-        if beside is not None:
-            self.lanes, self.is_native = beside.lanes, beside.is_native
+        if sharing is not None:
+            self.lanes, self.is_native = sharing.lanes, sharing.is_native
         self.kernels: KernelGraph = _prepared(model, self.lanes)
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model), units)
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache(invokes=self.is_native and invokes)
-        self.cpus: LaneCpus = LaneCpus(self.lanes) if beside is None else beside.cpus
-        self._owns_cpus = beside is None
-        self._owned = NativeRuntime() if self.is_native and beside is None else None
-        self._native: NativeRuntime | None = self._owned if beside is None else beside._native
+        self.cpus: LaneCpus = LaneCpus(self.lanes) if sharing is None else sharing.cpus
+        self._owns_cpus = sharing is None
+        self._owned = NativeRuntime() if self.is_native and sharing is None else None
+        self._native: NativeRuntime | None = self._owned if sharing is None else sharing._native
         self._python = PythonRuntime()
 
     @property
@@ -205,16 +215,16 @@ class CpuBackend:
 
     @property
     def weights_nbytes(self) -> int:
-        """Size of all that is constant; what is used more than once counts once."""
+        """Total size of the constants; shared ones count once."""
         return sum(array.nbytes for array in self.kernels.weights.values())
 
     @cached_property
     def first_reads(self) -> FirstReads:
-        """Which bytes each node is the first to read."""
+        """For each node, the bytes that it is the first to read."""
         return first_reads(self.kernels, self._placement)
 
     def is_supported(self) -> bool:
-        """Whether plans can be made: types are known, every input is a tensor of known size, something is computed."""
+        """Whether plans are possible: all types and input sizes are known, and something is computed."""
         known = self.kernels.is_typed and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
         return known and bool(self.kernels.nodes)
 
@@ -223,9 +233,9 @@ class CpuBackend:
         return self._lower(schedule, barriers).lowering
 
     def plan_nbytes(self, schedule: Schedule) -> int:
-        """What a run under `schedule` touches: its plan's bytes, and every constant that its kernels read, once.
+        """Bytes that a run under `schedule` touches: those of its plan, and every constant that its kernels read, once.
 
-        Tensors whose size is not known before a run, and what onnxruntime allocates inside of kernels, are not counted.
+        Tensors of unknown size and allocations inside kernels are not counted.
         """
         lowered = self._lower(schedule, barriers=False)
         kernels = lowered.kernels
@@ -244,28 +254,21 @@ class CpuBackend:
         return _Lowered(lowering, kernels, stages, nodes)
 
     def compile(self, schedule: Schedule, *, barriers: bool = False) -> CompiledModel:
-        """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph.
+        """Compile the model under `schedule`, whose stages name operators or units of the coarse graph.
 
         Args:
-            barriers: whether a stage begins when all of the one before is done, or when what it reads is there.
+            barriers: whether a stage waits for all of the previous one instead of only for what it reads.
         """
         lowered = self._lower(schedule, barriers)
-        kernels = lowered.kernels
-        outside = [name for name in kernels.outputs if name not in kernels.producer]
-        return CompiledModel(
-            executor=self._executor(lowered.lowering),
-            lowering=lowered.lowering,
-            constant_outputs={name: kernels.weights[name] for name in outside if name in kernels.weights},
-            forwarded_outputs={name: name for name in outside if name in kernels.inputs},
-            origins=task_origins(lowered.lowering, self.coarse, lowered.stages, lowered.nodes),
-        )
+        origins = task_origins(lowered.lowering, self.coarse, lowered.stages, lowered.nodes)
+        return CompiledModel.of(self._executor(lowered.lowering), lowered.lowering, lowered.kernels, origins)
 
     def guessed_lanes(self, stage: Stage) -> tuple[tuple[int, ...], ...]:
-        """The lanes of each group of a stage of units that has no division."""
+        """The lanes of each group of a stage without division."""
         return own_lanes(self.kernels, _numbered(stage, self.coarse.nodes), None, self.lanes)
 
     def unit_lanes(self, stage: Stage) -> dict[str, int]:
-        """For each unit of a concurrent stage, over how many lanes its kernels are cut."""
+        """For each unit of a concurrent stage, the number of lanes that share its kernels."""
         groups = _numbered(stage, self.coarse.nodes)
         lanes = own_lanes(self.kernels, groups, stage.division, self.lanes)
         calls = stage_calls(self.kernels, self._placement, groups, lanes, 0)
@@ -273,14 +276,14 @@ class CpuBackend:
         return {name: len({call.lane for call in calls if call.node in nodes}) or 1 for name, nodes in taken.items()}
 
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
-        """Compiles one stage of units to be run alone; None where this device cannot run it that way."""
+        """Compile one stage to run alone; None if this device cannot run it that way."""
         return self.compile_stages([stage], lanes=lanes)
 
     def compile_stages(self, stages: Sequence[Stage], *, lanes: int | None = None) -> CompiledStage | None:
-        """Compiles stages of units that run one after another, without the rest of the model.
+        """Compile consecutive stages without the rest of the model, with sample inputs.
 
-        What they read and do not compute is given to them. None where stages are to be merged and none of them can be;
-        where some can, the groups of the others run side by side.
+        None if stages are to be merged and none of them can be; if only some can, the groups of the others run
+        concurrently.
         """
         as_one = [stage for stage in stages if runs_as_one(stage) or stage.strategy is Strategy.SESSION]
         kernels, placement, nodes = self._with_stages_as_one(as_one)
@@ -291,14 +294,14 @@ class CpuBackend:
             divisions=[stage.division for stage in stages],
             partial=True,
         )
-        buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_given]
+        buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_input]
         inputs = {name: _sample(kernels.tensors[name]) for name in buffers}
         first = self.first_reads if kernels is self.kernels else first_reads(kernels, placement)
         run = [index for stage in stages for group in _numbered(stage, nodes) for index in group]
         return CompiledStage(self._executor(lowering), inputs, fresh_spans(first, placement, run, inputs))
 
     def close(self) -> None:
-        """Stops the worker threads, frees all sessions and gives processors back, where they are its own."""
+        """Stop the worker threads, free all sessions and release processors, if they are its own."""
         if self._owned is not None:
             self._owned.close()
         if self._owns_cpus:
@@ -317,7 +320,7 @@ class CpuBackend:
         return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native, cpus=cpus)
 
     def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
-        """The kernel graph with the units of stages made one where their strategy says so and they allow it."""
+        """The kernel graph in which the units of merge and session stages are one, where possible."""
         kernels, nodes = self.kernels, dict(self.coarse.nodes)
         for stage in stages:
             as_one = _AS_ONE.get(stage.strategy)
@@ -329,9 +332,8 @@ class CpuBackend:
 
 
 def _prepared(model: Model, lanes: int) -> KernelGraph:
-    """The kernel graph of a model, with what can be shared out between `lanes` cores noted."""
     kernels = build_kernel_graph(model)
-    give_back()  # onnxruntime held the model several times over
+    release_freed_memory()  # onnxruntime held several copies of the model
     graph, block = kernels.graph, kernels.channel_block
     for rewrite in kernel_rewrites(block):
         rewrite(graph)
@@ -340,12 +342,11 @@ def _prepared(model: Model, lanes: int) -> KernelGraph:
 
 
 def _numbered(stage: Stage, nodes: Nodes) -> list[list[int]]:
-    """The nodes of each group."""
     return [[index for unit in group for index in nodes[unit]] for group in stage.groups]
 
 
 def _sample(spec: TensorSpec) -> np.ndarray:
-    """Stands for a computed tensor while a stage is measured: ordinary floats, or zeros, which every index may be."""
+    """Placeholder for a computed tensor of a measured stage: normal floats, or zeros, which are valid indices."""
     shape = spec.shape or ()
     if spec.dtype in ("float32", "float64", "float16"):
         return np.random.default_rng(0).standard_normal(shape, np.float32).astype(spec.dtype)
@@ -358,15 +359,13 @@ def task_origins(
     stages: Sequence[tuple[int, Stage]],
     nodes: Mapping[str, tuple[int, ...]],
 ) -> tuple[TaskOrigin, ...]:
-    """What each task of the plan is of, in the order of the plan's `tasks`.
+    """The origin of each task of the plan, in the order of `ExecutionPlan.tasks`.
 
-    A node belongs to all operators of its unit: onnxruntime fuses across them.
+    A node belongs to all operators of its unit, since onnxruntime fuses across them.
 
     Args:
-        lowering: of these stages.
-        coarse: the graph of units.
-        stages: stages of units, each with its number in the schedule; a task's own stage is an index into them.
-        nodes: for each unit its nodes. Where several run as one, the first has the nodes of all, and the others none.
+        stages: stages of units with their numbers in the schedule; a task's own stage is an index into them.
+        nodes: nodes of each unit. Of units that run as one, the first has the nodes of all.
     """
     operators = {
         node: tuple(name for unit in units for name in coarse.units.members[unit])
@@ -384,7 +383,7 @@ def task_origins(
 
 
 def _together(coarse: CoarseGraph, stage: Stage, nodes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, ...]]:
-    """The units of a stage, those that run as one together."""
+    """The units of a stage, grouped if they run as one."""
     gone = tuple(unit for unit in stage.operators if coarse.nodes[unit] and not nodes[unit])
     if gone:
         yield stage.operators

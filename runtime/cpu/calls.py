@@ -1,4 +1,4 @@
-"""Calls: one optimized node, or one core's share of it, on a lane; and the order in which calls may run."""
+"""Calls: nodes, or one core's shares of them, on lanes, in an order that respects dependencies."""
 
 from __future__ import annotations
 
@@ -7,31 +7,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernel_graph import KernelGraph, node_work_us
 from iosched.runtime.cpu.slicing import Share, Slice
 from iosched.runtime.cpu.split import split, split_sum
-from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
 from iosched.runtime.waits import Span, Step
 from iosched.scheduler.schedule import Division
 
-_SMALLEST_PART_US = 10.0  # a hand-off between cores costs about a tenth of this
+_SMALLEST_PART_US = 10.0  # ten times a hand-off between cores
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One node of the kernel graph, or one core's share of it, on a lane.
+    """A node of the kernel graph, or one core's share of it, on a lane.
 
     Attributes:
-        node: index of the node in the kernel graph.
-        lane: which runs it.
-        stage: index of the schedule's stage that it belongs to.
-        share: the share of the node's work that this call does, or None for all of it.
-        is_copy: the call copies one operand of an elided Concat to its place.
-        cores: over how many cores the library itself shares the work; if over more than one, it has all lanes' cores.
-        reads: tensors read, each with the bytes read.
-        writes: tensors written, each with the bytes written.
+        stage: index of its stage in the schedule.
+        share: the share of the node's work, or None for all of it.
+        is_copy: whether it copies an operand of an elided Concat to its place.
+        cores: cores over which the library itself divides the work; if several, those of all lanes.
     """
 
     node: int
@@ -45,19 +40,16 @@ class Call:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no lane may run anything meanwhile."""
+        """Whether no other lane may run at the same time."""
         return self.cores > 1
 
 
 def own_lanes(
     kernels: KernelGraph, groups: Sequence[Sequence[int]], division: Division | None, lanes: int
 ) -> tuple[tuple[int, ...], ...]:
-    """For each group of a stage its lanes: those of the division, or by guessed work where it is not for so many.
+    """The lanes of each group of a stage: by the division, or by estimated work if it is for another number of lanes.
 
-    What stands for a whole session has all lanes, whatever the division says.
-
-    Args:
-        groups: for each group of the stage, its nodes.
+    A session stage has all lanes, whatever the division.
     """
     if any(kernels.nodes[index].name in kernels.inside for nodes in groups for index in nodes):
         return (tuple(range(lanes)),) * len(groups)
@@ -73,12 +65,7 @@ def stage_calls(
     lanes: Sequence[Sequence[int]],
     stage: int,
 ) -> list[Call]:
-    """Calls of one stage, in an order that respects every dependency.
-
-    Args:
-        groups: for each group of the stage, its nodes in topological order.
-        lanes: for each group those that it runs on.
-    """
+    """Calls of one stage, in an order that respects every dependency; `groups` are nodes in topological order."""
     found: list[Call] = []
     for nodes, own in zip(groups, lanes, strict=True):
         for index in nodes:
@@ -129,7 +116,7 @@ def _sliced(view: View, part: Slice | None) -> View:
 
 
 def overlap(one: View, other: View) -> bool:
-    """Whether two views share bytes of one buffer; views of unknown size share all of theirs."""
+    """Whether two views share bytes of a buffer; views of unknown size cover all of it."""
     if one.buffer != other.buffer:
         return False
     if one.shape is None or other.shape is None:
@@ -138,7 +125,7 @@ def overlap(one: View, other: View) -> bool:
 
 
 def steps_of(calls: Sequence[Call]) -> list[Step]:
-    """What the calls mean for waiting; a view of unknown size is all of its buffer."""
+    """Reads and writes of the calls, for waits; a view of unknown size covers its whole buffer."""
     return [
         Step(call.lane, _spans(call.reads), _spans(call.writes), call.stage, is_alone=call.is_alone) for call in calls
     ]
@@ -154,15 +141,10 @@ def _span(view: View) -> Span:
 
 
 def assign_lanes(work_us: Sequence[float], lanes: int) -> tuple[tuple[int, ...], ...]:
-    """Gives each group its lanes.
+    """Give each group its lanes.
 
-    With at least as many groups as lanes, every group gets one lane, longest first to the least loaded (Graham's LPT:
-    at most 4/3 - 1/(3 lanes) of the best makespan). With fewer, every group gets one lane and each lane that is left
-    goes to the group with the most work per lane.
-
-    Args:
-        work_us: guessed single-core time of each group.
-        lanes: how many there are.
+    With at least as many groups as lanes, each group gets one lane, longest first to the least loaded (Graham's LPT: at
+    most 4/3 - 1/(3 lanes) of the best makespan). With fewer, each spare lane goes to the group with most work per lane.
     """
     if len(work_us) >= lanes:
         return _longest_first(work_us, lanes)

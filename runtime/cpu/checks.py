@@ -1,25 +1,31 @@
-"""What the CPU is tried with: the compiled executor, and a small network by a schedule."""
+"""Self-checks of the CPU, and statistics of how the executor calls kernels."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
+
+import onnx
 
 from iosched.models.errors import DeviceError
 from iosched.models.load import load_model
+from iosched.models.model import Model
 from iosched.models.zoo.light import light_model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.native import NativeExecutor, NativeKernel
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.openvino.model import OpenvinoModel
-from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime
-from iosched.scheduler.baselines import greedy
+from iosched.runtime.reference import SelfCheck, agrees_with_onnxruntime
+from iosched.scheduler.baselines import greedy, sequential
 
 MODEL = "light_squeezenet"
 
 
 def cpu_checks() -> tuple[SelfCheck, ...]:
-    """The checks of a CPU."""
+    """The self-checks of a CPU."""
     return (
         SelfCheck("executor", "compiled", _is_compiled),
         SelfCheck("model", MODEL, _runs_model),
@@ -28,24 +34,12 @@ def cpu_checks() -> tuple[SelfCheck, ...]:
 
 
 def _is_compiled() -> str:
-    """Loads the compiled executor.
-
-    Raises:
-        DeviceError: it is not there; the text says why.
-    """
     if not library.available():
-        raise DeviceError(f"models run by the executor in Python, which is slower: {library.missing()}")
+        raise DeviceError(f"models run on the slower Python executor: {library.missing()}")
     return "loads"
 
 
 def _runs_model() -> str:
-    """Runs a network of the onnx package on all cores, its groups side by side, by whichever executor is there.
-
-    Raises:
-        MismatchError: it computes other numbers than plain onnxruntime.
-        ExecutionError: something fails.
-        DeviceError: onnxruntime is not installed.
-    """
     network = load_model(light_model(MODEL).SerializeToString(), name=MODEL)
     with closing(CpuBackend(network, lanes=cpu_count())) as backend:
         with closing(backend.compile(greedy(backend.graph))) as model:
@@ -55,16 +49,31 @@ def _runs_model() -> str:
 
 
 def _runs_on_openvino() -> str:
-    """Runs the same network on OpenVINO, if that is installed; nothing needs it.
-
-    Raises:
-        MismatchError: it computes other numbers than plain onnxruntime.
-        ExecutionError: it fails.
-        DeviceError: it does not load, or refuses the network.
-    """
     version = openvino.installed_version()
     if version is None:
         return str(openvino.missing())
     network = load_model(light_model(MODEL).SerializeToString(), name=MODEL)
     with OpenvinoModel(network, cpu_count()) as model:
         return f"OpenVINO {version}, {cpu_count()} threads, {agrees_with_onnxruntime(network, model.run)}"
+
+
+def kernel_calls(model: Model) -> Mapping[str, Mapping[str, int]]:
+    """Kernels of the sequential schedule on all cores, "invoked" and in "sessions", by operator, the most frequent
+    first.
+    """
+    invoked: Counter[str] = Counter()
+    sessions: Counter[str] = Counter()
+    with closing(CpuBackend(model)) as backend:
+        executor = backend.compile(sequential(backend.graph)).executor if backend.is_supported() else None
+        for kernel in executor.kernels if isinstance(executor, NativeExecutor) else ():
+            calls = sessions if kernel.invoked is None else invoked
+            calls[operators_of(kernel)] += 1
+    return {"invoked": dict(invoked.most_common()), "sessions": dict(sessions.most_common())}
+
+
+def operators_of(kernel: NativeKernel) -> str:
+    """The operators of a kernel with their domains, joined by "+"."""
+    if kernel.invoked is not None:
+        return kernel.invoked.operator
+    nodes = onnx.ModelProto.FromString(kernel.program.model).graph.node
+    return "+".join(f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes)

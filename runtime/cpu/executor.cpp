@@ -1,4 +1,4 @@
-// Walks execution plans: lanes of onnxruntime sessions on pinned worker threads. Plain C interface for ctypes.
+// Runs execution plans: lanes of onnxruntime sessions on pinned worker threads. C interface for ctypes.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,11 +20,11 @@ using namespace iosched;
 
 namespace {
 
-// Raise with every change of the interface; native.py refuses a library of another version.
+// Increase with every change of the interface; library.py refuses other versions.
 constexpr int kAbiVersion = 7;
 constexpr uint32_t kAborted = INT32_MAX;
 
-// The flat list of integers in which native.py passes a plan.
+// A plan as a flat list of integers, from `PlanEncoder` of arrays.py.
 struct Words {
   int64_t next() {
     if (at == count) throw std::runtime_error("the plan's description ends early");
@@ -43,14 +43,14 @@ struct Words {
 struct Wait {
   size_t lane;
   uint32_t steps;
-  bool leaves_core = false;  // a library of several threads runs meanwhile
+  bool leaves_core = false;  // a multithreaded library runs meanwhile
 };
 
 struct Task {
-  std::shared_ptr<Kernel> kernel;  // none: a copy
+  std::shared_ptr<Kernel> kernel;  // null for a copy
   std::unique_ptr<Call> call;
   std::vector<Wait> waits;
-  bool fixed = true;  // touches the arena alone, so its views are bound once
+  bool fixed = true;  // uses only the arena, so its views are bound once
 
   bool spans_lanes() const { return kernel != nullptr && kernel->spans_lanes(); }
 };
@@ -60,7 +60,7 @@ struct Bytes {
   size_t nbytes;
 };
 
-// Brings equal shares of memory into the caches of all lanes' cores, to be read or as if just written there.
+// Flushes caches: reads equal shares of memory on all lanes' cores, or rewrites them.
 struct Sweep final : Job {
   Sweep(const std::vector<int>& cpus, bool shares, std::vector<Bytes> swept, bool writes)
       : cpus(cpus), shares(shares), swept(std::move(swept)), writes(writes) {}
@@ -99,8 +99,8 @@ struct Executor final : Job {
   Executor(const Executor&) = delete;
   ~Executor() override { release(); }
 
-  // Where `spans_us` is given, each run writes there when each task began and ended, lane after lane.
-  // Where anything is swept, these spans of inputs are as other cores just wrote them: index, first byte, end.
+  // Each run writes begin and end of each task to `spans_us`, lane after lane, unless it is null.
+  // After a flush, these spans of inputs are rewritten by all cores: index, first byte, end.
   void run(void* const* inputs, void* const* outputs, size_t repeats, size_t sweep_nbytes, const int64_t* written,
            size_t n_written, double* times_us, double* spans_us) {
     const std::lock_guard<std::mutex> lock(runtime->mutex);
@@ -145,7 +145,7 @@ struct Executor final : Job {
       }
       if (span != nullptr) *span++ = now_us() - started;
       if (failed.load(std::memory_order_relaxed) || !execute(task, tasks_before(lane) + done)) {
-        // Whoever waits for this lane goes on, sees `failed`, and stops too.
+        // Lanes that wait for this one continue, see `failed`, and stop too.
         progress[lane].publish(kAborted);
         return;
       }
@@ -165,7 +165,7 @@ struct Executor final : Job {
   const Api& api() const { return runtime->environment->api; }
 
   std::vector<Slot> slots;
-  size_t failed_task = SIZE_MAX;  // its number, lane after lane, if the last run failed in a task
+  size_t failed_task = SIZE_MAX;  // number of the task in which the last run failed, lane after lane
 
  private:
   void read(Words& words) {
@@ -185,11 +185,11 @@ struct Executor final : Job {
     std::sort(distinct.begin(), distinct.end());
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     let_libraries_have_the_cores();
-    // Lanes that share a core must not spin: the one they wait for cannot run meanwhile.
+    // Lanes that share a core must not spin: the awaited one could not run.
     spins = distinct.size() < lanes.size() ? 0 : static_cast<int64_t>(runtime->spins_per_us * kWaitSpinUs);
   }
 
-  // A lane that waits until a library is done with its core must leave it to the library's thread there.
+  // A lane that waits for a library on its core must yield to the library's thread.
   void let_libraries_have_the_cores() {
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
       std::vector<size_t> seen(lanes.size());
@@ -305,8 +305,8 @@ struct Executor final : Job {
 
   size_t task_count() const { return tasks_before(lanes.size()); }
 
-  // What passes through the caches before each run: other bytes, and then what the caller gives, which in a larger plan
-  // other cores would just have computed. Nothing where no bytes are to be swept.
+  // The cache flush before each run: other bytes, then the inputs, which in a larger plan other cores have just
+  // computed. Empty if `nbytes` is 0.
   std::vector<Sweep> swept(size_t nbytes, void* const* inputs, const int64_t* written, size_t n_written) {
     std::vector<Sweep> found;
     if (nbytes == 0) return found;
@@ -359,10 +359,10 @@ struct Executor final : Job {
   std::shared_ptr<Outer> outer;
   std::vector<std::vector<Task>> lanes;
   std::vector<int> cpus;
-  std::vector<bool> leaves_core;  // by lane: a library needs the core when the lane is done
+  std::vector<bool> leaves_core;  // by lane: whether a library needs the core when the lane is done
   std::vector<Signal> progress;
   bool needs_context = false;
-  OrtKernelContext* context = nullptr;  // of the outer run, while there is one
+  OrtKernelContext* context = nullptr;  // of the current outer run
   int64_t spins = 0;
   double started = 0;
   double* spans = nullptr;
@@ -420,7 +420,7 @@ IOSCHED_EXPORT void* iosched_session_create(void* runtime, const void* model, si
   });
 }
 
-// Prepares the runtime for operators without sessions; `model` is that of `Outer`.
+// Prepares the runtime for operators without sessions; for `model` see `Outer`.
 IOSCHED_EXPORT int iosched_runtime_prepare(void* runtime, const void* model, size_t nbytes, char* error) {
   return guarded(error, [&]() -> int {
     (*static_cast<RuntimeHandle*>(runtime))->outer_of(model, nbytes);
@@ -460,7 +460,7 @@ IOSCHED_EXPORT int iosched_executor_run(void* executor, void* const* inputs, voi
   });
 }
 
-// Looks at what the last run left in a dynamic slot: type, rank, up to 16 extents, and the data.
+// The last run's value of a dynamic slot: type, rank, up to 16 extents, and the data.
 IOSCHED_EXPORT int iosched_executor_dynamic(void* executor, size_t slot, int64_t* description, void** data,
                                             char* error) {
   return guarded(error, [&]() -> int {

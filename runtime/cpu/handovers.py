@@ -1,9 +1,8 @@
-"""What of the inputs of stages other cores have just written, and what was read here before.
+"""Which input bytes of a stage another core has just written, as opposed to bytes that were read before.
 
-Who is the first to read what another core wrote has it brought from that core's cache. Whoever reads it later finds it
-in the caches of its own core. A stage that is measured alone does not know which it is. It is counted as the first one
-for those bytes that none of the nodes before it reads, in the order of the graph: so the bytes of a tensor are handed
-over once in the sum over the stages of any schedule, and by the right stage in one that keeps this order.
+The first reader of another core's result fetches it from that core's cache; later readers find it in their own caches.
+A stage that is measured alone counts as the first reader of those bytes that no earlier node, in the order of the
+graph, reads. So each tensor is handed over once in the sum over the stages of any schedule.
 """
 
 from __future__ import annotations
@@ -15,20 +14,17 @@ from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
 
 Spans = tuple[tuple[int, int], ...]
-"""Bytes of a buffer or a view: from each first number to before the second, in order, apart from each other."""
+"""Disjoint half-open byte ranges of a buffer or view, in ascending order."""
 
 FirstReads = Mapping[tuple[int, str], Spans]
-"""For each node and each tensor that it reads, the bytes of the tensor's buffer that no node has read since they were
-written."""
+"""For each node and tensor that it reads, the buffer's bytes that no node has read since they were written."""
 
 
 def first_reads(kernels: KernelGraph, placement: Placement) -> FirstReads:
-    """What each node reads as the first one.
+    """The bytes that each node reads first.
 
-    What a tensor shares bytes with in its buffer, as the parts of a Concat do with all of it, is read with it. Tensors
-    of unknown or no size are left out.
-
-    Complexity: O(reads * parts) for each buffer, of which a Concat has as many as terms.
+    Tensors that share bytes in a buffer, as a Concat and its operands, are read together. Tensors of unknown or zero
+    size are omitted. O(reads * parts) for each buffer; a Concat has a part for each operand.
     """
     already: dict[str, Spans] = {}
     found = {}
@@ -55,24 +51,16 @@ def _read_by(kernels: KernelGraph, placement: Placement, index: int) -> Iterable
 
 
 def _written_by(kernels: KernelGraph, placement: Placement, index: int) -> Iterable[View]:
-    """Where a node writes: what is added in place is no longer what others have read there."""
     names = () if index in placement.elided else kernels.nodes[index].output
     return (placement.views[name] for name in names if name in placement.views)
 
 
 def fresh_spans(
-    first: FirstReads, placement: Placement, nodes: Iterable[int], given: Iterable[str]
+    first: FirstReads, placement: Placement, nodes: Iterable[int], inputs: Iterable[str]
 ) -> dict[str, Spans]:
-    """The bytes of each given buffer that these nodes are the first to read.
-
-    Args:
-        first: what `first_reads` says of the nodes' graph.
-        placement: where its tensors lie.
-        nodes: the nodes of some stages.
-        given: the buffers that these stages read and do not compute.
-    """
+    """The bytes of each input buffer of some stages that these nodes are the first to read."""
     members = set(nodes)
-    fresh: dict[str, list[tuple[int, int]]] = {name: [] for name in given}
+    fresh: dict[str, list[tuple[int, int]]] = {name: [] for name in inputs}
     for (index, name), spans in first.items():
         buffer = placement.views[name].buffer
         if index in members and buffer in fresh:
@@ -81,7 +69,6 @@ def fresh_spans(
 
 
 def _without(whole: tuple[int, int], taken: Spans) -> Spans:
-    """The parts of `whole` that are in none of the `taken`, which are in order."""
     start, stop = whole
     left = []
     for begin, end in taken:
@@ -92,7 +79,6 @@ def _without(whole: tuple[int, int], taken: Spans) -> Spans:
 
 
 def _joined(spans: Spans) -> Spans:
-    """The same bytes, in order, and those that meet as one."""
     joined: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:

@@ -1,6 +1,6 @@
-"""The graph that schedules are lowered onto: what onnxruntime optimized for this machine, and what was noted of it.
+"""The graph that schedules are lowered to: onnxruntime's optimized graph, with estimates of its nodes' work.
 
-Cuts between its nodes are bit-exact and carry no layout conversion.
+Cuts between its nodes are bit-exact and need no layout conversion.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 import numpy as np
+import onnx
 from onnx import NodeProto
 
 from iosched.models.editable_graph import EditableGraph
@@ -19,12 +21,12 @@ from iosched.models.wiring import reads
 
 @dataclass(frozen=True, eq=False)
 class SummedParts:
-    """Another way to compute what a convolution does: some of the channels it reads for each core, and then the sum.
+    """A convolution computed as a sum over parts of its input channels, one part for each core.
 
     Attributes:
-        nodes: the parts, each of which writes a tensor of its own.
-        edges: the channels at which the parts begin, and the last one ends.
-        then: elementwise nodes, the last of which writes the result of the convolution.
+        nodes: the parts, each with its own result.
+        edges: channel ranges of the parts: where each begins, and where the last ends.
+        then: elementwise nodes, the last of which computes the result of the convolution.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -37,9 +39,9 @@ class SharedRows:
     """A run of nodes that cores compute by rows of the image (`shared_rows.py`).
 
     Attributes:
-        lane_of: for results of nodes that one core runs whole, which of the cores.
-        whole: the nodes of the run as they were.
-        made: results of all nodes that stand for them.
+        lane_of: core of each result that a single core computes.
+        whole: the original nodes of the run.
+        made: results of all nodes that replace them.
     """
 
     lane_of: Mapping[str, int] = field(default_factory=dict)
@@ -49,16 +51,16 @@ class SharedRows:
 
 @dataclass(frozen=True, eq=False)
 class KernelGraph:
-    """An optimized graph as stages are lowered: its nodes by their numbers, each one call of one onnxruntime kernel.
+    """An optimized graph whose nodes are single calls of onnxruntime kernels.
 
     Attributes:
-        graph: the weights and tensors; its nodes are not edited any more. The type of all tensors is "" where
-            onnxruntime does not read back what it wrote, as with some loops.
-        nodes: the nodes in topological order. Behind them may stand nodes for several, whose own places may be empty.
+        graph: weights and tensors; its nodes are final. All types are "" if onnxruntime cannot read what it wrote,
+            as with some loops.
+        nodes: nodes in topological order; after them, nodes that replace several, whose own positions may be empty.
         channel_block: channels in a block of the NCHWc layout on this machine, see `block_of`.
-        parts: for results of convolutions that may be computed in parts, the parts. Their tensors are among `tensors`.
-        rows: the nodes that are shared out between rows, where there are any.
-        inside: for nodes that stand for others, by name, those others; their own places among `nodes` are empty.
+        parts: for results of convolutions that can be computed in parts, the parts; their tensors are in `tensors`.
+        rows: nodes divided by rows.
+        inside: by name, the nodes that a session node replaces; their own positions in `nodes` are empty.
     """
 
     graph: EditableGraph
@@ -70,12 +72,12 @@ class KernelGraph:
 
     @property
     def weights(self) -> Mapping[str, np.ndarray]:
-        """Constants by name, most of them backed by one read-only mapping that all sub-sessions share."""
+        """Constants by name, mostly in one read-only mapping that all sub-sessions share."""
         return self.graph.weights
 
     @property
     def tensors(self) -> Mapping[str, TensorSpec]:
-        """Type and shape of every graph input and computed tensor; shape None where only the run knows it."""
+        """Type and shape of every graph input and computed tensor; shape None if known only at run time."""
         return self.graph.tensors
 
     @cached_property
@@ -90,12 +92,12 @@ class KernelGraph:
 
     @cached_property
     def opsets(self) -> Mapping[str, int]:
-        """Operator set versions by domain; that of ONNX's own is ""."""
+        """Operator set versions by domain; "" is ONNX's."""
         return {entry.domain: entry.version for entry in self.graph.frame.opset_import}
 
     @property
     def ir_version(self) -> int:
-        """Of the optimized model."""
+        """IR version of the optimized model."""
         return int(self.graph.frame.ir_version)
 
     @property
@@ -110,18 +112,18 @@ class KernelGraph:
 
     @cached_property
     def reads(self) -> tuple[tuple[str, ...], ...]:
-        """For each node, the graph inputs and computed tensors it reads, subgraph captures included, each once."""
+        """For each node, the inputs and computed tensors that it reads, with subgraph captures, without duplicates."""
         known = self.tensors
         return tuple(tuple(dict.fromkeys(n for n in reads(node) if n in known)) for node in self.nodes)
 
     @cached_property
     def constants(self) -> tuple[tuple[str, ...], ...]:
-        """For each node, the weights it reads, subgraph captures included, each once."""
+        """For each node, the weights that it reads, with subgraph captures, without duplicates."""
         return tuple(tuple(dict.fromkeys(n for n in reads(node) if n in self.weights)) for node in self.nodes)
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
-        """For each tensor, the nodes that read it."""
+        """The nodes that read each tensor."""
         found: dict[str, list[int]] = {name: [] for name in self.tensors}
         for index, names in enumerate(self.reads):
             for name in names:
@@ -131,3 +133,48 @@ class KernelGraph:
     def result(self, index: int) -> str:
         """The first tensor that a node computes."""
         return str(self.nodes[index].output[0])
+
+
+_FLOP_PER_US = 50_000  # 50 GFLOP/s and 8 GB/s: a server core on dense convolutions
+_INTEGER_FLOP_PER_US = 150_000  # integers with VNNI
+_INTEGER_PRODUCTS = frozenset({
+    "QLinearConv", "ConvInteger", "QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+})  # fmt: skip
+BYTES_PER_US = 8_000
+_CALL_US = 4.0  # one onnxruntime Run
+
+
+def node_work_us(kernels: KernelGraph, index: int) -> float:
+    """Estimated microseconds of node `index` on one core, to balance lanes and to leave small nodes whole.
+
+    Estimates never decide what is fastest. They must not change between runs, or a schedule would be lowered in two
+    ways.
+    """
+    node = kernels.nodes[index]
+    touched = [*kernels.reads[index], *(name for name in node.output if name)]
+    nbytes = sum(kernels.tensors[name].nbytes for name in touched)
+    nbytes += sum(kernels.weights[name].nbytes for name in kernels.constants[index])
+    rate = _INTEGER_FLOP_PER_US if node.op_type in _INTEGER_PRODUCTS else _FLOP_PER_US
+    return _CALL_US + max(_flops(kernels, index) / rate, nbytes / BYTES_PER_US)
+
+
+def _flops(kernels: KernelGraph, index: int) -> float:
+    node = kernels.nodes[index]
+    results = [name for name in node.output if name]
+    shape = kernels.tensors[results[0]].shape if results else None
+    if shape is None:
+        return 0.0
+    weight = kernels.weights.get(_weight(node))
+    if weight is not None:
+        return 2.0 * prod(shape) * prod(weight.shape[1:])
+    if node.op_type.endswith(("MatMul", "Gemm")) or node.op_type in _INTEGER_PRODUCTS:
+        contracted = kernels.tensors[node.input[0]].shape if node.input[0] in kernels.tensors else None
+        return 2.0 * prod(shape) * (contracted[-1] if contracted else 1)
+    return float(prod(shape))
+
+
+def _weight(node: onnx.NodeProto) -> str:
+    if node.op_type == "QLinearConv":
+        return str(node.input[3])
+    return str(node.input[1]) if node.op_type.endswith("Conv") or node.op_type == "ConvInteger" else ""

@@ -1,37 +1,45 @@
-"""Which processor each lane runs on."""
+"""Which processor each lane runs on, so that processes on one machine use different ones.
+
+A process claims a processor by binding a Unix socket to an abstract name; other processes check whether the name is in
+use. The kernel frees it however the process ends. No file has to be writable, remains, or can be planted by another
+user, and no process numbers are involved, so it works across PID namespaces. Processes of one network namespace
+share these names; those of different containers mostly do not.
+
+Anyone on the machine may bind such a name. The worst effect is that processes share processors although others are
+idle.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from iosched.runtime.cores import allowed_cpus, is_time_shared, siblings
-from iosched.runtime.cpu.claims import PROCESS, Claim, Claims
 
 SHARE_VARIABLE = "IOSCHED_SHARE_CORES"
-"""If this environment variable is set to anything, processes take the same processors, as if each were alone."""
+"""If this environment variable is set, processes ignore each other's claims and use the same processors."""
 
 
 class LaneCpus:
-    """The processors of the lanes of one backend, which are taken when they are first needed, and kept until `close`.
+    """The processors of the lanes of one backend, claimed when first needed, until `close`.
 
-    Lanes have no processor of their own where a quota limits the process: the machine then serves others whom it
-    cannot see, each of whom would choose the same processors as well as it does, and only the system knows which are
-    idle. Neither has a single lane, which the system places better than any fixed choice.
+    Lanes are not pinned under a quota: other containers, which this process cannot see, would choose the same
+    processors, and only the system knows which are idle. Neither is a single lane, which the system places better.
 
     Attributes:
-        lanes: how many lanes there are at most.
+        lanes: maximum number of lanes.
         is_pinned: whether lanes have processors of their own.
     """
 
     def __init__(self, lanes: int, claims: Claims | None = None) -> None:
-        """Takes nothing yet.
-
-        Args:
-            claims: what this process has taken; by default `PROCESS`.
-        """
         self.lanes = lanes
         self.is_pinned = lanes > 1 and not is_time_shared()
         self._claims = claims or PROCESS
@@ -41,11 +49,11 @@ class LaneCpus:
 
     @property
     def taken(self) -> Claim | None:
-        """What was taken; None if nothing was needed so far, or nothing is to be taken."""
+        """The claim; None if there is none yet."""
         return self._taken
 
     def of(self, lanes: int) -> tuple[int, ...]:
-        """The processors of a plan of so many lanes; numbers below 0 stand for no processor of their own."""
+        """The processors of a plan of `lanes` lanes; negative numbers mean unpinned."""
         if lanes == 1 or not self.is_pinned:
             return unpinned(lanes)
         if SHARE_VARIABLE in os.environ:
@@ -57,19 +65,17 @@ class LaneCpus:
             return lane_cpus(lanes, self._taken.cpus)
 
     def close(self) -> None:
-        """Gives back what was taken. May be called again."""
+        """Release the claim. May be called again."""
         with self._lock:
             if self._release is not None:
                 self._release()
 
 
 def lane_cpus(lanes: int, cpus: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The processor of each lane; numbers below 0 stand for no processor of their own.
+    """The processor of each lane; negative numbers mean unpinned.
 
     Args:
-        lanes: how many there are.
-        cpus: processors to take, in turn; by default those that the process may use, whoever else uses them, and none
-            for a single lane.
+        cpus: processors to use in turn; default: the allowed ones, whatever other processes use, and none for one lane.
     """
     if cpus is None and lanes == 1:
         return unpinned(1)
@@ -78,12 +84,187 @@ def lane_cpus(lanes: int, cpus: Sequence[int] | None = None) -> tuple[int, ...]:
 
 
 def unpinned(lanes: int) -> tuple[int, ...]:
-    """No processor for any lane: numbers below 0, which differ unless lanes have to share processors."""
+    """Negative numbers for all lanes, distinct unless lanes must share processors."""
     return tuple(-1 - lane if lanes <= len(allowed_cpus()) else -1 for lane in range(lanes))
 
 
 def by_core(cpus: Sequence[int]) -> tuple[int, ...]:
-    """These processors, in the order in which lanes are to use them: one of every physical core first."""
+    """These processors, reordered: first one of every physical core."""
     allowed = frozenset(cpus)
     first = [cpu for cpu in cpus if cpu == min(siblings(cpu) & allowed, default=cpu)]
     return (*first, *(cpu for cpu in cpus if cpu not in first))
+
+
+MAX_CLAIMS = 4
+"""Number of processes that can claim the same processor; each has a name."""
+
+_INODE = 6  # column of /proc/net/unix
+
+Siblings = Callable[[int], frozenset[int]]
+"""The processors on the same physical core as one, which is included."""
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """Processors that a process has claimed.
+
+    Attributes:
+        cpus: their numbers, in the order in which lanes use them.
+        n_shared: how many are on a physical core on which another process has a claim too.
+        n_free: how many of the candidates are on no such core.
+        release: releases those without another claim of this process; call it once.
+        pids: the other processes, as far as visible.
+    """
+
+    cpus: tuple[int, ...]
+    n_shared: int
+    n_free: int
+    release: Callable[[], None]
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(eq=False)
+class _Taken:
+    """A processor of ours: our slot there, its socket if bound, and the number of our claims."""
+
+    slot: int
+    bound: socket.socket | None
+    uses: int = 0
+
+
+class Claims:
+    """The claims of this process. All of them use the same processors as far as possible.
+
+    Only processes whose names of processors have the same prefix see each other.
+    """
+
+    def __init__(self, name: str = "iosched.core") -> None:
+        self._name = name
+        self._taken: dict[int, _Taken] = {}
+        self._lock = threading.RLock()  # the garbage collector may release a claim while it is held
+
+    def take(self, lanes: int, cpus: Sequence[int], siblings: Siblings) -> Claim:
+        """Claim a processor for each lane, or all there are; O(lanes * processors).
+
+        Preferred are processors that this process has, then those with the fewest claims, then those with the fewest
+        claims on their physical core, then the order of `cpus`.
+        """
+        with self._lock:
+            load = self.others(cpus)
+            chosen: list[int] = []
+            while len(chosen) < min(lanes, len(cpus)):
+                cpu = min(set(cpus) - set(chosen), key=self._preference(cpus, load, siblings))
+                slot = self._use(cpu)
+                if slot > load[cpu]:  # claimed since the check, or by an invisible process
+                    self._release_one(cpu)
+                    load[cpu] = slot
+                else:
+                    chosen.append(cpu)
+            crowded = {cpu for cpu in cpus if any(load.get(each, 0) for each in siblings(cpu))}
+            release = partial(self._release, os.getpid(), tuple(chosen))
+            shared = crowded.intersection(chosen)
+            pids = self._pids({each for cpu in shared for each in siblings(cpu)}) if shared else ()
+            return Claim(tuple(chosen), len(shared), len(set(cpus) - crowded), release, pids)
+
+    def others(self, cpus: Iterable[int]) -> dict[int, int]:
+        """Number of other processes that have claimed each of these processors, up to `MAX_CLAIMS`."""
+        if not hasattr(socket, "AF_UNIX"):  # Windows
+            return dict.fromkeys(cpus, 0)
+        try:
+            with self._lock, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+                return {cpu: sum(self._is_others(probe, cpu, slot) for slot in range(MAX_CLAIMS)) for cpu in cpus}
+        except OSError:  # sockets are unavailable
+            return dict.fromkeys(cpus, 0)
+
+    def _pids(self, cpus: Iterable[int]) -> tuple[int, ...]:
+        """The other processes that have claimed one of these processors; O(open files of all processes)."""
+        names = {self._address(cpu, slot).replace("\0", "@") for cpu in cpus for slot in range(MAX_CLAIMS)}
+        with suppress(OSError):  # no Linux, or no /proc
+            rows = map(str.split, Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines())
+            sockets = {f"socket:[{row[_INODE]}]" for row in rows if len(row) > _INODE and row[-1] in names}
+            pids = {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {os.getpid()}
+            return tuple(sorted(pid for pid in pids if not sockets.isdisjoint(_open_files(pid))))
+        return ()
+
+    def forget(self) -> None:
+        """In a forked child: drop the claims, which are the parent's."""
+        self._lock = threading.RLock()  # a thread of the parent may hold it
+        for taken in self._taken.values():
+            if taken.bound is not None:
+                taken.bound.close()
+        self._taken = {}
+
+    def _preference(
+        self, cpus: Sequence[int], load: Mapping[int, int], siblings: Siblings
+    ) -> Callable[[int], tuple[bool, int, int, int]]:
+        order = {cpu: index for index, cpu in enumerate(cpus)}
+        crowd = {cpu: sum(load.get(each, 0) for each in siblings(cpu)) for cpu in cpus}
+        return lambda cpu: (cpu not in self._taken, load[cpu], crowd[cpu], order[cpu])
+
+    def _use(self, cpu: int) -> int:
+        """Claim a processor, again if it is ours; returns our slot there, 0 if it was ours already."""
+        try:
+            self._taken[cpu].uses += 1  # in one step, see `_lock`
+            return 0
+        except KeyError:
+            slot, bound = self._bound(cpu)
+        self._taken[cpu] = _Taken(slot, bound, uses=1)
+        return slot
+
+    def _bound(self, cpu: int) -> tuple[int, socket.socket | None]:
+        """The first free slot of a processor: `MAX_CLAIMS` if none is, and 0 if the system refuses."""
+        for slot in range(MAX_CLAIMS):
+            with suppress(OSError):
+                bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                try:
+                    bound.bind(self._address(cpu, slot))
+                except OSError as error:
+                    bound.close()
+                    if error.errno == errno.EADDRINUSE:
+                        continue
+                    raise
+                return slot, bound
+            return 0, None
+        return MAX_CLAIMS, None
+
+    def _release(self, pid: int, cpus: Iterable[int]) -> None:
+        if os.getpid() != pid:  # the parent's
+            return
+        with self._lock:
+            for cpu in cpus:
+                self._release_one(cpu)
+
+    def _release_one(self, cpu: int) -> None:
+        taken = self._taken[cpu]
+        taken.uses -= 1
+        if taken.uses == 0:
+            self._taken.pop(cpu, None)
+            if taken.bound is not None:
+                taken.bound.close()
+
+    def _is_others(self, probe: socket.socket, cpu: int, slot: int) -> bool:
+        own = self._taken.get(cpu)
+        if own is not None and own.slot == slot:
+            return False
+        try:
+            probe.connect(self._address(cpu, slot))
+        except OSError:
+            return False
+        return True
+
+    def _address(self, cpu: int, slot: int) -> str:
+        return f"\0{self._name}.{cpu}.{slot}"
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(OSError):
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                yield str(each.readlink())
+
+
+PROCESS = Claims()
+"""Claims of this process: like affinity, they belong to the whole process."""
+
+if hasattr(os, "register_at_fork"):  # Windows has none
+    os.register_at_fork(after_in_child=PROCESS.forget)

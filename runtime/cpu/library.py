@@ -15,20 +15,20 @@ from iosched.runtime.missing_dependencies import failure, way_to_install
 _ABI_VERSION = 7
 _ERROR_NBYTES = 2048
 _FILE = "_executor.so"
-_NOT_BUILT = "the compiled executor was not built; " + (
-    "reinstall iosched from its sources where a C++ compiler is" if sys.platform == "linux" else "it is for Linux alone"
+_NOT_BUILT = "the compiled executor is not built; " + (
+    "install a C++ compiler and reinstall iosched from source" if sys.platform == "linux" else "it runs on Linux only"
 )
-_REBUILD = "build it again: pip install -e . in a clone, or else reinstall iosched"
+_REBUILD = "rebuild it with 'pip install -e .' in a clone, or reinstall iosched"
 
 
 def available() -> bool:
-    """Whether plans can run natively here."""
+    """Whether plans can run natively."""
     return missing() is None
 
 
 @cache
 def missing() -> str | None:
-    """One line saying why plans cannot run natively here, and what to do; None where they can."""
+    """Why plans cannot run natively, and the way out; None if they can."""
     found = _found()
     if isinstance(found, str):
         return found
@@ -38,28 +38,27 @@ def missing() -> str | None:
 
 
 def was_built() -> bool:
-    """Whether there is a compiled executor, be it one that cannot be used."""
+    """Whether there is a compiled executor, even an unusable one."""
     return _found() != _NOT_BUILT
 
 
 def version() -> str | None:
-    """Which interface the compiled executor has, and the name of its file; None where there is none to be used."""
+    """Interface version and file name of the compiled executor; None if it is unusable."""
     found = compiled()
     return None if found is None else f"{found.iosched_abi_version()} ({Path(found._name).name})"
 
 
 def compiled() -> ctypes.CDLL | None:
-    """The library; None where it was not built, or for another version of this package."""
+    """The library; None if it is not built, or for another version of iosched."""
     found = _found()
     return None if isinstance(found, str) else found
 
 
 @cache
 def _found() -> ctypes.CDLL | str:
-    """The library, or a line that says why there is none."""
     folder = Path(__file__).parent
     refused = []
-    # Up to 0.1.0 the name was that of one Python, and a clone may still have such a file.
+    # Up to 0.1.0 the name contained the Python version, and a clone may still have such a file.
     for path in sorted(folder.glob("_executor*.so"), key=lambda path: (path.name != _FILE, path.name)):
         try:
             library = ctypes.CDLL(str(path))
@@ -100,7 +99,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @cache
 def onnxruntime_path() -> Path | None:
-    """The shared library inside the installed onnxruntime; None where there is none."""
+    """The shared library of the installed onnxruntime; None if there is none."""
     spec = importlib.util.find_spec("onnxruntime")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         found = sorted((Path(folder) / "capi").glob("libonnxruntime.so*"))
@@ -110,10 +109,10 @@ def onnxruntime_path() -> Path | None:
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """A library that is there, by its path.
+    """Load a library by its path.
 
     Raises:
-        ExecutionError: it does not load, with the system's words, or what they mean where the machine lacks something.
+        ExecutionError: it does not load.
     """
     try:
         return ctypes.CDLL(str(path))
@@ -122,25 +121,21 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def call(function: Callable[..., Any], *arguments: object) -> Any:
-    """Calls a function of the library, whose last parameter takes the text of an error.
+    """Call a function of the library, whose last parameter receives an error text.
 
     Raises:
-        ExecutionError: with that text, or what it means where the machine lacks something.
+        ExecutionError: with that text; a `ResourceError` if the machine lacks a resource.
     """
-    return call_telling(error_text(), function, *arguments)
+    return call_with_error_buffer(error_text(), function, *arguments)
 
 
 def error_text() -> ctypes.Array[ctypes.c_char]:
-    """Room for the text of an error."""
+    """A buffer for an error text."""
     return ctypes.create_string_buffer(_ERROR_NBYTES)
 
 
-def call_telling(error: ctypes.Array[ctypes.c_char], function: Callable[..., Any], *arguments: object) -> Any:
-    """As `call`, with room for the text of an error that one thread at a time uses again and again.
-
-    Raises:
-        ExecutionError: as `call` does.
-    """
+def call_with_error_buffer(error: ctypes.Array[ctypes.c_char], function: Callable[..., Any], *arguments: object) -> Any:
+    """As `call`, with an error buffer that one thread reuses."""
     result = function(*arguments, error)
     if text := error.value:
         raise failure(text.decode(errors="replace"))

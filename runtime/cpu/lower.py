@@ -1,7 +1,7 @@
 """Lowers stages to an execution plan for the CPU.
 
-Stages are laid out one after another over the lanes. Between lanes only true dependencies are waited for, so a lane
-that is done early starts on the next stage; with barriers it waits until all of the stage is done, as in the papers.
+Stages follow one another on the lanes. Lanes wait only for true dependencies, so a lane that is done early starts the
+next stage; with barriers it waits for the whole stage, as in the papers.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cpu.calls import Call, overlap, own_lanes, stage_calls, steps_of
-from iosched.runtime.cpu.invoked import is_invocable
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import Kernel
+from iosched.runtime.cpu.kernels import Kernel, is_invocable
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
-from iosched.runtime.stage_inputs import given_spaces
-from iosched.runtime.waits import find_waits
+from iosched.runtime.waits import find_waits, input_spaces
 from iosched.scheduler.schedule import Division
 
 LOWERING = 14
-"""Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
+"""Increase it whenever stages run differently: it invalidates measured latencies."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
 
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A plan that has passed the check, with the kernels that its tasks index.
+    """A checked plan with the kernels that its tasks index.
 
     Attributes:
-        nodes: for each task, in the order of the plan's `tasks`, the nodes of the kernel graph that it runs, or a part
-            of; empty where nobody asks for it, as of a plan in teams.
+        nodes: for each task, in the order of `ExecutionPlan.tasks`, the nodes that it computes, completely or in
+            part; empty for plans in teams.
     """
 
     checked: CheckedPlan
@@ -46,12 +44,12 @@ class Lowering:
 
     @property
     def plan(self) -> ExecutionPlan:
-        """The plan itself."""
+        """The plan."""
         return self.checked.plan
 
 
 class KernelCache:
-    """Kernels already built for one kernel graph, so that profiling a stage again, or in a larger plan, reuses them.
+    """Kernels built for one kernel graph, so that stages and plans share them.
 
     Attributes:
         invokes: whether operators that need no session are kernels of their own.
@@ -62,13 +60,7 @@ class KernelCache:
         self._built: dict[object, TaskKernel] = {}
 
     def get(self, kernels: KernelGraph, calls: Sequence[Call], kept: frozenset[str]) -> TaskKernel:
-        """The kernel that does `calls`, built when it is first asked for.
-
-        Args:
-            kernels: the graph that the calls are of.
-            calls: of one task.
-            kept: tensors that leave the kernel; see `build_kernel`.
-        """
+        """The kernel that runs the `calls` of a task, built when first needed; `kept` as in `build_kernel`."""
         key = (tuple((call.node, call.is_copy, call.reads, call.writes, call.cores) for call in calls), kept)
         if key not in self._built:
             self._built[key] = build_kernel(kernels, calls, kept, invokes=self.invokes)
@@ -86,19 +78,14 @@ def lower(
     partial: bool = False,
     barriers: bool = False,
 ) -> Lowering:
-    """Lowers `stages` of node indices to a plan for `lanes` lanes.
+    """Lower `stages` of node indices to a plan for `lanes` lanes; O(calls * writers of a buffer).
 
     Args:
-        divisions: of the stages, in order; a stage that has none, or one of another number of lanes, is divided by
-            guessed work (`lanes.py`).
-        partial: only some of the graph's nodes are in `stages` (one stage that is profiled): what they read and do
-            not compute comes from the caller, and everything they compute for others is kept.
-        barriers: a stage begins when all of the one before is done; else a call waits for what it reads alone.
-
-    Complexity: linear in calls, times the number of writers of one buffer.
-
-    Raises:
-        HazardError: the plan does not pass the check, which is a fault of the lowering.
+        divisions: of the stages, in order; a stage without one, or with one for other lanes, is divided by estimated
+            work.
+        partial: `stages` are only some of the graph's nodes (a measured stage): what they do not compute comes from the
+            caller, and everything that others read is kept.
+        barriers: a stage starts when the previous one is done; otherwise a call waits only for what it reads.
     """
     calls = [
         call
@@ -109,10 +96,10 @@ def lower(
     waits = find_waits(steps, lanes, barriers=barriers)
     runs = _fuse(kernels, calls, waits, lanes, invokes=cache.invokes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
-    buffers = _buffers(kernels, tasks, given_spaces(steps) if partial else None)
+    buffers = _buffers(kernels, tasks, input_spaces(steps) if partial else None)
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
     outputs = tuple(placement.views[name] for name in computed)
-    inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.is_given)
+    inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.is_input)
     nodes = tuple(tuple(calls[position].node for position in run) for own in runs for run in own)
     return Lowering(plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs), found, nodes)
 
@@ -122,7 +109,7 @@ def _fuse(
 ) -> list[list[list[int]]]:
     """For each lane, its calls (by position) cut into runs; each run becomes one task.
 
-    Only a session costs so much that several calls should share it.
+    Only calls in sessions are fused: they have a high fixed cost.
     """
     alone = [invokes and _needs_no_session(kernels, call) for call in calls]
     awaited = {(wait.lane, wait.steps) for found in waits for wait in found}
@@ -147,8 +134,8 @@ def _needs_no_session(kernels: KernelGraph, call: Call) -> bool:
 def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
     """Whether `call` may run in the same session as `run`, right after it.
 
-    Inside a session onnxruntime sees names, not bytes: a call that reads bytes which the run writes must read exactly
-    one tensor that the run writes. Reading a Concat's buffer, of which the run writes a part, would read old bytes.
+    A session sees names, not bytes: a call that reads bytes which the run writes must read exactly one tensor of the
+    run. Reading a Concat's buffer, of which the run writes a part, would read old bytes.
     """
     if call.is_copy or run[-1].is_copy or run[-1].stage != call.stage:
         return False
@@ -156,13 +143,13 @@ def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
         return False
     touched = [view for earlier in run for _, view in (*earlier.reads, *earlier.writes)]
     if any(overlap(view, other) for _, view in call.writes for other in touched):
-        return False  # it adds to what the run computes or reads
+        return False  # it adds in place to a tensor of the run
     written = [pair for earlier in run for pair in earlier.writes]
     return all(pair in written or not any(overlap(pair[1], view) for _, view in written) for pair in call.reads)
 
 
 def _stands_alone(kernels: KernelGraph, index: int) -> bool:
-    """Control flow captures names of the graph around it, so nothing around it may be renamed; so it is in sessions."""
+    """Control flow captures outer names, so nothing around it may be renamed; the same holds for session nodes."""
     node = kernels.nodes[index]
     return has_subgraphs(node) or node.name in kernels.inside
 
@@ -219,12 +206,12 @@ def _kept(
     for position, call in enumerate(calls):
         for name, view in call.writes:
             outside = any(index not in in_plan for index in kernels.readers[name])
-            elsewhere = any(
+            by_other_runs = any(
                 run != run_of[position] and overlap(view, read) for read, run in readers.get(view.buffer, ())
             )
             shared = view.buffer != name or name in placement.hosts or name in kernels.outputs
-            empty = view.shape is not None and not view.nbytes  # no bytes show who reads it, and to keep it is free
-            if outside or elsewhere or shared or empty or not kernels.readers[name]:
+            empty = view.shape is not None and not view.nbytes  # its readers are unknown, and keeping it is free
+            if outside or by_other_runs or shared or empty or not kernels.readers[name]:
                 kept.add((name, run_of[position]))
     return kept
 
@@ -238,16 +225,15 @@ def _reading_runs(calls: Sequence[Call], run_of: dict[int, int]) -> dict[str, li
 
 
 def _buffers(
-    kernels: KernelGraph, tasks: Sequence[Sequence[Task]], given: Mapping[str, Space] | None
+    kernels: KernelGraph, tasks: Sequence[Sequence[Task]], inputs: Mapping[str, Space] | None
 ) -> tuple[Buffer, ...]:
-    """All buffers that the tasks name; of a stage alone those that are `given`, and all others in the arena."""
     used = dict.fromkeys(view.buffer for view in _all_views(tasks))
     found = []
     for name in used:
         spec = kernels.tensors[name]
         space = _space(kernels, spec)
-        if given is not None and (name in given or space is Space.OUTPUT):
-            space = given.get(name, Space.ARENA)
+        if inputs is not None and (name in inputs or space is Space.OUTPUT):
+            space = inputs.get(name, Space.ARENA)
         found.append(Buffer(name, space, spec.nbytes if spec.is_static else 0))
     return tuple(found)
 

@@ -1,9 +1,7 @@
 """The compiled CPU executor: a wrapper of `executor.cpp` through ctypes.
 
-Developer notes:
-    * A process that forks may go on using its runtime; the child may not (its worker threads are gone): a run there
-      raises an error that says so.
-    * Handles are released by Python's collector or by `close`, in any order: the library shares ownership inside.
+After a fork, the parent may use its runtime; the child, which lacks the worker threads, gets an error. Handles may be
+released in any order, since the library shares ownership.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
+    PlanEncoder,
     address,
     check_kernels,
     checked_inputs,
@@ -28,14 +27,12 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
-from iosched.runtime.cpu.element_types import DTYPE_NAME, ELEMENT_TYPE
-from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.handovers import Spans
-from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.kernels import DTYPE_NAME, ELEMENT_TYPE, Copy, InvokedNode, Kernel, Program
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.library import (
     call,
-    call_telling,
+    call_with_error_buffer,
     compiled,
     error_text,
     load,
@@ -43,9 +40,7 @@ from iosched.runtime.cpu.library import (
     onnxruntime_path,
 )
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare, session
-from iosched.runtime.cpu.program import Copy, Kernel, Program
-from iosched.runtime.cpu.proof_cache import proofs_path, remember, remembered
-from iosched.runtime.cpu.proofs import Candidate, proven
+from iosched.runtime.cpu.proofs import Candidate, load_proofs, proofs_path, proven, save_proofs
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
@@ -53,33 +48,31 @@ from iosched.runtime.plan import ExecutionPlan, Space, View
 
 
 def supports(plan: ExecutionPlan) -> bool:
-    """Whether every array that goes into the plan or comes out of it is a tensor of numbers."""
+    """Whether all inputs and outputs of the plan are numeric tensors."""
     return all(view.dtype in ELEMENT_TYPE for view in (*input_views(plan), *output_views(plan)))
 
 
 class NativeRuntime:
-    """Worker threads, arena and kernels that several executors take turns to use.
+    """Worker threads, arena and kernels that several executors share; their runs never overlap.
 
-    Kernels are kept: a plan over programs that were seen before is built in microseconds. Runs of executors of one
-    runtime never overlap; executors that are to run at the same time need a runtime each.
+    Kernels are cached, so a plan of known programs is built in microseconds. Executors that run at the same time need a
+    runtime each.
     """
 
     def __init__(self, sharing: NativeRuntime | None = None) -> None:
-        """Starts without threads; kernels are made as they are needed.
-
-        Args:
-            sharing: a runtime with which kernels are shared, since several threads may run one at the same time.
+        """Create without threads and kernels, or share the kernels of another runtime, which threads may run
+        concurrently.
 
         Raises:
-            DeviceError: if the compiled executor or onnxruntime is not there.
+            DeviceError: the compiled executor or onnxruntime is missing.
         """
         library, path = compiled(), onnxruntime_path()
         if library is None or path is None:
-            raise DeviceError(f"cannot run natively: {missing()}")
+            raise DeviceError(f"the compiled executor cannot run: {missing()}")
         self._library = library
         get_api_base = ctypes.cast(load(path).OrtGetApiBase, ctypes.c_void_p)
         self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
-        self._known: _Known = _Known.of(path) if sharing is None else sharing._known
+        self._known: _SharedKernels = _SharedKernels.of(path) if sharing is None else sharing._known
         self._spanning: weakref.WeakValueDictionary[object, NativeKernel] = weakref.WeakValueDictionary()
         self._invokes = self._is_prepared()
 
@@ -89,25 +82,24 @@ class NativeRuntime:
         return self._library
 
     def kernels(self, programs: Iterable[Program], cpus: Sequence[int] = (-1,)) -> list[NativeKernel]:
-        """The kernel of each program: made when it is first asked for, shared by programs of equal bytes and weights.
+        """The kernel of each program, built when first needed; programs of equal bytes and weights share one.
 
-        It is an operator without a session where that is proven to do the same (`proofs.py`), else a session.
+        It is an operator without session if that is proven equivalent (`proofs.py`), otherwise a session.
 
         Args:
-            programs: what is to run.
-            cpus: the processors of a session's threads, that of the caller first; see `lane_cpus`.
+            cpus: processors of a session's threads, the caller's first; see `lane_cpus`.
 
         Raises:
-            ExecutionError: with onnxruntime's words, if it refuses a model.
-            ValueError: if a weight is not C-contiguous or holds no numbers.
+            ExecutionError: onnxruntime refuses a model.
+            ValueError: a weight is not a C-contiguous numeric array.
         """
-        asked = list(programs)
+        requested = list(programs)
         with self._known.lock:
-            self._prove([each for each in asked if each not in self._known.by_program])
-            return [self._kernel(each, cpus) for each in asked]
+            self._prove([each for each in requested if each not in self._known.by_program])
+            return [self._kernel(each, cpus) for each in requested]
 
     def _kernel(self, program: Program, cpus: Sequence[int]) -> NativeKernel:
-        if program.cores > 1:  # it has threads, so it lasts only as long as executors use it
+        if program.cores > 1:  # it owns threads, so it lives only as long as its executors
             own = tuple(dict.fromkeys(cpus))  # lanes may share processors
             return _made(self._spanning, (_content(program), own), lambda: self._session(program, own))
         if (known := self._known.by_program.get(program)) is not None:
@@ -117,17 +109,17 @@ class NativeRuntime:
         return found
 
     def _session(self, program: Program, cpus: Sequence[int]) -> NativeKernel:
-        return NativeKernel(program, session(self._lent(), program, cpus))
+        return NativeKernel(program, session(self._open_handle(), program, cpus))
 
     def _prove(self, programs: Sequence[Program]) -> None:
-        """Makes operators of those programs that do the same without a session, and remembers which those are."""
+        """Prove which programs are equivalent without session, save the result, and create their operators."""
         candidates = list(self._candidates(programs)) if self._invokes else []
         new = {each.invoked.signature: each for each in candidates if each.invoked.signature not in self._known.proven}
         if new:
-            good = proven(self._lent(), list(new.values()))
+            good = proven(self._open_handle(), list(new.values()))
             found = {signature: signature in good for signature in new}
             self._known.proven.update(found)
-            remember(self._known.path, found)
+            save_proofs(self._known.path, found)
         for each in candidates:
             if self._known.proven[each.invoked.signature]:
                 self._known.by_content[_content(each.program)] = NativeKernel(each.program, each.handle, each.invoked)
@@ -140,32 +132,31 @@ class NativeRuntime:
             if _content(program) in self._known.by_content:
                 continue
             try:
-                yield Candidate(program, invoked, operator(self._lent(), invoked))
+                yield Candidate(program, invoked, operator(self._open_handle(), invoked))
             except ExecutionError:
                 self._known.proven[invoked.signature] = False
 
     def _is_prepared(self) -> bool:
-        """Whether this onnxruntime can run operators without sessions."""
         try:
-            prepare(self._lent())
+            prepare(self._open_handle())
         except ExecutionError:
             return False
         return True
 
-    def _lent(self) -> RuntimeHandle:
+    def _open_handle(self) -> RuntimeHandle:
         if not self.handle.close.alive:
             raise ValueError("the runtime is closed")
         return RuntimeHandle(self._library, self.handle.pointer)
 
-    def forget_sessions(self) -> None:
-        """Drops the kernels that no executor uses; the next request makes them again."""
+    def drop_sessions(self) -> None:
+        """Drop the cached kernels; those in use stay alive."""
         with self._known.lock:
             self._known.by_program.clear()
             self._known.by_content.clear()
 
     def close(self) -> None:
-        """Drops sessions; threads and arena go with the last executor. May be called again."""
-        self.forget_sessions()
+        """Drop sessions; threads and arena live as long as executors. May be called again."""
+        self.drop_sessions()
         self.handle.close()
 
     def __enter__(self) -> Self:
@@ -177,13 +168,7 @@ class NativeRuntime:
 
 @dataclass(frozen=True, eq=False)
 class NativeKernel:
-    """A prepared program. It keeps the arrays of its weights alive.
-
-    Attributes:
-        program: what it does.
-        handle: in the library.
-        invoked: the node whose kernel it is, where there is no session.
-    """
+    """A prepared program, which keeps the arrays of its weights alive; `invoked` if it runs without a session."""
 
     program: Program
     handle: Handle
@@ -191,11 +176,11 @@ class NativeKernel:
 
 
 @dataclass(frozen=True, eq=False)
-class _Known:
-    """Kernels that several runtimes share, and for signatures of nodes whether they run without sessions.
+class _SharedKernels:
+    """Kernels that several runtimes share.
 
     Attributes:
-        proven: what `path` had, and what was found since.
+        proven: by node signature, whether it runs without a session: the content of `path`, and what was proven since.
     """
 
     path: Path | None
@@ -207,7 +192,7 @@ class _Known:
     @classmethod
     def of(cls, onnxruntime: Path) -> Self:
         path = proofs_path(onnxruntime)
-        return cls(path, remembered(path))
+        return cls(path, load_proofs(path))
 
 
 def _made(known: MutableMapping[object, NativeKernel], key: object, make: Callable[[], NativeKernel]) -> NativeKernel:
@@ -224,12 +209,12 @@ def _content(program: Program) -> object:
     return program.model, program.inputs, program.outputs, weights
 
 
-_FORKED = "this executor was made before the process forked; make a new one in the child"
+_FORKED = "this executor was created before the process forked: create a new one in the child"
 _ALL_FRESH: Mapping[str, Spans] = MappingProxyType({})
 
 
 class NativeExecutor:
-    """Runs one plan. Several threads may call it: their runs follow one another."""
+    """Runs one plan. Several threads may call it; their runs follow one another."""
 
     def __init__(
         self,
@@ -239,18 +224,12 @@ class NativeExecutor:
         runtime: NativeRuntime | None = None,
         cpus: Sequence[int] | None = None,
     ) -> None:
-        """Prepares the plan: everything but the caller's arrays is bound once, here.
+        """Prepare the plan: everything but the caller's arrays is bound once.
 
         Args:
-            checked: what to run.
-            kernels: what the tasks' `kernel` indexes.
-            runtime: shared threads, arena and sessions; by default one of its own, closed with the executor.
-            cpus: the processor of each lane, see `lane_cpus`.
-
-        Raises:
-            DeviceError: if the compiled executor or onnxruntime is not there.
-            ExecutionError: with onnxruntime's words, if it refuses a program.
-            ValueError: if kernels or processors do not fit the plan.
+            kernels: what `Task.kernel` indexes.
+            runtime: shared threads, arena and sessions; default: its own, closed with the executor.
+            cpus: processor of each lane, see `lane_cpus`.
         """
         plan = checked.plan
         check_kernels(plan, tuple(kernels))
@@ -260,7 +239,7 @@ class NativeExecutor:
         space = {buffer.name: buffer.space for buffer in plan.buffers}
         self._of_known_size = tuple(view for view in self._outputs if space[view.buffer] is Space.OUTPUT)
         self._has_dynamic = Space.DYNAMIC in space.values()
-        # What a run passes to the library, made once: it is a good part of what a small model takes.
+        # Arguments of a run, created once: they take a good part of a small model's time.
         self._sources, self._targets = _pointers(len(self._inputs)), _pointers(len(self._outputs))
         self._error = error_text()
         self._tasks = plan.tasks
@@ -276,7 +255,7 @@ class NativeExecutor:
 
     @property
     def kernels(self) -> tuple[NativeKernel, ...]:
-        """What the tasks run, copies left out."""
+        """The kernels of the tasks, without copies."""
         return tuple(self._kernels.values())
 
     def _create(self, words: list[int]) -> Handle:
@@ -288,11 +267,11 @@ class NativeExecutor:
         return Handle(pointer, library.iosched_executor_release)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs the plan once, on the given arrays themselves; the results are new arrays.
+        """Run the plan once on the caller's arrays, without copies; the results are new arrays.
 
         Raises:
-            ExecutionError: with onnxruntime's words, if a task fails; the executor stays usable.
-            UsageError: if an input is missing, or is of another type or shape than the plan was made for.
+            ExecutionError: a task fails; the executor stays usable.
+            UsageError: an input is missing, or has another type or shape than the plan.
         """
         with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
@@ -304,41 +283,31 @@ class NativeExecutor:
         inputs: Mapping[str, np.ndarray],
         repeats: int,
         *,
-        sweep_nbytes: int = 0,
+        flush_nbytes: int = 0,
         fresh: Mapping[str, Spans] = _ALL_FRESH,
     ) -> tuple[float, ...]:
-        """Runs the plan `repeats` times in a row; latency of each run in microseconds.
+        """Run the plan `repeats` times in a row and return the microseconds of each run; raises as `run` does.
 
         Args:
-            sweep_nbytes: where above 0, before each run the cores read this many other bytes between them, and write
-                the inputs again with the values that they have. So caches are as they would be in a larger plan, in
-                which weights come from memory and inputs from another core.
-            fresh: of these inputs, only these bytes are written; of all others, everything.
+            flush_nbytes: if above 0, before each run the cores read this many other bytes and rewrite the inputs as
+                they are. So caches are as in a larger plan: weights come from memory, inputs from another core.
+            fresh: byte ranges to rewrite, by input; other inputs are rewritten completely.
 
         Raises:
-            ExecutionError: as `run` does.
-            UsageError: as `run` does.
-            ValueError: the inputs are to be written, and one may not be.
+            ValueError: inputs to rewrite are read-only.
         """
         with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
-            if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
-                raise ValueError("inputs that may not be written cannot be swept")
-            times_us = self._run(arrays, results, repeats, sweep_nbytes, fresh)
+            if flush_nbytes > 0 and not all(array.flags.writeable for array in arrays):
+                raise ValueError("a cache flush needs writable inputs")
+            times_us = self._run(arrays, results, repeats, flush_nbytes, fresh)
             self._release_dynamic()
             return tuple(times_us)
 
     def trace(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
-        """Runs the plan `repeats` times in a row, and notes when each task began and ended.
+        """Run the plan `repeats` times and record when each task runs; see `PlanExecutor.trace`.
 
-        Returns:
-            The microseconds of each run, and an array (repeats, tasks, 2) of microseconds since the run began, tasks as
-            `ExecutionPlan.tasks` has them. A task begins when it has what it waits for. Notes cost about a twentieth of
-            a microsecond a task.
-
-        Raises:
-            ExecutionError: as `run` does.
-            UsageError: as `run` does.
+        Recording costs about a twentieth of a microsecond a task.
         """
         with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
@@ -348,7 +317,7 @@ class NativeExecutor:
             return tuple(times_us), spans_us
 
     def close(self) -> None:
-        """Lets go of the plan, and of threads and arena if they are its own. May be called again."""
+        """Free the plan, and threads and arena if they are its own. May be called again."""
         if self._handle.is_inherited:
             return
         with self._lock:
@@ -373,7 +342,7 @@ class NativeExecutor:
         arrays: list[np.ndarray],
         results: dict[str, np.ndarray],
         repeats: int,
-        sweep_nbytes: int = 0,
+        flush_nbytes: int = 0,
         fresh: Mapping[str, Spans] = _ALL_FRESH,
         spans_us: np.ndarray | None = None,
     ) -> list[float]:
@@ -381,13 +350,13 @@ class NativeExecutor:
             self._sources[index] = address(array)
         for index, view in enumerate(self._outputs):  # dynamic ones have no array yet
             self._targets[index] = address(results[view.buffer]) if view.buffer in results else None
-        words = self._fresh_words(arrays, fresh) if sweep_nbytes > 0 else []
+        words = self._fresh_words(arrays, fresh) if flush_nbytes > 0 else []
         times_us = (ctypes.c_double * repeats)()
         try:
-            call_telling(
+            call_with_error_buffer(
                 self._error,
                 self._runtime.library.iosched_executor_run,
-                *(self._handle.pointer, self._sources, self._targets, repeats, sweep_nbytes),
+                *(self._handle.pointer, self._sources, self._targets, repeats, flush_nbytes),
                 *((ctypes.c_int64 * len(words))(*words) if words else None, len(words) // 3),
                 *(times_us, None if spans_us is None else address(spans_us)),
             )
@@ -396,7 +365,7 @@ class NativeExecutor:
         return list(times_us)
 
     def _named(self, error: ExecutionError) -> ExecutionError:
-        """The error with the name of the task that failed; a session's own error names its node."""
+        """The error with the name of the failed task; a session's own error names its node."""
         number = self._runtime.library.iosched_executor_failed_task(self._handle.pointer)
         if number >= len(self._tasks):
             return error
@@ -406,7 +375,6 @@ class NativeExecutor:
         return ExecutionError(f"{self._tasks[number].name}: {error}")
 
     def _fresh_words(self, arrays: Sequence[np.ndarray], fresh: Mapping[str, Spans]) -> list[int]:
-        """The spans of inputs as the library takes them: index of the input, first byte, the one behind the last."""
         words: list[int] = []
         for index, (view, array) in enumerate(zip(self._inputs, arrays, strict=True)):
             for begin, end in fresh.get(view.buffer, ((0, array.nbytes),)):
@@ -430,7 +398,7 @@ class NativeExecutor:
         library = self._runtime.library
         call(library.iosched_executor_dynamic, self._handle.pointer, slot, description, ctypes.byref(data))
         if description[0] not in DTYPE_NAME:
-            raise ExecutionError(f"output {view.buffer!r} is no tensor of numbers")
+            raise ExecutionError(f"output {view.buffer!r} is not a numeric tensor")
         dtype = numpy_dtype(DTYPE_NAME[description[0]])
         result = np.empty(tuple(description[2 : 2 + description[1]]), dtype)
         if result.nbytes:

@@ -1,4 +1,4 @@
-"""Kernels of onnxruntime as objects of the compiled executor: sessions, and operators that need none."""
+"""Kernels of onnxruntime as objects of the compiled executor: sessions, and operators without one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
-from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, InvokedNode, Program
 from iosched.runtime.cpu.library import call
-from iosched.runtime.cpu.program import Program
 from iosched.runtime.handle import Handle
 from iosched.runtime.plan import View
 
@@ -26,11 +24,11 @@ _KINDS: Mapping[int, tuple[int, str, Any]] = {
     onnx.AttributeProto.STRING: (5, "s", ctypes.c_char_p),
     onnx.AttributeProto.STRINGS: (6, "strings", ctypes.c_char_p),
 }
-"""For each type of attributes onnxruntime's number, ONNX's field, and what onnxruntime reads."""
+"""For each attribute type: onnxruntime's number, ONNX's field, and the C type that onnxruntime reads."""
 
 
 class _Weight(ctypes.Structure):
-    """A constant that a session borrows: its name, address, size, ONNX type and shape."""
+    """A constant that a session borrows."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -73,22 +71,14 @@ class _Description(ctypes.Structure):
 
 @dataclass(frozen=True)
 class RuntimeHandle:
-    """A runtime of the compiled executor: its functions, and the runtime's address."""
+    """A runtime of the compiled executor: its library and its address."""
 
     library: ctypes.CDLL
     pointer: int
 
 
 def session(runtime: RuntimeHandle, program: Program, cpus: Sequence[int]) -> Handle:
-    """The session of a program, whose weights must outlive it.
-
-    Args:
-        cpus: the processors of its threads, that of the caller first.
-
-    Raises:
-        ExecutionError: with onnxruntime's words, if it refuses the model.
-        ValueError: if a weight is not C-contiguous or holds no numbers.
-    """
+    """Create the session of a program, whose weights must outlive it, on these processors, the caller's first."""
     inputs, outputs = _texts(program.inputs), _texts(program.outputs)
     weights = (_Weight * len(program.weights))(*(_weight(name, array) for name, array in program.weights))
     pointer = call(
@@ -100,14 +90,9 @@ def session(runtime: RuntimeHandle, program: Program, cpus: Sequence[int]) -> Ha
 
 
 def _weight(name: str, array: np.ndarray) -> _Weight:
-    """An array as a constant, which it must outlive.
-
-    Raises:
-        ValueError: if it is not C-contiguous or holds no numbers.
-    """
     if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
         raise ValueError(
-            f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
+            f"weight {name!r} must be a C-contiguous numeric array, not {array.dtype} with strides {array.strides}"
         )
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     kind = ELEMENT_TYPE[array.dtype.name]
@@ -120,7 +105,7 @@ def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 @cache
 def outer_model() -> bytes:
-    """The model whose one operator, our own, runs plans: onnxruntime lends a context only to what it runs itself."""
+    """The model whose only operator, our own, runs plans: onnxruntime needs a context of its own run."""
     node = onnx.helper.make_node("Run", ["x"], ["y"], domain="iosched")
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))
     graph = onnx.helper.make_graph([node], "outer", [x], [y])
@@ -129,7 +114,7 @@ def outer_model() -> bytes:
 
 
 def prepare(runtime: RuntimeHandle) -> None:
-    """Makes the runtime ready for operators.
+    """Prepare the runtime for operators.
 
     Raises:
         ExecutionError: this onnxruntime cannot run them.
@@ -139,12 +124,7 @@ def prepare(runtime: RuntimeHandle) -> None:
 
 
 def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
-    """The operator of a node, whose constants must outlive it; the runtime is prepared.
-
-    Raises:
-        ExecutionError: with onnxruntime's words, if it has no such kernel.
-        ValueError: if a constant is not C-contiguous or holds no numbers.
-    """
+    """Create the operator of a node in a prepared runtime; its constants must outlive it."""
     kept: list[Any] = []
     attributes = [_attribute(each, kept) for each in invoked.attributes]
     constants = [_weight("", array) for array in invoked.constants]
@@ -172,7 +152,7 @@ def _int64s(words: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 def _attribute(attribute: onnx.AttributeProto, kept: list[Any]) -> _Attribute:
-    """The attribute as onnxruntime takes it; what it points to is added to `kept`."""
+    """The attribute for onnxruntime; the data that it points to is added to `kept`."""
     kind, field, c_type = _KINDS[attribute.type]
     value = getattr(attribute, field)
     if field in ("i", "f"):

@@ -1,7 +1,7 @@
-// onnxruntime's C interface, as much of it as is needed, and the environment of this process.
+// The used part of onnxruntime's C interface, and the environment of this process.
 //
-// onnxruntime's own headers are not needed: the caller passes the address of `OrtGetApiBase`, and entries of the function
-// table are found by position. The table only ever grows at its end.
+// No headers of onnxruntime are needed: the caller passes the address of `OrtGetApiBase`, and functions are found by
+// their position in its table, which only grows at its end.
 
 #pragma once
 
@@ -34,10 +34,10 @@ struct OrtApiBase {
 
 namespace iosched {
 
-// The oldest version of the table that has every entry named below.
+// The oldest version of the table with every entry below.
 constexpr uint32_t kApiVersion = 13;
 
-// Positions in `struct OrtApi` of onnxruntime_c_api.h; the same order stands, one line an entry, in onnxruntime's
+// Positions in `struct OrtApi` of onnxruntime_c_api.h; onnxruntime lists them, one a line, in
 // csharp/src/Microsoft.ML.OnnxRuntime/NativeMethods.shared.cs.
 struct Api {
   explicit Api(const void* const* table) {
@@ -154,14 +154,14 @@ inline const Api load_api(const OrtApiBase* (*get_base)()) {
   return Api(static_cast<const void* const*>(table));
 }
 
-// What outlives every session: shared ownership makes the order in which Python lets go of things irrelevant.
+// Outlives every session: with shared ownership, Python may release objects in any order.
 struct Environment {
   explicit Environment(const OrtApiBase* (*get_base)()) : api(load_api(get_base)) {
     api.check(api.CreateEnv(/*error*/ 3, "iosched", &env));
     api.check(api.CreateCpuMemoryInfo(/*arena*/ 1, /*default*/ 0, &memory));
     api.check(api.CreatePrepacked(&prepacked));
     // One allocator for all sessions: hundreds of private arenas would be cold and large. onnxruntime has one
-    // environment a process, so a second runtime finds the allocator registered already.
+    // environment per process, so for a second runtime the allocator is already registered.
     OrtStatus* status = api.CreateAndRegisterAllocator(env, memory, nullptr);
     if (status != nullptr) api.ReleaseStatus(status);
   }

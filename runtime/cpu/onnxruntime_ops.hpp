@@ -1,4 +1,4 @@
-// Kernels of onnxruntime that are called without a session of their own, and the outer run that lends them a context.
+// Kernels of onnxruntime without their own session, and the outer run that provides their context.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "onnxruntime_api.hpp"
 #include "onnxruntime_session.hpp"
 
-// As onnxruntime_c_api.h declares it at version 13, with the functions that onnxruntime calls of one that is so old.
+// As in onnxruntime_c_api.h of version 13, with the functions that onnxruntime calls for that version.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp*, const void* api, const OrtKernelInfo*);
@@ -40,7 +40,7 @@ namespace iosched {
 constexpr const char* kOuterOperator = "Run";
 constexpr const char* kOuterDomain = "iosched";
 
-// A session of one operator, whose computation is to run a body: kernels may be called only from inside of one.
+// A session of one operator that runs a body: kernels may be called only inside an operator.
 struct Outer {
   using Body = std::function<void(OrtKernelContext*)>;
 
@@ -57,7 +57,7 @@ struct Outer {
   Outer(const Outer&) = delete;
   ~Outer() { release(); }
 
-  // Whatever `body` throws is thrown here; all it starts must have ended when it returns.
+  // Rethrows exceptions of `body`; everything that it starts must have ended when it returns.
   void around(const Body& body) {
     const Api& api = environment->api;
     const char* const input = "x";
@@ -149,7 +149,7 @@ struct Attribute {
   int64_t type;  // OrtOpAttrType
 };
 
-// What native.py says of an operator.
+// An operator as native_kernels.py describes it.
 struct OperatorDescription {
   const char* name;
   const char* domain;
@@ -161,14 +161,14 @@ struct OperatorDescription {
   int64_t n_attributes;
   const Weight* constants;
   int64_t n_constants;
-  const int64_t* sources;  // of each input: from 0 the view that is read, -1 none, below that the constants: -2, -3...
+  const int64_t* sources;  // by input: index of a view, -1 for none, -2 - index of a constant
   int64_t n_sources;
-  const int64_t* views;  // of each that is read, then written: type, rank, extents
+  const int64_t* views;  // of each view that is read, then written: type, rank, extents
   int64_t n_reads;
   int64_t n_writes;
 };
 
-// One operator on constants and views of fixed types and shapes, which are compared: onnxruntime does not.
+// One operator on constants and views of fixed types and shapes, which are checked here: onnxruntime does not.
 struct InvokedOperator final : Kernel {
   InvokedOperator(std::shared_ptr<Outer> outer, const OperatorDescription& given)
       : outer(std::move(outer)),

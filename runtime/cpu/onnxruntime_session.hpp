@@ -1,4 +1,4 @@
-// Sessions of onnxruntime as kernels. They are lent their weights, and share what onnxruntime packs of these.
+// Sessions of onnxruntime as kernels. They borrow their weights, and share packed copies of them.
 
 #pragma once
 
@@ -21,7 +21,7 @@ struct Weight {
   const int64_t* shape;
 };
 
-// The processors of a session's threads, that of the caller first; negative ones stand for none in particular.
+// The processors of a session's threads, the caller's first; negative if unpinned.
 using Cpus = std::vector<int64_t>;
 
 struct Options {
@@ -33,10 +33,10 @@ struct Options {
     api.check(api.SetInterOpNumThreads(options, 1));
     set("session.use_env_allocators", "1");
     if (cpus.size() < 2) return;
-    // Between two operators its threads spin. After a run they would go on to, for tens of milliseconds.
+    // Its threads spin between operators, and would continue for tens of milliseconds after a run.
     set("session.force_spinning_stop", "1");
     if (cpus[0] < 0) return;
-    std::string places;  // of all but the caller; onnxruntime counts processors from 1
+    std::string places;  // without the caller's; onnxruntime counts processors from 1
     for (size_t i = 1; i < cpus.size(); ++i) places += (i > 1 ? ";" : "") + std::to_string(cpus[i] + 1);
     set("session.intra_op_thread_affinities", places.c_str());
   }
@@ -81,18 +81,18 @@ struct Session final : Kernel {
       values.push_back(
           environment->tensor(weight.data, weight.nbytes, weight.shape, weight.rank, static_cast<int>(weight.type)));
       names.push_back(weight.name);
-      // This shares memory, and lets packed copies of the weight (Gemm, MatMul) be shared between sessions as well.
+      // Shares memory between sessions, also that of packed copies of the weight (Gemm, MatMul).
       api.check(api.AddInitializer(options.options, weight.name, values.back()));
     }
     OrtStatus* status = load(model, nbytes, options, environment->prepacked);
     if (status != nullptr) {
-      // Some kernels, as those of integer convolutions, pack weights in a way that cannot be shared, and refuse to try.
+      // Some kernels, such as integer convolutions, pack weights that cannot be shared, and fail.
       api.ReleaseStatus(status);
       status = load(model, nbytes, options, nullptr);
     }
     if (status != nullptr && n_weights > 0) {
-      // onnxruntime looked for the placeholder's file before it looked at the values: replace the placeholders too,
-      // which costs a passing copy.
+      // onnxruntime checked the placeholder's file before the values: replace the placeholders too, which costs a
+      // temporary copy.
       api.ReleaseStatus(status);
       api.check(api.AddExternalInitializers(options.options, names.data(), values.data(), n_weights));
       status = load(model, nbytes, options, nullptr);
@@ -116,7 +116,7 @@ struct Session final : Kernel {
   std::vector<std::string> inputs, outputs;
   const size_t n_threads;
   std::vector<const char*> input_names, output_names;
-  std::vector<OrtValue*> values;  // onnxruntime shares their memory as long as the session lives
+  std::vector<OrtValue*> values;  // the session uses their memory
   OrtSession* session = nullptr;
 };
 

@@ -1,6 +1,6 @@
-"""The graph that onnxruntime optimized for this machine: fused nodes in the blocked NCHWc layout.
+"""The graph that onnxruntime optimizes for this machine: fused nodes in the blocked NCHWc layout.
 
-It is specific to the instruction set, so it is built where it runs and never shipped.
+It depends on the instruction set, so it is built where it runs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from iosched.runtime.cpu.rewrite import model_rewrites
 from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.faults import plan_error
 from iosched.runtime.reference import Reference
-from iosched.runtime.session import DERIVED, lent_weights, load_onnxruntime, open_session
+from iosched.runtime.session import DERIVED, external_weights, load_onnxruntime, open_session
 
 _ELEMENT = re.compile(r"^tensor\((\w+)\)$")
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 def build_kernel_graph(model: Model) -> KernelGraph:
-    """Lets onnxruntime optimize `model` for this machine and reads back what it made of it.
+    """Let onnxruntime optimize `model` for this machine and read the result.
 
     Raises:
         InvalidModelError: onnxruntime refuses the model.
@@ -51,7 +51,6 @@ def build_kernel_graph(model: Model) -> KernelGraph:
 
 
 def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
-    """The graph that onnxruntime makes of `graph`, which was derived from `model`."""
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(model, graph, path)
@@ -66,7 +65,6 @@ def _optimized(model: Model, graph: EditableGraph) -> EditableGraph:
 
 
 def _save_optimized(model: Model, graph: EditableGraph, path: Path) -> None:
-    """Has onnxruntime optimize `graph`, which was derived from `model`, and write it."""
     options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_ENABLE_ALL)
     options.intra_op_num_threads = 1
     options.optimized_model_filepath = str(path)
@@ -74,27 +72,25 @@ def _save_optimized(model: Model, graph: EditableGraph, path: Path) -> None:
     options.add_session_config_entry(prefix + "file_name", "weights.bin")
     options.add_session_config_entry(prefix + "min_size_in_bytes", str(INLINE_NBYTES))
     proto = graph.to_proto()
-    names, values, arrays = lent_weights(proto, graph.weights)
+    names, values, arrays = external_weights(proto, graph.weights)
     if names:
         options.add_external_initializers(names, values)
     try:
         open_session(proto.SerializeToString(), options, called=DERIVED)
     except InvalidModelError as error:
-        Reference(model).close()  # raises if the model is at fault itself
+        Reference(model).close()  # raises if the model itself is at fault
         raise plan_error("", error) from error
-    del arrays  # lent until here
+    del arrays  # the session needs them until here
 
 
 def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes in a topological order that depends on no names and not on the order that they come in.
+    """The nodes in a topological order that depends on neither names nor input order; O(nodes + edges).
 
-    onnxruntime visits some nodes in the order of their addresses in memory, so that it writes the same graph in several
-    orders. What is first to read a tensor (`handovers.py`) would change with them, and so would the stages' signatures.
+    onnxruntime visits some nodes in the order of their addresses, so it writes the same graph in several orders.
+    These would change who reads a tensor first (`handovers.py`), and thus the signatures of stages.
 
-    Each output of the graph in turn comes right after all that it needs, and what a node reads comes in the order of
-    its inputs. Nodes that no output needs come last, in the order that they had.
-
-    Complexity: O(nodes + edges).
+    Each graph output follows directly after everything it needs, and operands precede in the order of a node's
+    inputs. Nodes that no output needs come last, in their original order.
     """
     producer = producers(nodes)
     done: dict[int, None] = {}
@@ -113,10 +109,9 @@ def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> lis
 
 
 def _unshare_input_reorders(graph: EditableGraph) -> None:
-    """Gives every reader of a graph input its own layout conversion.
+    """Give every reader of a graph input its own layout conversion.
 
-    A conversion of a computed tensor belongs to the operator that computes it. One of a graph input belongs to a
-    reader, and if several shared it, the others would have to wait for that one.
+    Otherwise the readers would wait for the one that owns the conversion.
     """
     for node in graph.nodes:
         if node.op_type != "ReorderInput" or node.input[0] not in graph.inputs:
@@ -132,7 +127,6 @@ def _unshare_input_reorders(graph: EditableGraph) -> None:
 
 
 def _quiet_options(level: Any) -> Any:
-    """Session options for looking at a graph, not for running it."""
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = level
@@ -143,13 +137,13 @@ def _quiet_options(level: Any) -> Any:
 def _infer_tensors(
     graph: EditableGraph, stored: Mapping[str, onnx.TensorProto], path: Path, known: Mapping[str, TensorSpec]
 ) -> dict[str, TensorSpec]:
-    """Asks onnxruntime itself for types and shapes, since only it knows its own operators' inference.
+    """Ask onnxruntime for types and shapes, since only it can infer those of its own operators.
 
-    Some of its fused operators have none; where such a tensor kept the name it has in the model, the shape it
-    had before (`known`) goes in as a hint.
+    Some of its fused operators have no inference; a tensor that keeps its name of the model gets its known shape as
+    a hint.
 
     Args:
-        stored: large initializers by name, as they are written: lent ones would be read as a whole.
+        stored: large initializers by name, in their stored form.
         path: a file in the folder where they are stored.
     """
     computed = [name for node in graph.nodes for name in writes(node)]
@@ -185,13 +179,13 @@ def _spec(value: Any, known: Mapping[str, TensorSpec]) -> TensorSpec:
     if shape is not None and not all(isinstance(size, int) and size >= 0 for size in shape):
         shape = None
     if shape == () and (value.name not in known or known[value.name].shape != ()):
-        shape = None  # onnxruntime says the same of a single number and of a tensor of unknown rank
+        shape = None  # onnxruntime reports scalars and unknown ranks alike
     return TensorSpec(value.name, dtype, shape)
 
 
 @cache
 def _channel_block() -> int:
-    """Channels in a block of the NCHWc layout here (8 with AVX2, 16 with AVX-512), as a small convolution shows."""
+    """Channels in a block of the NCHWc layout (8 with AVX2, 16 with AVX-512), from a small convolution."""
     weight = onnx.numpy_helper.from_array(np.ones((8, 3, 1, 1), np.float32), "w")
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Conv", ["x", "w"], ["y"])],
@@ -210,9 +204,9 @@ def _channel_block() -> int:
 
 
 def block_of(optimized: onnx.ModelProto) -> int:
-    """Channels in a block of the layout that onnxruntime gave a convolution, by its padded weights.
+    """Channels in a block of the layout that onnxruntime gave a convolution, from its padded weights.
 
-    1 where it has no kernels for blocks, as on aarch64: weights are as they were, and nothing is to be padded.
+    1 if it has no blocked kernels, as on aarch64: nothing is padded then.
     """
     if not any(node.domain == NCHWC for node in optimized.graph.node):
         return 1

@@ -1,8 +1,8 @@
-"""Which operator of the computation graph each optimized node belongs to, and the coarser graph the CPU schedules.
+"""Assigns optimized nodes to operators, and builds the coarser graph that the CPU schedules.
 
-onnxruntime fuses, renames and inserts nodes. Where a fusion reaches across operators they are scheduled as one unit:
-units are the strongly connected components of the operators under the dependencies of both graphs, so that any order
-of units that respects the coarse graph can be lowered.
+onnxruntime fuses, renames and inserts nodes. Operators that a fusion joins are scheduled as one unit: units are the
+strongly connected components of the operators under the dependencies of both graphs, so any order of units that
+respects the coarse graph can be lowered.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.scheduler.unit_graph import UnitGraph, components, contracted, with_rings
 
-# How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/";
-# and how `keep_blocked` and `share_rows` do.
+# Suffixes of onnxruntime ("<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/"), `keep_blocked` and
+# `share_rows`.
 _DECORATION = re.compile(r"(_nchwc|_token_\d+|_token|_fused|/\w*Fusion\w*/?|/(blocked|inner|plain|view)'*|/rows\d*'*)$")
 
 
@@ -26,8 +26,8 @@ class CoarseGraph:
     """The computation graph as this CPU can schedule it.
 
     Attributes:
-        units: the units; edges of their graph are those of both the operators and the optimized nodes.
-        nodes: for each unit, its optimized nodes in topological order; empty for a unit that costs nothing.
+        units: the units; their graph has the edges of both the operators and the optimized nodes.
+        nodes: optimized nodes of each unit in topological order; empty for a unit that costs nothing.
     """
 
     units: UnitGraph
@@ -38,24 +38,24 @@ def coarsen(
     graph: ComputationGraph,
     kernels: KernelGraph,
     tensor_owner: Mapping[str, str],
-    asked: Iterable[Sequence[str]] = (),
+    requested: Iterable[Sequence[str]] = (),
 ) -> CoarseGraph:
-    """Assigns every optimized node to an operator, and makes one unit of operators that depend on each other.
+    """Assign every optimized node to an operator, and merge operators that depend on each other into units.
 
     Args:
         graph: the computation graph.
-        kernels: what onnxruntime made of it.
-        tensor_owner: for every tensor of the model, also those inside operators, the operator that computes it.
-        asked: units of the user's, which `join_units` accepts. One that a fused kernel reaches into becomes larger.
+        kernels: its optimized graph.
+        tensor_owner: the operator that computes each tensor of the model, also inside operators.
+        requested: units of the user, which `join_units` accepts; fused kernels may enlarge them.
     """
     owners = _owners(graph, kernels, tensor_owner)
-    after = with_rings(_dependencies(graph, kernels, owners), asked)
+    after = with_rings(_dependencies(graph, kernels, owners), requested)
     units = _absorb_empty(components([o.name for o in graph.operators], after), after, set(owners))
     return _with_nodes(contracted(graph, units, after), owners)
 
 
 def _owners(graph: ComputationGraph, kernels: KernelGraph, tensor_owner: Mapping[str, str]) -> list[str]:
-    """The owner of each node; nodes of unknown origin (inserted casts, transposes) go with their neighbours."""
+    """The owner of each node; inserted nodes of unknown origin (casts, transposes) belong to their neighbours."""
     owners = [_named_owner(node.output, node.name, tensor_owner) for node in kernels.nodes]
     for index, names in enumerate(kernels.reads):
         if owners[index] is None:
@@ -77,7 +77,7 @@ def _named_owner(outputs: Iterable[str], node_name: str, tensor_owner: Mapping[s
 
 
 def owner_of(name: str, tensor_owner: Mapping[str, str]) -> str | None:
-    """Whose tensor, or node of the same name, `name` is, also where onnxruntime or `keep_blocked` decorated it."""
+    """The owner of a tensor or node, also of a name that onnxruntime or `keep_blocked` decorated."""
     while name not in tensor_owner:
         shorter = _DECORATION.sub("", name)
         if shorter == name:
@@ -87,7 +87,6 @@ def owner_of(name: str, tensor_owner: Mapping[str, str]) -> str | None:
 
 
 def _dependencies(graph: ComputationGraph, kernels: KernelGraph, owners: list[str]) -> dict[str, set[str]]:
-    """For every operator, those that depend on it in either graph."""
     after: dict[str, set[str]] = {name: set(names) for name, names in graph.successors.items()}
     for index, names in enumerate(kernels.reads):
         for name in names:

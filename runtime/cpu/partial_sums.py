@@ -1,8 +1,8 @@
-"""Convolutions with few results, shared out by the channels that they read: every core sums over some of them.
+"""Convolutions with few results, divided by their input channels: every core sums over some of them.
 
-MLAS computes up to four blocks of results for each pixel that it loads; with a single block for each core it runs at
-about two thirds of its speed, and one block cannot be cut at all. Where each result is a sum over many channels and
-pixels, to let each core sum over its channels, and to add up what they found, is cheaper.
+MLAS computes up to four blocks of results for each pixel that it loads. With one block for each core it reaches
+about two thirds of its speed, and one block cannot be divided. For sums over many channels and pixels it is cheaper
+to add partial sums.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.cpu.rewrite.images import is_image
 
 _BLOCKS_AT_ONCE = 2
-"""Blocks of results for each core, from which MLAS comes near its full speed."""
+"""Blocks of results for each core at which MLAS nearly reaches full speed."""
 _LEAST_TERMS = 256
-"""Of the sum that a core computes for each result: below it, to add the sums up costs as much."""
+"""Minimum terms of a core's sum for each result: below, adding the partial sums costs as much."""
 _LEAST_FLOPS = 10_000_000
-"""Below it, another wait between the cores costs as much."""
+"""Minimum work: below, the additional wait between cores costs as much."""
 
 
 def partial_sums(graph: EditableGraph, block: int, lanes: int) -> dict[str, SummedParts]:
-    """Parts for `lanes` cores, by their results, of every convolution that is better summed in parts.
+    """Parts for `lanes` cores, by result, of every convolution that is faster in parts; O(nodes + their weights).
 
-    Their tensors and weights are added to the graph.
-
-    Complexity: O(nodes + weights of those convolutions), which are stored a second time.
+    Their tensors, and copies of their weights, are added to the graph.
     """
     worth = [node for node in graph.nodes if lanes > 1 and _is_worth_it(graph, node, block, lanes)]
     return {node.output[0]: _parts(graph, node, block, lanes) for node in worth}
@@ -75,7 +73,7 @@ def _parts(graph: EditableGraph, node: NodeProto, block: int, lanes: int) -> Sum
 
 
 def _filters(weight: np.ndarray, block: int, begin: int, end: int) -> np.ndarray:
-    """The filters for some of the blocks of channels that a convolution reads, in MLAS's layout OIHWBiBo."""
+    """The filters for some blocks of input channels, in MLAS's layout OIHWBiBo."""
     results, taken, *kernel = weight.shape
     blocked = weight.reshape(results // block, taken // block, *kernel, block, block)
     return np.ascontiguousarray(blocked[:, begin:end]).reshape(results, (end - begin) * block, *kernel)

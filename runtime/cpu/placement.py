@@ -1,8 +1,7 @@
-"""Which tensors of a kernel graph live in another tensor's buffer.
+"""Which tensors of a kernel graph are stored in another tensor's buffer.
 
-At batch 1 the operands of a Concat are written straight into its buffer, and Split, Reshape and their kin become views.
-A convolution that adds to another tensor, which nobody reads afterwards, does so where that lies: else onnxruntime's
-kernel copies it first.
+At batch 1, operands of a Concat are written directly into its buffer, and Split, Reshape and the like become views. A
+convolution that adds to a tensor with no later reader does so in place; otherwise onnxruntime's kernel copies it first.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.rewrite.blocked import NCHWC
-from iosched.runtime.placement import Homes, Placement
+from iosched.runtime.placement import Placement, StorageMap
 from iosched.runtime.plan import View
 
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 
 
 def place_tensors(kernels: KernelGraph) -> Placement:
-    """Decides the storage of every tensor of `kernels`; O(nodes + edges) for each convolution that adds."""
-    homes = Homes({name: spec.nbytes for name, spec in kernels.tensors.items() if spec.is_static})
+    """Decide the storage of every tensor of `kernels`; O(nodes + edges) for each convolution that adds."""
+    storage = StorageMap({name: spec.nbytes for name, spec in kernels.tensors.items() if spec.is_static})
     elided: set[int] = set()
     left: dict[int, Sequence[tuple[str, int]]] = {}
     for index, node in enumerate(kernels.nodes):
         if node.domain:
             continue
-        if node.op_type in _RESHAPES and _view_reshape(kernels, node, homes):
+        if node.op_type in _RESHAPES and _view_reshape(kernels, node, storage):
             elided.add(index)
-        if node.op_type == "Split" and _view_split(kernels, node, homes):
+        if node.op_type == "Split" and _view_split(kernels, node, storage):
             elided.add(index)
-        if node.op_type == "Slice" and _view_slice(kernels, node, homes):
+        if node.op_type == "Slice" and _view_slice(kernels, node, storage):
             elided.add(index)
     for index, node in enumerate(kernels.nodes):
         if node.op_type == "Concat" and not node.domain and _is_contiguous_concat(kernels, node):
             elided.add(index)
-            left[index] = homes.join(node.input, node.output[0], lambda name, _: _is_movable(kernels, name))
+            left[index] = storage.join(node.input, node.output[0], lambda name, _: _is_movable(kernels, name))
     for index in _adding(kernels):
-        _add_in_place(kernels, index, homes)
-    views = {name: _view(spec, *homes.resolve(name)) for name, spec in kernels.tensors.items()}
+        _add_in_place(kernels, index, storage)
+    views = {name: _view(spec, *storage.resolve(name)) for name, spec in kernels.tensors.items()}
     copies = {
         index: tuple((name, _view(kernels.tensors[name], target.buffer, target.offset + at)) for name, at in own)
         for index, own in left.items()
@@ -56,22 +55,22 @@ def _view(spec: TensorSpec, root: str, offset: int) -> View:
 
 
 def _is_movable(kernels: KernelGraph, name: str) -> bool:
-    """Whether a tensor may live in another's buffer: it is computed, of known size, and no output of the model."""
+    """Whether a tensor may be stored in another's buffer: computed, of known size, and no output of the model."""
     spec = kernels.tensors.get(name)
     return spec is not None and spec.is_static and name not in kernels.outputs and name not in kernels.inputs
 
 
-def _view_reshape(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> bool:
+def _view_reshape(kernels: KernelGraph, node: onnx.NodeProto, storage: StorageMap) -> bool:
     source, result = node.input[0], node.output[0]
     if source not in kernels.tensors or not kernels.tensors[source].is_static or not _is_movable(kernels, result):
         return False
     if any(name in kernels.tensors for name in node.input[1:]):
         return False
-    homes.move(result, source, 0)
+    storage.move(result, source, 0)
     return True
 
 
-def _view_split(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> bool:
+def _view_split(kernels: KernelGraph, node: onnx.NodeProto, storage: StorageMap) -> bool:
     source = node.input[0]
     spec = kernels.tensors.get(source)
     if spec is None or not spec.is_static or not all(_is_movable(kernels, name) for name in node.output):
@@ -80,13 +79,12 @@ def _view_split(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> boo
     axis = integer(node, "axis") % len(shape)
     if prod(shape[:axis]) != 1 or any(name in kernels.tensors for name in node.input[1:]):
         return False
-    for name, offset in zip(node.output, homes.columns(node.output), strict=True):
-        homes.move(name, source, offset)
+    for name, offset in zip(node.output, storage.columns(node.output), strict=True):
+        storage.move(name, source, offset)
     return True
 
 
-def _view_slice(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> bool:
-    """A Slice along the first axis that is not 1."""
+def _view_slice(kernels: KernelGraph, node: onnx.NodeProto, storage: StorageMap) -> bool:
     source, result = kernels.tensors.get(node.input[0]), node.output[0]
     constants = [kernels.weights.get(name) for name in node.input[1:] if name]
     if source is None or not source.is_static or not _is_movable(kernels, result) or len(node.input) < 4:
@@ -99,43 +97,41 @@ def _view_slice(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> boo
     if prod(shape[:axis]) != 1 or step not in ([], [1]) or not node.input[3]:
         return False
     nbytes = source.nbytes // max(shape[axis], 1)
-    homes.move(result, node.input[0], slice(first, stop).indices(shape[axis])[0] * nbytes)
+    storage.move(result, node.input[0], slice(first, stop).indices(shape[axis])[0] * nbytes)
     return True
 
 
 def _adding(kernels: KernelGraph) -> list[int]:
-    """The convolutions that add their result to another tensor."""
     return [
         index for index, node in enumerate(kernels.nodes)
         if (node.domain, node.op_type) == (NCHWC, "Conv") and any(node.input[3:4])
     ]  # fmt: skip
 
 
-def _add_in_place(kernels: KernelGraph, index: int, homes: Homes) -> None:
-    """Lets the result live where what is added to does, if that is a whole buffer that only earlier nodes read.
+def _add_in_place(kernels: KernelGraph, index: int, storage: StorageMap) -> None:
+    """Store the result in the summand's buffer, if that is a whole buffer which only preceding nodes read.
 
-    Earlier are those on whose results the node depends: whatever the schedule, they run before it.
+    Preceding nodes are those that the node depends on: they run first in any schedule.
     """
     node = kernels.nodes[index]
     added, result = node.input[3], node.output[0]
-    if not all(_is_movable(kernels, name) for name in (added, result)) or result in homes.host:
+    if not all(_is_movable(kernels, name) for name in (added, result)) or result in storage.host:
         return
-    root, _ = homes.resolve(added)
-    inside = {name for name in homes.nbytes if homes.resolve(name)[0] == root}
+    root, _ = storage.resolve(added)
+    inside = {name for name in storage.nbytes if storage.resolve(name)[0] == root}
     if not inside.isdisjoint((*kernels.inputs, *kernels.outputs, *node.input[:1], result)):
         return
     if (
-        not homes.nbytes[root] == homes.nbytes[added] == homes.nbytes[result]
+        not storage.nbytes[root] == storage.nbytes[added] == storage.nbytes[result]
         or kernels.tensors[root].dtype != "float32"
     ):
         return
     others = {reader for name in inside for reader in kernels.readers[name]} - {index}
     if others <= _before(kernels, index):
-        homes.move(result, added, 0)
+        storage.move(result, added, 0)
 
 
 def _before(kernels: KernelGraph, index: int) -> set[int]:
-    """All nodes on whose results a node depends."""
     found: set[int] = set()
     left = [index]
     while left:

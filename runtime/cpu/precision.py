@@ -1,4 +1,4 @@
-"""Which precisions this CPU has instructions for, and what computes in them."""
+"""Precisions that this CPU has instructions for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from iosched.runtime.processor import read_processor
 from iosched.scheduler.precision import CPU_PRECISIONS, DEFAULT_PRECISION
 
 _INSTRUCTIONS = {"bf16": "avx512_bf16", "fp16": "avx512_fp16"}
-"""By the precision, what Linux calls the instructions that multiply in it."""
+"""By precision, Linux's name of the instructions that multiply in it."""
 
 
 def precisions() -> tuple[str, ...]:
@@ -17,20 +17,20 @@ def precisions() -> tuple[str, ...]:
 
 
 def check_precision(precision: str) -> None:
-    """Accepts a precision that models can run in here.
+    """Check that models can run in a precision on this CPU.
 
-    onnxruntime's kernels multiply in the model's own types, so in another precision models run on OpenVINO alone.
+    onnxruntime's kernels multiply in the model's own types; other precisions need OpenVINO, else this raises
+    `DeviceError`.
 
     Raises:
-        UsageError: there is no such precision on CPUs, or this one has no instructions for it.
-        DeviceError: OpenVINO is not installed; the text says what to install.
+        UsageError: CPUs lack the precision, or this one lacks instructions for it.
     """
     if precision not in CPU_PRECISIONS:
-        raise UsageError(f"a CPU does not compute in {precision}: give --precision {', '.join(CPU_PRECISIONS)}")
+        raise UsageError(f"CPUs do not compute in {precision}: use --precision {', '.join(CPU_PRECISIONS)}")
     if precision not in precisions():
         raise UsageError(
-            f"{read_processor().name} has no instructions for {precision} ({_INSTRUCTIONS[precision]}), and without"
-            " them it would only be slower: leave --precision out"
+            f"{read_processor().name} has no {precision} instructions ({_INSTRUCTIONS[precision]}),"
+            f" so {precision} would be slower: omit --precision"
         )
     if precision != DEFAULT_PRECISION:
         from iosched.runtime.openvino.library import library

@@ -1,4 +1,4 @@
-"""Builds the sub-model that one task runs: one call, or several calls of one lane fused into one session."""
+"""Builds the sub-model of one task: one call, or several calls of one lane fused into one session."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from iosched.models.initializers import is_packed
 from iosched.models.node_attributes import copied, has_subgraphs
 from iosched.models.shapes.inference import kernel_may_differ
 from iosched.runtime.cpu.calls import Call
-from iosched.runtime.cpu.invoked import invoked_node
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
+from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Copy, Kernel, Program, invoked_node
 from iosched.runtime.plan import View
 
 _INLINE_NBYTES = 1024
@@ -36,18 +35,18 @@ class TaskKernel:
 def build_kernel(
     kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str], *, invokes: bool = False
 ) -> TaskKernel:
-    """The kernel that runs `calls` one after another.
+    """Build the kernel that runs `calls` one after another.
 
     Args:
-        calls: calls of one lane that `can_follow` allowed to stand together.
-        kept: tensors that somebody outside these calls reads; the others stay inside the session.
-        invokes: a single call may be run without a session.
+        calls: calls of one lane that `can_follow` allows in one session.
+        kept: tensors that other calls read; the others stay inside the session.
+        invokes: whether a single call may run without a session.
     """
     if calls[0].is_copy:
         return TaskKernel(Copy(), (calls[0].reads[0][1],), (calls[0].writes[0][1],))
     names = _LocalNames()
     keep = set(kept)
-    # Two tensors may be the same bytes (one a reshape of the other), so a view alone does not tell which is meant.
+    # Two tensors may be the same bytes (one a reshape of the other), so a view does not identify a tensor.
     written = dict.fromkeys(pair for call in calls for pair in call.writes)
     read = dict.fromkeys(pair for call in calls for pair in call.reads if pair not in written)
     outputs = {pair: names.of(*pair) for pair in written if pair[0] in keep}
@@ -68,9 +67,9 @@ def build_kernel(
 
 
 class _LocalNames:
-    """Names inside one session: a tensor's own name for the first slice of it that is met, numbered for others.
+    """Names inside one session: a tensor's own name for its first slice, numbered names for others.
 
-    Control flow captures tensors by their own names; such a node runs alone, so each of its tensors is met once.
+    Control flow captures tensors by their own names; such a node runs alone, so each of its tensors has one slice.
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class _LocalNames:
     def of(self, tensor: str, view: View) -> str:
         key = (tensor, view)
         if key not in self._names:
-            name = tensor.replace("\0", "?")  # the compiled executor takes names as C strings, which end there
+            name = tensor.replace("\0", "?")  # the compiled executor reads names as C strings
             count = self._taken.get(name, 0)
             self._taken[name] = count + 1
             self._names[key] = f"{name}@{count}" if count else name
@@ -90,11 +89,11 @@ class _LocalNames:
 def _nodes(
     kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]
 ) -> Sequence[onnx.NodeProto]:
-    """The nodes that do the call; adds the constants that they read to `weights`."""
+    """The nodes of the call; adds the constants that they read to `weights`."""
     node = kernels.nodes[call.node]
     if node.name not in kernels.inside:
         return (_renamed(kernels, call, names, weights),)
-    # It stands alone in its session, so that all tensors keep their own names, as far as C strings can be of them.
+    # It is alone in its session, so tensors keep their names unless these are no C strings.
     weights.update({name: kernels.weights[name] for name in kernels.constants[call.node]})
     local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes) if "\0" in name}
     return [_with_names(each, local) for each in kernels.inside[node.name]] if local else kernels.inside[node.name]
@@ -167,7 +166,7 @@ def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
 
 
 def _type(view: View) -> onnx.TypeProto:
-    """ONNX's type of a view; onnxruntime's text for types, such as seq(tensor(float)), is read back."""
+    """ONNX's type of a view, also of onnxruntime's text for types, such as seq(tensor(float))."""
     if (match := _PARAMETER.match(view.dtype)) and match[1] in ("seq", "optional", "map"):
         return _container_type(match[1], match[2])
     name = match[2] if match else view.dtype

@@ -1,29 +1,32 @@
-"""Whether operators of onnxruntime compute without a session what they compute in one, bit for bit and as fast.
+"""Proves that operators compute without a session what they compute in one, bit for bit and as fast.
 
 They are compared on random inputs and their own constants, many in one session. The session runs first: it refuses
-results that do not have the shape that the plan says, of which an operator alone takes no notice. What differs, fails
-or is slower, as where a session packs weights, keeps its session.
+results whose shape differs from the plan's, which an operator alone does not check. What differs, fails or is slower (a
+session may pack weights) keeps its session. Results are saved in a file for this onnxruntime and CPU.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 
 from iosched.models.errors import ExecutionError
-from iosched.runtime.cpu.arrays import address, aligned_empty
-from iosched.runtime.cpu.encoding import PlanEncoder
-from iosched.runtime.cpu.invoked import InvokedNode
+from iosched.runtime.cpu.arrays import PlanEncoder, address, aligned_empty
+from iosched.runtime.cpu.kernels import InvokedNode, Program
 from iosched.runtime.cpu.library import call
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, session
-from iosched.runtime.cpu.program import Program
 from iosched.runtime.handle import Handle
 from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.processor import read_processor
 
 _BATCH_NBYTES = 32 << 20
 _POISONS = (0x5A, 0xA5)
@@ -31,12 +34,12 @@ _TRIAL_NBYTES = 256 << 10
 _ROUNDS, _TRIES = 7, 3
 
 _SLOWER = 1.2
-"""The slowdown over its session up to which an operator counts as equally fast; packing gains that much or more."""
+"""Maximum slowdown over the session of an equally fast operator; packing gains that much or more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """An operator, and the program that does the same in a session."""
+    """An operator, and the program that computes the same in a session."""
 
     program: Program
     invoked: InvokedNode
@@ -44,7 +47,7 @@ class Candidate:
 
 
 def proven(runtime: RuntimeHandle, candidates: Sequence[Candidate]) -> frozenset[bytes]:
-    """The signatures of those that compute the same and are as fast; one candidate for each signature."""
+    """The signatures of the equivalent and equally fast candidates; one candidate for each signature."""
     same = [each for batch in _batches(candidates) for each in _same(runtime, batch)]
     tried: dict[object, Candidate] = {}
     for each in sorted(same, key=lambda each: _trial_order(each.invoked)):
@@ -59,7 +62,7 @@ def _kind(invoked: InvokedNode) -> object:
 
 
 def _trial_order(invoked: InvokedNode) -> tuple[int, int]:
-    """Small operators first, those with the most constants among them: these would show that a session packs them."""
+    """Small operators first, and of these the ones with most constants: they show whether a session packs them."""
     constants = sum(array.nbytes for array in invoked.constants)
     return (-constants, 0) if constants <= _TRIAL_NBYTES else (1, constants)
 
@@ -80,7 +83,6 @@ def _batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def _same(runtime: RuntimeHandle, batch: Sequence[Candidate]) -> list[Candidate]:
-    """Those of the batch whose results are the same; halved again and again where one of them fails."""
     try:
         run = _Run(runtime, batch, session(runtime, _together(batch), (-1,)))
         run.times_us(1)
@@ -93,14 +95,13 @@ def _same(runtime: RuntimeHandle, batch: Sequence[Candidate]) -> list[Candidate]
 
 
 def _is_slower(runtime: RuntimeHandle, candidate: Candidate) -> bool:
-    """Whether it is in each of some tries: the machine may be busy, and the verdict is kept."""
+    """Whether it is slower in every try: the machine may be busy, and the result is saved."""
     run = _Run(runtime, [candidate], session(runtime, candidate.program, (-1,)))
     fastest_us = (run.times_us(_ROUNDS).min(axis=0) for _ in range(_TRIES))
     return all(alone_us > _SLOWER * in_session_us for in_session_us, alone_us in fastest_us)
 
 
 def _together(batch: Sequence[Candidate]) -> Program:
-    """One program that does what those of all candidates do, each on tensors of its own."""
     joint = onnx.ModelProto()
     inputs, outputs, weights = [], [], []
     for index, each in enumerate(batch):
@@ -128,7 +129,7 @@ def _rename(graph: onnx.GraphProto, prefix: str) -> None:
 
 
 class _Run:
-    """A plan on one lane: a session that does what all candidates do, and then the operators, on the same inputs."""
+    """A plan on one lane: a session that computes all candidates, then the operators on the same inputs."""
 
     def __init__(self, runtime: RuntimeHandle, batch: Sequence[Candidate], in_session: Handle) -> None:
         self._runtime, self._batch = runtime, batch
@@ -137,24 +138,24 @@ class _Run:
         writes = [_renamed(each.invoked.writes, f"{index}/w") for index, each in enumerate(batch)]
         self._expected = [_renamed(views, "session/") for views in writes]
         self._found = writes
-        given, expected = _flat(reads), _flat(self._expected)
+        inputs, expected = _flat(reads), _flat(self._expected)
         made = (*expected, *_flat(writes))
-        first = Task("session", 0, given, expected)
+        first = Task("session", 0, inputs, expected)
         others = [
             Task(each.invoked.operator, index, reads[index - 1], writes[index - 1])
             for index, each in enumerate(batch, start=1)
         ]
         buffers = (
-            *(Buffer(view.buffer, Space.INPUT, view.nbytes) for view in given),
+            *(Buffer(view.buffer, Space.INPUT, view.nbytes) for view in inputs),
             *(Buffer(view.buffer, Space.OUTPUT, view.nbytes) for view in made),
         )
         plan = ExecutionPlan(((first, *others),), buffers, 0)
         pointers = {0: in_session.pointer} | {i: each.handle.pointer for i, each in enumerate(batch, start=1)}
-        words = PlanEncoder(plan, given, made).words(pointers, [-1])
+        words = PlanEncoder(plan, inputs, made).words(pointers, [-1])
         array = (ctypes.c_int64 * len(words))(*words)
         pointer = call(runtime.library.iosched_executor_create, runtime.pointer, array, len(words))
         self._executor = Handle(pointer, runtime.library.iosched_executor_release)
-        self._inputs = _random_arrays(given)
+        self._inputs = _random_arrays(inputs)
         self._outputs = {view.buffer: _filled(view, _POISONS[place < len(expected)]) for place, view in enumerate(made)}
 
     def times_us(self, repeats: int) -> np.ndarray:
@@ -173,7 +174,6 @@ class _Run:
         return spans_us[:, :, 1] - spans_us[:, :, 0]
 
     def agrees(self, index: int) -> bool:
-        """Whether this operator wrote what the session wrote."""
         pairs = zip(self._expected[index], self._found[index], strict=True)
         return all(np.array_equal(self._outputs[one.buffer], self._outputs[two.buffer]) for one, two in pairs)
 
@@ -183,7 +183,6 @@ def _flat(views: Iterable[tuple[View, ...]]) -> tuple[View, ...]:
 
 
 def _renamed(views: Sequence[View], prefix: str) -> tuple[View, ...]:
-    """The views as whole buffers of their own."""
     return tuple(
         replace(view, buffer=f"{prefix}{view.buffer if prefix == 'session/' else place}", offset=0)
         for place, view in enumerate(views)
@@ -197,7 +196,7 @@ def _filled(view: View, value: int) -> np.ndarray:
 
 
 def _random_arrays(views: Sequence[View]) -> list[np.ndarray]:
-    """For each view, bytes of numbers of its type: small ones, so that integers do not overflow."""
+    """Random values of each view's type, small so that integers do not overflow."""
     generator = np.random.default_rng(0)
     found = []
     for view in views:
@@ -212,3 +211,49 @@ def _random_arrays(views: Sequence[View]) -> list[np.ndarray]:
 
 def _pointers(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(arrays))(*(address(array) for array in arrays))
+
+
+_SIGNATURE_NBYTES = 16
+_VERDICTS = {"yes": True, "no": False}
+
+
+def proofs_path(onnxruntime: Path) -> Path | None:
+    """The file for this onnxruntime and CPU; None without a cache folder."""
+    from platformdirs import user_cache_dir
+
+    try:
+        state = onnxruntime.stat()
+        folder = Path(user_cache_dir("iosched", appauthor=False)) / "operators"
+    except (OSError, RuntimeError):  # such as a missing home
+        return None
+    processor = read_processor()
+    key = (onnxruntime.name, state.st_size, state.st_mtime_ns, processor.name, sorted(processor.design.items()))
+    return folder / f"{hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()}.txt"
+
+
+def load_proofs(path: Path | None) -> dict[bytes, bool]:
+    """By signature, whether an operator runs without a session; unreadable lines are skipped."""
+    found: dict[bytes, bool] = {}
+    if path is None:
+        return found
+    with suppress(OSError, UnicodeDecodeError):
+        for line in path.read_text("ascii").splitlines():
+            signature, _, verdict = line.partition(" ")
+            with suppress(ValueError):
+                if verdict in _VERDICTS and len(bytes.fromhex(signature)) == _SIGNATURE_NBYTES:
+                    found[bytes.fromhex(signature)] = _VERDICTS[verdict]
+    return found
+
+
+def save_proofs(path: Path | None, proofs: Mapping[bytes, bool]) -> None:
+    """Append to the file in one write, which concurrent processes may do; failures are ignored."""
+    if path is None or not proofs:
+        return
+    lines = "".join(f"{signature.hex()} {'yes' if proof else 'no'}\n" for signature, proof in proofs.items())
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, lines.encode("ascii"))
+        finally:
+            os.close(file)

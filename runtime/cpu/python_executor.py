@@ -1,6 +1,6 @@
-"""The CPU executor in Python: for machines without the compiled one, and for values that it cannot hand over.
+"""The CPU executor in Python: the fallback without a compiled one, and for values that it cannot pass.
 
-A hand-off between lanes costs tens of microseconds here; results are the same.
+A hand-off between lanes takes tens of microseconds; results are the same.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.cpu.handovers import Spans
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, Copy, Kernel, Program
 from iosched.runtime.cpu.lane_cpus import lane_cpus
-from iosched.runtime.cpu.program import Copy, Kernel, Program
-from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.missing_dependencies import failure
 from iosched.runtime.plan import Space, Task, View
-from iosched.runtime.session import load_onnxruntime, refusals
+from iosched.runtime.session import are_of_numpy, load_onnxruntime, onnxruntime_errors, run_on_any_types
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
@@ -44,38 +42,26 @@ class PythonRuntime:
     """Sessions that several executors share; the counterpart of `NativeRuntime`."""
 
     def __init__(self) -> None:
-        """Starts without sessions.
-
-        Raises:
-            DeviceError: if onnxruntime is not installed.
-        """
         self.onnxruntime = load_onnxruntime()
         self._sessions: dict[tuple[Program, tuple[int, ...]], InferenceSession] = {}
         self._lock = threading.Lock()
 
     def session(self, program: Program, cpus: Sequence[int] = (-1,)) -> InferenceSession:
-        """The session of `program`: made on the first call.
-
-        Args:
-            cpus: the processors of its threads, that of the caller first; see `lane_cpus`.
-
-        Raises:
-            ExecutionError: with onnxruntime's words, if it refuses the model.
-        """
+        """The session of `program` on these processors, the caller's first; opened when first needed."""
         key = (program, tuple(dict.fromkeys(cpus)) if program.cores > 1 else (-1,))  # lanes may share processors
         with self._lock:
             if key not in self._sessions:
                 self._sessions[key] = open_program(program, self._options(key[1]))
             return self._sessions[key]
 
-    def forget_sessions(self) -> None:
-        """Drops every session that no executor uses any more; they are made anew when asked for."""
+    def drop_sessions(self) -> None:
+        """Drop all cached sessions; those in use stay alive."""
         with self._lock:
             self._sessions.clear()
 
     def close(self) -> None:
-        """Drops sessions. May be called again."""
-        self.forget_sessions()
+        """Drop sessions. May be called again."""
+        self.drop_sessions()
 
     def _options(self, cpus: Sequence[int]) -> SessionOptions:
         options = self.onnxruntime.SessionOptions()
@@ -90,12 +76,7 @@ class PythonRuntime:
 
 
 def open_program(program: Program, options: SessionOptions) -> InferenceSession:
-    """A session that runs `program` as it is; threads, and whether it is profiled, are as `options` say.
-
-    Raises:
-        DeviceError: onnxruntime is not installed.
-        ExecutionError: with onnxruntime's words, if it refuses the model.
-    """
+    """Open a session that runs `program` as it is; `options` set threads and profiling."""
     onnxruntime = load_onnxruntime()
     names = [name for name, _ in program.weights]
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for _, array in program.weights]
@@ -105,11 +86,11 @@ def open_program(program: Program, options: SessionOptions) -> InferenceSession:
     try:
         try:
             return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
-        except refusals():
-            # It looked for the placeholder's file before it looked at the values: replace the placeholders too.
+        except onnxruntime_errors():
+            # It checked the placeholder's file before the values: replace the placeholders too.
             options.add_external_initializers(names, values)
             return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
-    except refusals() as error:
+    except onnxruntime_errors() as error:
         raise failure(str(error)) from error
 
 
@@ -124,7 +105,6 @@ class _Lanes:
         self.changed = threading.Condition()
 
     def wait(self, task: Task) -> bool:
-        """Waits for what the task waits for; False if the run has failed meanwhile."""
         with self.changed:
             self.changed.wait_for(
                 lambda: self.error is not None or all(self.done[wait.lane] >= wait.steps for wait in task.waits)
@@ -143,19 +123,18 @@ class _Lanes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Notes:
-    """When each task of a run began and ended, in microseconds since the nanosecond that the run began at."""
+class _TraceWriter:
+    """Begin and end of each task of a run, in microseconds since the run began at `started` (ns)."""
 
     started: int
     spans_us: np.ndarray
 
     def write(self, task: int, begun: int, ended: int) -> None:
-        """Notes two nanoseconds."""
         self.spans_us[task] = (begun - self.started) / 1000, (ended - self.started) / 1000
 
 
 class PythonExecutor:
-    """Runs one plan; the same interface as `NativeExecutor`. Several threads may call it, one after another."""
+    """Runs one plan; the same interface as `NativeExecutor`. Threads may call it, one after another."""
 
     def __init__(
         self,
@@ -165,23 +144,11 @@ class PythonExecutor:
         runtime: PythonRuntime | None = None,
         cpus: Sequence[int] | None = None,
     ) -> None:
-        """Prepares the plan.
-
-        Args:
-            checked: what to run.
-            kernels: what the tasks' `kernel` indexes.
-            runtime: shared sessions; by default its own.
-            cpus: the processor of each lane, see `lane_cpus`.
-
-        Raises:
-            DeviceError: if onnxruntime is not installed.
-            ExecutionError: with onnxruntime's words, if it refuses a program.
-            ValueError: if kernels do not fit the plan.
-        """
+        """Prepare the plan; the arguments are those of `NativeExecutor`."""
         plan = checked.plan
         check_kernels(plan, tuple(kernels))
         self._runtime = runtime or PythonRuntime()
-        self._errors = refusals()
+        self._errors = onnxruntime_errors()
         self._plan, self._kernels = plan, tuple(kernels)
         self._inputs, self._outputs = input_views(plan), output_views(plan)
         self._buffers = {buffer.name: buffer for buffer in plan.buffers}
@@ -194,12 +161,7 @@ class PythonExecutor:
         self._closed = False
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the plan once; the results are new arrays, or lists where an output is a sequence.
-
-        Raises:
-            ExecutionError: with onnxruntime's words, if a task fails; the executor stays usable.
-            UsageError: if an input is missing, or is of another type or shape than the plan was made for.
-        """
+        """Run the plan once; the results are new arrays, or lists for sequences. Raises as `NativeExecutor.run`."""
         with self._lock:
             values = self._run(self._bind(inputs))
             return {view.buffer: values.result(view) for view in self._outputs}
@@ -209,53 +171,40 @@ class PythonExecutor:
         inputs: Mapping[str, Any],
         repeats: int,
         *,
-        sweep_nbytes: int = 0,
+        flush_nbytes: int = 0,
         fresh: Mapping[str, Spans] | None = None,
     ) -> tuple[float, ...]:
-        """Runs the plan `repeats` times in a row; latency of each run in microseconds.
+        """Run the plan `repeats` times in a row and return the microseconds of each run; raises as `run` does.
 
         Args:
-            sweep_nbytes: before each run, the cores read this many other bytes between them, as if as much of a larger
-                plan had run before. Inputs stay in the caches: that counts for little beside the hand-offs here.
-            fresh: taken from who measures stages, and not used.
-
-        Raises:
-            ExecutionError: as `run` does.
-            UsageError: as `run` does.
+            flush_nbytes: before each run, the cores read this many other bytes. Inputs stay in the caches, which
+                matters little next to the hand-offs.
+            fresh: unused; part of the interface.
         """
         del fresh
         with self._lock:
             values, times_us = self._bind(inputs), []
-            ballast = np.ones(sweep_nbytes, np.uint8)
+            other_bytes = np.ones(flush_nbytes, np.uint8)
             for _ in range(repeats):
-                self._sweep(ballast)
+                self._flush_caches(other_bytes)
                 started = time.perf_counter_ns()
                 self._run(values)
                 times_us.append((time.perf_counter_ns() - started) / 1000)
             return tuple(times_us)
 
     def trace(self, inputs: Mapping[str, Any], repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
-        """Runs the plan `repeats` times in a row, and notes when each task began and ended.
-
-        Returns:
-            The microseconds of each run, and an array (repeats, tasks, 2) of microseconds since the run began, tasks as
-            `ExecutionPlan.tasks` has them. A task begins when it has what it waits for.
-
-        Raises:
-            ExecutionError: as `run` does.
-            UsageError: as `run` does.
-        """
+        """Run the plan `repeats` times and record when each task runs; see `PlanExecutor.trace`."""
         with self._lock:
             values, times_us = self._bind(inputs), []
             spans_us = np.zeros((repeats, len(self._plan.tasks), 2))
             for spans in spans_us:
                 started = time.perf_counter_ns()
-                self._run(values, _Notes(started, spans))
+                self._run(values, _TraceWriter(started, spans))
                 times_us.append((time.perf_counter_ns() - started) / 1000)
             return tuple(times_us), spans_us
 
     def close(self) -> None:
-        """Ends the threads. May be called again."""
+        """End the threads. May be called again."""
         with self._lock:
             self._closed = True
             self._pool.shutdown()
@@ -283,7 +232,7 @@ class PythonExecutor:
     def _space(self, view: View) -> Space:
         return self._buffers[view.buffer].space
 
-    def _run(self, values: Values, notes: _Notes | None = None) -> Values:
+    def _run(self, values: Values, notes: _TraceWriter | None = None) -> Values:
         lanes = _Lanes([0] * len(self._plan.lanes))
         others = [
             self._pool.submit(self._run_lane, lane, lanes, values, notes) for lane in range(1, len(self._plan.lanes))
@@ -296,16 +245,16 @@ class PythonExecutor:
             raise failure(str(lanes.error)) from lanes.error
         return values
 
-    def _sweep(self, ballast: np.ndarray) -> None:
-        if ballast.size == 0:
+    def _flush_caches(self, other_bytes: np.ndarray) -> None:
+        if other_bytes.size == 0:
             return
-        shares = np.array_split(ballast, len(self._cpus))
+        shares = np.array_split(other_bytes, len(self._cpus))
         others = [self._pool.submit(_read, *each) for each in zip(shares[1:], self._cpus[1:], strict=True)]
         _read(shares[0], self._cpus[0])
         for other in others:
             other.result()
 
-    def _run_lane(self, lane: int, lanes: _Lanes, values: Values, notes: _Notes | None) -> None:
+    def _run_lane(self, lane: int, lanes: _Lanes, values: Values, notes: _TraceWriter | None) -> None:
         first = sum(map(len, self._plan.lanes[:lane]))
         with _pinned(self._cpus[lane]):
             for number, task in enumerate(self._plan.lanes[lane], start=first):
@@ -346,7 +295,7 @@ def _binding(session: InferenceSession, kernel: Program, task: Task, values: Val
 
 
 def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, values: Values) -> None:
-    """Runs a task that touches strings, sequences, or tensors whose size was not known: onnxruntime allocates."""
+    """Run a task on strings, sequences, or tensors of unknown size: onnxruntime allocates."""
     feeds = {name: values.object_of(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
     if are_of_numpy(view.dtype for view in (*task.reads, *task.writes)):
         results = session.run(list(kernel.outputs), feeds)
@@ -360,14 +309,12 @@ def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, 
 
 
 def _read(array: np.ndarray, cpu: int) -> None:
-    """Brings an array into the caches of a core."""
     with _pinned(cpu):
         array.sum()
 
 
 @contextmanager
 def _pinned(cpu: int) -> Iterator[None]:
-    """Keeps the calling thread on one processor; without effect where that is not allowed."""
     before = os.sched_getaffinity(0)
     if cpu not in before:
         yield
@@ -385,11 +332,11 @@ class Values:
 
     Attributes:
         ort_value: onnxruntime's class of that name.
-        memory: bytes of every buffer whose size is known.
-        objects: values of the other buffers, as Python has them: arrays, or lists of arrays.
-        outputs: the arrays whose bytes the OUTPUT buffers are.
-        views: parts of `memory` as onnxruntime sees them.
-        bindings: of tasks, by identity, to those views.
+        memory: bytes of every buffer of known size.
+        objects: Python values of the other buffers: arrays, or lists of arrays.
+        outputs: the arrays of the OUTPUT buffers.
+        views: onnxruntime's values of parts of `memory`.
+        bindings: bindings of tasks, by identity, to those views.
     """
 
     ort_value: type[OrtValue]
@@ -400,25 +347,25 @@ class Values:
     bindings: dict[int, IOBinding]
 
     def is_memory(self, view: View) -> bool:
-        """Whether the bytes of the view are in `memory`; else its value is in `objects`."""
+        """Whether the view is in `memory`; otherwise in `objects`."""
         return view.buffer in self.memory
 
     def bytes_of(self, view: View) -> np.ndarray:
-        """The bytes of a view in `memory`, to be read or written: `(nbytes,) uint8`."""
+        """The bytes of a view in `memory`: `(nbytes,) uint8`."""
         return self.memory[view.buffer][view.offset : view.offset + view.nbytes]
 
     def value(self, view: View) -> OrtValue:
-        """A view in `memory` as onnxruntime sees it, without a copy; made once."""
+        """onnxruntime's value of a view in `memory`, without a copy; created once."""
         if view not in self.views:
             self.views[view] = self._make(view)
         return self.views[view]
 
     def object_of(self, view: View) -> Any:
-        """What onnxruntime is given for a view, wherever its value is."""
+        """onnxruntime's input for a view."""
         return self.value(view) if self.is_memory(view) else self.objects[view.buffer]
 
     def result(self, view: View) -> Any:
-        """The value of a graph output, for the caller."""
+        """The value of a graph output."""
         return self.outputs[view.buffer] if view.buffer in self.outputs else self.objects[view.buffer]
 
     def _make(self, view: View) -> OrtValue:

@@ -1,4 +1,4 @@
-// What all executors of one runtime take turns to use: threads, memory, and onnxruntime's environment and outer run.
+// Shared by all executors of one runtime: threads, memory, and onnxruntime's environment and outer run.
 
 #pragma once
 
@@ -34,14 +34,14 @@ struct Memory {
 struct Runtime {
   explicit Runtime(const OrtApiBase* (*get_base)()) : environment(std::make_shared<Environment>(get_base)) {}
 
-  // Executors that were built on a smaller arena keep it; new ones share the larger.
+  // Executors with a smaller arena keep it; new ones share the larger one.
   std::shared_ptr<Memory> arena(size_t nbytes) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (memory == nullptr || memory->nbytes < nbytes) memory = std::make_shared<Memory>(nbytes);
     return memory;
   }
 
-  // Written to once: pages that never were are all the same one, and reading them evicts nothing.
+  // Written once: unwritten pages are all the same zero page, and reading them evicts nothing.
   char* ballast_of(size_t nbytes) {
     if (ballast == nullptr || ballast->nbytes < nbytes) {
       ballast = std::make_unique<Memory>(nbytes);
@@ -57,7 +57,7 @@ struct Runtime {
     }
   }
 
-  // Made when it is first needed: it takes as long as a session.
+  // Created when first needed: it takes as long as a session.
   std::shared_ptr<Outer> outer_of(const void* model, size_t nbytes) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (outer == nullptr) outer = std::make_shared<Outer>(environment, model, nbytes);

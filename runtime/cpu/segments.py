@@ -1,12 +1,12 @@
-"""Stages that run as one: other nodes at the end of the kernel graph stand for the nodes of several units.
+"""Replaces the nodes of several units by others at the end of the kernel graph.
 
-Session: one node for all, run over all cores. What is computed inside is onnxruntime's own affair: it gets no place in
-the plan's buffers, and a Concat or Reshape inside is a call like others.
+Session: one node over all cores. Tensors inside it have no place in the plan's buffers, and a Concat or Reshape
+inside is an ordinary call.
 
-Merge: one convolution or product in place of several that read the same tensor. Kernels are padded with zeros around
-their centres and stacked along the results; this is exact under the rule of `models.merge_rule`, which the caller has
-checked. A Split hands the parts on: at batch 1 it costs nothing for channels. What onnxruntime left behind the
-convolutions comes once, before the Split, where it is the same for all.
+Merge: one convolution or product for several that read the same tensor. Kernels are zero-padded around their centres
+and stacked along the results, which is exact by the rule of `models.merge_rule` (checked by the caller). A Split
+separates the parts; at batch 1 and along channels it is free. Nodes that follow all convolutions alike run once,
+before the Split.
 """
 
 from __future__ import annotations
@@ -31,23 +31,20 @@ _ANCHORS = (*_CONVOLUTIONS, "FusedGemm", "Gemm", "MatMul")
 _SIZED = ("auto_pad", "kernel_shape", "pads")
 _ELEMENTWISE = ACTIVATIONS | {"Mul", "QuickGelu"}
 _SPLIT_BY_OPERAND = 13
-"""The operator set since which a Split has its sizes as an operand."""
+"""Operator set in which the sizes of Split became an operand."""
 
 
 AsOne = tuple[KernelGraph, tuple[int, ...]]
-"""The changed graph, and the numbers of all nodes that now stand for the units."""
+"""The changed graph, and the numbers of all nodes that replace the units."""
 
 
 def session_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
-    """One node in place of those of `units` (`KernelGraph.inside`).
+    """One session node for the nodes of `units` (`KernelGraph.inside`); None if nothing reads their results.
 
     Args:
-        kernels: the graph that the units are of.
-        present: the graph that is changed, in which other units run as one already.
-        units: for each unit of one stage, its nodes.
-
-    Returns:
-        None where nothing that the units compute is used.
+        kernels: the graph of the units.
+        present: the graph to change, in which other units may be replaced already.
+        units: the nodes of each unit of one stage.
     """
     own = {index for unit in units for index in unit}
     members = _members(kernels, sorted(own))
@@ -66,7 +63,7 @@ def session_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Se
 
 
 def _members(kernels: KernelGraph, own: Sequence[int]) -> tuple[NodeProto, ...]:
-    """The nodes of a session; those that are shared out between rows as they were, where all of them are in it."""
+    """The nodes of a session; a run divided by rows is restored if all of it is inside."""
     nodes = [kernels.nodes[index] for index in own]
     others = [node for node in nodes if node.output[0] not in kernels.rows.made]
     has_all_rows = len(nodes) - len(others) == len(kernels.rows.made)
@@ -86,16 +83,11 @@ class _Unit:
 
 
 def merge_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
-    """One convolution (or product) and a Split in place of the nodes of `units`.
+    """One convolution (or product) and a Split for the nodes of `units` of a merge stage; arguments as in
+    `session_nodes`.
 
-    Args:
-        kernels: the graph that the units are of.
-        present: the graph that is changed, in which other units run as one already.
-        units: for each of at least two units of one merge stage, its nodes.
-
-    Returns:
-        None where the optimized nodes do not allow it: onnxruntime fused one with something else, or a weight has an
-        unknown layout.
+    None if the optimized nodes do not allow it: onnxruntime fused one with another node, or a weight's layout is
+    unknown.
     """
     found = [_unit(kernels, nodes) for nodes in units]
     parts = [unit for unit in found if unit is not None]
@@ -113,7 +105,7 @@ def merge_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequ
 
 
 def _unit(kernels: KernelGraph, nodes: Sequence[int]) -> _Unit | None:
-    """The nodes of an operator by their roles; None where it is not one chain to and one cone from its anchor."""
+    """The nodes of an operator by their roles; None unless they are a chain to and a cone from one anchor."""
     places = [place for place, index in enumerate(nodes) if kernels.nodes[index].op_type in _ANCHORS]
     if len(places) != 1 or len(kernels.reads[nodes[0]]) != 1:
         return None
@@ -126,19 +118,18 @@ def _unit(kernels: KernelGraph, nodes: Sequence[int]) -> _Unit | None:
 
 
 def _is_only_reader(kernels: KernelGraph, index: int, of: int) -> bool:
-    """Whether a node reads the one result of another and nothing else, and nobody else reads that."""
     results = writes(kernels.nodes[of])
     return kernels.reads[index] == results and [kernels.readers[name] for name in results] == [(index,)]
 
 
 def _are_alike(kernels: KernelGraph, parts: Sequence[_Unit]) -> bool:
-    """Whether the nodes differ in their weights, in kernel size and padding alone."""
+    """Whether the nodes differ only in weights, kernel size and padding."""
     first = _identity(kernels, parts[0])
     return all(_identity(kernels, part) == first and _is_plain(kernels, kernels.nodes[part.anchor]) for part in parts)
 
 
 def _identity(kernels: KernelGraph, part: _Unit) -> object:
-    """What an operator reads and computes, apart from the names of its own tensors, and from its weights."""
+    """Inputs and settings of an operator, without the names of its own tensors and without its weights."""
     (source,) = kernels.reads[(*part.before, part.anchor)[0]]
     constants = [kernels.weights[name] for index in part.before for name in kernels.constants[index]]
     return (
@@ -155,7 +146,7 @@ def _settings(node: NodeProto, free: Sequence[str] = ()) -> object:
 
 
 def _is_plain(kernels: KernelGraph, node: NodeProto) -> bool:
-    """Whether the anchor has constant weights and no sum, and its result a known size."""
+    """Whether the anchor has constant weights, no summand, and a result of known size."""
     constants = [name for name in node.input[1:] if name]
     if len(node.input) > 3 or not constants or any(name not in kernels.weights for name in constants):
         return False
@@ -164,11 +155,11 @@ def _is_plain(kernels: KernelGraph, node: NodeProto) -> bool:
 
 
 class _Draft:
-    """Nodes that stand for those of several units, in order.
+    """Nodes that replace those of several units, in order.
 
     Attributes:
-        graph: the graph to which their weights and tensors are added.
-        whole: for tensors of the units, the one that holds them for all units.
+        graph: the graph that gets their weights and tensors.
+        whole: for tensors of the units, the tensor that holds them for all units.
     """
 
     def __init__(self, kernels: KernelGraph, parts: Sequence[_Unit], graph: EditableGraph) -> None:
@@ -181,7 +172,7 @@ class _Draft:
         self.whole = {node.output[0]: self.base for node in self.anchors}
 
     def stack(self) -> bool:
-        """Adds the convolution or product; False where a layout does not allow it."""
+        """Add the convolution or product; False if a layout does not allow it."""
         first, weight = self.anchors[0], _stacked_weight(self.kernels, self.anchors)
         if weight is None:
             return False
@@ -194,9 +185,9 @@ class _Draft:
         return True
 
     def lift(self) -> int:
-        """Adds the nodes that all parts have in common behind their anchors; returns the number of nodes of each part.
+        """Add the nodes after the anchors that all parts share; returns the number of nodes of each part.
 
-        What goes on must be one tensor: a node is lifted with all others that read what it reads.
+        The result must be one tensor: a node is lifted with all others that read its operands.
         """
         steps: list[list[NodeProto]] = []
         done = 0
@@ -214,7 +205,6 @@ class _Draft:
         return done
 
     def split(self, lifted: int) -> None:
-        """Adds the Split, whose outputs are the parts' own tensors."""
         outputs = [self.kernels.result((part.anchor, *part.after)[lifted]) for part in self.parts]
         sizes = [self.graph.shape(name)[self.axis] for name in outputs]
         node = make_node("Split", [self.nodes[-1].output[0]], outputs, name=f"{self.base}/split", axis=self.axis)
@@ -225,7 +215,7 @@ class _Draft:
         self.nodes.append(node)
 
     def _add(self, like: NodeProto, inputs: Sequence[str], nodes: Sequence[NodeProto]) -> None:
-        """Adds a copy of `like` that replaces `nodes`, one of each part."""
+        """Add a copy of `like` that replaces `nodes`, one of each part."""
         names = [node.output[0] for node in nodes]
         shapes = [self.graph.shape(name) for name in names]
         shape = [*shapes[0]]
@@ -238,25 +228,24 @@ class _Draft:
         self.nodes.append(made)
 
     def _step(self, node: NodeProto) -> object:
-        """The operation of a node behind an anchor and its operands; None where the parts cannot share the node."""
+        """Operation and operands of a node after an anchor; None if the parts cannot share the node."""
         if node.op_type == "ReorderOutput":
             channels = [self.graph.shape(name)[1] for name in (node.input[0], node.output[0])]
-            # Blocks must be filled.
-            is_for_each = self.axis == 1 and channels[0] == channels[1]
+            # Blocks must be complete.
+            is_shareable = self.axis == 1 and channels[0] == channels[1]
         else:
-            is_for_each = node.op_type in _ELEMENTWISE and len(node.output) == 1
+            is_shareable = node.op_type in _ELEMENTWISE and len(node.output) == 1
         operands = [self._operand(name) for name in node.input]
-        return (_settings(node, ("channels",)), operands) if is_for_each and None not in operands else None
+        return (_settings(node, ("channels",)), operands) if is_shareable and None not in operands else None
 
     def _operand(self, name: str) -> str | bytes | None:
-        """The tensor of all parts, or a constant of one number; None for other constants."""
         constant = self.graph.weights.get(name)
         if constant is None:
             return self.whole.get(name, name)
         return constant.tobytes() if constant.size == 1 else None
 
     def _ends(self, count: int) -> bool:
-        """Whether others read nothing that is computed up to the first `count` nodes behind each part but the last."""
+        """Whether only the last of the first `count` nodes after each anchor is read by others."""
         kernels = self.kernels
         inside = {index for part in self.parts for index in part.after[:count]}
         last = {kernels.result(part.after[count - 1]) for part in self.parts}
@@ -268,7 +257,7 @@ class _Draft:
 
 
 def _stacked_weight(kernels: KernelGraph, nodes: Sequence[NodeProto]) -> np.ndarray | None:
-    """The weights of several nodes along their results, kernels padded to one size; None in an unknown layout."""
+    """The weights stacked along their results, with kernels padded to one size; None in an unknown layout."""
     sizes = [kernels.weights[node.input[1]].shape[2:] for node in nodes]
     size = tuple(max(extents) for extents in zip(*sizes, strict=True))
     found = [_padded(kernels, node, size) for node in nodes]
@@ -283,14 +272,13 @@ def _result_axis(node: NodeProto, weight: np.ndarray) -> int:
 
 
 def _bias(kernels: KernelGraph, node: NodeProto) -> np.ndarray:
-    """A number for each result; zeros where a node has no bias."""
     weight = kernels.weights[node.input[1]]
     bias = kernels.weights[node.input[2]] if any(node.input[2:]) else np.zeros(1, weight.dtype)
     return np.broadcast_to(bias.reshape(-1), weight.shape[_result_axis(node, weight)])
 
 
 def _padded(kernels: KernelGraph, node: NodeProto, size: Sequence[int]) -> np.ndarray | None:
-    """The node's weight with its kernel zero-padded to `size`, in the memory layout that it has."""
+    """The node's weight with its kernel zero-padded to `size`, in its memory layout."""
     weight = kernels.weights[node.input[1]]
     results, taken, *kernel = weight.shape
     margins = [((want - have) // 2,) * 2 for want, have in zip(size, kernel, strict=True)]
@@ -304,7 +292,7 @@ def _padded(kernels: KernelGraph, node: NodeProto, size: Sequence[int]) -> np.nd
 
 
 def _numbers_together(kernels: KernelGraph, node: NodeProto, taken: int) -> int | None:
-    """Numbers for each tap that lie together: in OIHW, or MLAS's OIHWBo (plain input) and OIHWBiBo (blocked input)."""
+    """Adjacent numbers of each tap: 1 in OIHW, more in MLAS's OIHWBo (plain input) and OIHWBiBo (blocked input)."""
     block = kernels.channel_block
     if node.domain != NCHWC:
         return 1
@@ -314,7 +302,7 @@ def _numbers_together(kernels: KernelGraph, node: NodeProto, taken: int) -> int 
 
 
 def _resized(kernels: KernelGraph, node: NodeProto, size: Sequence[int]) -> NodeProto:
-    """A copy of `node` for a kernel of `size`: as much padding more on every side as the kernel's reach grew there."""
+    """A copy of `node` for a kernel of `size`, with padding on every side for the larger reach."""
     kernel = kernels.weights[node.input[1]].shape[2:]
     grown = np.subtract(size, kernel) * integers(node, "dilations", (1,) * len(kernel)) // 2
     pads = padding(node, kernels.graph.shape(node.input[0])[2:], kernel)

@@ -1,18 +1,21 @@
-"""Makes a model ready to run on this CPU in the way that its schedule file says is the fastest."""
+"""Opens a model on this CPU the way its schedule file says: by its schedule, on onnxruntime, or on OpenVINO."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.runtime.cores import has_whole_machine, physical_cores
+from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
-from iosched.runtime.executor import Executor
+from iosched.runtime.executor import By, Executor, Requests
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import ONNXRUNTIME, OPENVINO, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.teams import Teams
 
 if TYPE_CHECKING:
     from iosched.runtime.parallel_sessions import Library
@@ -20,16 +23,14 @@ if TYPE_CHECKING:
 _LARGEST_BASE = 1024
 
 _BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
-"""What may ship that runs by the schedule in the file, unless that says otherwise (`ScheduleDocument.is_plain`)."""
+"""Values of `shipped` that run the schedule of the file, unless `ScheduleDocument.is_plain`."""
 
 
 def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
-    """The model on plain onnxruntime, on OpenVINO, or by its schedule, on so many cores.
+    """Open `model` on `lanes` cores by its schedule, on plain onnxruntime, or on OpenVINO.
 
-    Where it was shipped to run on OpenVINO, and that is missing or refuses the model, the model runs as it would have
-    been shipped without, and `Executor.notes` says so. Of several models in one file each may run in a session of its
-    own; where OpenVINO is missing, in one of onnxruntime. Plain onnxruntime runs a model without a schedule, and one
-    that no plan can be made for.
+    If OpenVINO is missing or refuses the model, the fallback of the document runs, with a note. Plain onnxruntime also
+    runs models that have no schedule or that no plan can be made for.
 
     Raises:
         InvalidModelError: onnxruntime refuses the model.
@@ -38,9 +39,7 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     if document is None:
         return _plain(model, ReferenceSettings("sequential", lanes))
     if (teams := document.teams_on(lanes)) is not None:
-        from iosched.runtime.cpu.shipped_teams import in_teams
-
-        return in_teams(model, document, teams, lanes)
+        return _in_teams(model, document, teams, lanes)
     if document.is_on_openvino:
         return _as_on_openvino(model, document, lanes)
     if document.is_plain:
@@ -50,38 +49,38 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
 
 def _as_on_openvino(model: Model, document: ScheduleDocument, lanes: int) -> Executor:
     try:
-        return _apart(model, document, lanes, OPENVINO) or _on_openvino(model, lanes, document.precision)
+        return _in_own_sessions(model, document, lanes, OPENVINO) or _on_openvino(model, lanes, document.precision)
     except DeviceError as error:
-        notes = (f"Not run on OpenVINO as it was shipped: {error}",)
+        notes = (_without_openvino(error),)
         if document.shipped != OPENVINO:
             return _on_onnxruntime(model, document, lanes, notes)
         return _as_shipped(model, document, document.shipped_without_openvino, lanes, notes)
 
 
 def _on_onnxruntime(model: Model, document: ScheduleDocument, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
-    found = _apart(model, document, lanes, ONNXRUNTIME, notes)
+    found = _in_own_sessions(model, document, lanes, ONNXRUNTIME, notes)
     return found or _as_shipped(model, document, "reference", lanes, notes)
 
 
-def _apart(
+def _in_own_sessions(
     model: Model, document: ScheduleDocument, lanes: int, library: Library, notes: tuple[str, ...] = ()
 ) -> Executor | None:
-    """The models in sessions of their own; None where the file does not ask for it, or the model is not composed."""
+    """A session for each member of a composed model; None if the file does not ask for it or nothing is composed."""
     known = document.runtime.get("sessions")
     if not isinstance(known, dict):
         return None
-    side_by_side, threads = (known.get(name) for name in ("lanes", "threads"))
-    if not isinstance(side_by_side, int) or not isinstance(threads, int):
+    concurrent, threads = (known.get(name) for name in ("lanes", "threads"))
+    if not isinstance(concurrent, int) or not isinstance(threads, int):
         return None
     from iosched.models.composition.members import members_of
-    from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide
+    from iosched.runtime.parallel_sessions import ParallelSessions, SessionsSettings
 
     members = members_of(model.proto)
     if not members:
         return None
-    settings = SessionsSettings(min(max(side_by_side, 1), lanes), min(max(threads, 1), lanes), library)
+    settings = SessionsSettings(min(max(concurrent, 1), lanes), min(max(threads, 1), lanes), library)
     remarks = (*notes, *thread_remarks(settings.lanes * settings.threads))
-    return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks, by="library")
+    return Executor(ParallelSessions(model, members, settings), settings.description, lambda: remarks, by="library")
 
 
 def _as_shipped(
@@ -119,16 +118,15 @@ def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
 
     notes: tuple[str, ...] = ()
     if precision not in precisions():
-        notes = (f"This CPU has no instructions for {precision}: the model runs in {DEFAULT_PRECISION}.",)
+        notes = (f"This CPU has no {precision} instructions: the model runs in {DEFAULT_PRECISION}.",)
         precision = DEFAULT_PRECISION
     opened = OpenvinoModel(model, lanes, precision)
-    words = "" if precision == DEFAULT_PRECISION else f", {precision}"
-    description = f"OpenVINO {installed_version()}, {lanes} threads{words}"
+    suffix = "" if precision == DEFAULT_PRECISION else f", {precision}"
+    description = f"OpenVINO {installed_version()}, {lanes} threads{suffix}"
     return Executor(opened, description, lambda: (*notes, *thread_remarks(lanes)), by="library")
 
 
 def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:
-    """The setting that `optimize` found best, if the file says so, with no more threads than `lanes`."""
     known = document.runtime.get("reference")
     if not isinstance(known, dict):
         return ReferenceSettings("sequential", lanes)
@@ -138,7 +136,7 @@ def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSett
         return ReferenceSettings("sequential", lanes)
     known_mode = cast(Literal["sequential", "parallel"], mode)
     base = known.get("dynamic_block_base")
-    is_same = has_whole_machine() and physical_cores() == intra <= lanes  # else onnxruntime would take other threads
+    is_same = has_whole_machine() and physical_cores() == intra <= lanes  # else onnxruntime chooses other threads
     return ReferenceSettings(
         known_mode,
         min(max(intra, 1), lanes),
@@ -146,3 +144,57 @@ def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSett
         int(base) if isinstance(base, int) and 0 <= base <= _LARGEST_BASE else 0,
         known.get("binds_threads") is True and is_same,
     )
+
+
+def _in_teams(model: Model, document: ScheduleDocument, teams: Teams, lanes: int) -> Executor:
+    if document.shipped == "openvino":
+        return _teams_on_openvino(model, teams, lanes)
+    if document.shipped == "reference" or not _is_supported(model):
+        return _teams_on_onnxruntime(model, teams, lanes)
+    from iosched.runtime.cpu.team_model import TeamBackends, open_divided
+
+    backends, cpus = TeamBackends(model, teams.lanes(lanes)), LaneCpus(lanes)
+
+    def release() -> None:
+        backends.close()
+        cpus.close()
+
+    requests = open_divided(backends, document.schedule, teams, cpus)
+    description = f"iosched, {lanes} threads, {teams.text}"
+    return Executor(requests, description, lambda: core_remarks(cpus), frees=release, in_flight=requests.in_flight)
+
+
+def _is_supported(model: Model) -> bool:
+    from iosched.runtime.cpu.backend import CpuBackend
+
+    with closing(CpuBackend(model, lanes=1)) as backend:
+        return backend.is_supported()
+
+
+def _teams_on_onnxruntime(model: Model, teams: Teams, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
+    from iosched.runtime.divided_sessions import is_divided, open_shared
+
+    by: By = "library" if is_divided(model, teams) else "reference"
+    return _of_requests(
+        open_shared(model, teams, lanes), f"onnxruntime, {lanes} threads, {teams.text}", lanes, by, notes
+    )
+
+
+def _teams_on_openvino(model: Model, teams: Teams, lanes: int) -> Executor:
+    from iosched.runtime.openvino.model import open_requests
+
+    try:
+        requests = Requests(open_requests(model, lanes, teams.requests))
+    except DeviceError as error:
+        return _teams_on_onnxruntime(model, teams, lanes, (_without_openvino(error),))
+    return _of_requests(requests, f"OpenVINO, {lanes} threads, {teams.text}", lanes, "library")
+
+
+def _of_requests(requests: Requests, description: str, lanes: int, by: By, notes: tuple[str, ...] = ()) -> Executor:
+    return Executor(
+        requests, description, lambda: (*notes, *thread_remarks(lanes)), in_flight=requests.in_flight, by=by
+    )
+
+
+def _without_openvino(error: DeviceError) -> str:
+    return f"Runs without OpenVINO: {error}"

@@ -1,4 +1,4 @@
-"""What the rules that split nodes over cores have in common: slices of tensors, and shares of nodes made of them."""
+"""Slices of tensors, windows, and shares of nodes: common parts of the rules that divide nodes among cores."""
 
 from __future__ import annotations
 
@@ -15,20 +15,44 @@ from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 @dataclass(frozen=True)
 class Slice:
-    """A contiguous part of a tensor: `start` counts elements from its beginning, `shape` is the part's shape."""
+    """A contiguous part of a tensor: `start` counts elements, `shape` is that of the part."""
 
     start: int
     shape: tuple[int, ...]
 
 
+Rows = tuple[int, int]
+"""Half-open range of rows."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of the operand that a row of the result is computed from.
+
+    Attributes:
+        extent: number of rows.
+        stride: rows of the operand between rows of the result.
+        above: rows of zeros above the operand.
+    """
+
+    extent: int = 1
+    stride: int = 1
+    above: int = 0
+
+    def rows(self, result: Rows) -> Rows:
+        """Rows of the operand, padding included, that these rows of the result need."""
+        first, stop = result
+        return first * self.stride - self.above, (stop - 1) * self.stride - self.above + self.extent
+
+
 @dataclass(frozen=True, eq=False)
 class Share:
-    """One node's share of the work.
+    """One core's share of a node.
 
     Attributes:
         node: the node to run, with attributes adjusted to the slices.
-        slices: for each computed tensor that it reads or writes in part, which part; others are used whole.
-        weights: for each constant that it reads in part, the part.
+        slices: the slice of each computed tensor that is not used completely.
+        weights: the slice of each constant that is not used completely.
     """
 
     node: onnx.NodeProto
@@ -43,7 +67,7 @@ def shape_of(kernels: KernelGraph, name: str) -> tuple[int, ...]:
 
 
 def even_ranges(total: int, shares: int, step: int = 1) -> list[tuple[int, int]]:
-    """`shares` ranges over `total` at multiples of `step`, as equal as can be; fewer where there are too few steps."""
+    """`shares` nearly equal ranges over `total` at multiples of `step`; fewer if there are too few steps."""
     steps = -(-total // step)
     shares = min(shares, steps)
     edges = [min(total, (steps * i // shares) * step) for i in range(shares + 1)]
@@ -51,17 +75,15 @@ def even_ranges(total: int, shares: int, step: int = 1) -> list[tuple[int, int]]
 
 
 def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
-    """The slice [begin, end) on `axis`; contiguous because every axis before it has size 1."""
+    """The slice [begin, end) on `axis`; contiguous because all earlier axes have size 1."""
     return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
 
 
 def share_of(kernels: KernelGraph, node: onnx.NodeProto, places: Mapping[str, tuple[int, int, int]]) -> Share:
-    """The share that reads and writes [begin, end) on an axis of these tensors and constants, and all of the others.
+    """The share that accesses [begin, end) on an axis of these tensors and constants, and all of the others.
 
     Args:
-        kernels: the graph of the node.
-        node: with attributes adjusted to the slices.
-        places: (axis, begin, end) by name; every axis of a computed tensor before this one has size 1.
+        places: (axis, begin, end) by name; in computed tensors, all earlier axes have size 1.
     """
     slices = {name: along(shape_of(kernels, name), *at) for name, at in places.items() if name not in kernels.weights}
     weights = {
@@ -74,7 +96,7 @@ def share_of(kernels: KernelGraph, node: onnx.NodeProto, places: Mapping[str, tu
 def broadcast_share(
     kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int, *, whole: str = ""
 ) -> Share:
-    """The part [begin, end) of the axis at `from_end` of every operand that is not repeated along it, nor `whole`."""
+    """The slice [begin, end) at `from_end` of every operand that is not broadcast along it, nor `whole`."""
     shapes = {name: shape_of(kernels, name) for name in (*node.input, node.output[0]) if name not in ("", whole)}
     cut = {name: len(shape) - from_end for name, shape in shapes.items() if len(shape) >= from_end}
     places = {name: (axis, begin, end) for name, axis in cut.items() if shapes[name][axis] != 1}
@@ -82,7 +104,7 @@ def broadcast_share(
 
 
 def neighbours(kernels: KernelGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """The nodes that compute the operands, and those that read the results; none between parts of a node."""
+    """The nodes that compute the operands or read the results; empty for parts of a node."""
     indices = [kernels.producer[name] for name in node.input if name in kernels.producer]
     indices += [index for name in node.output if name for index in kernels.readers[name]]
     return [kernels.nodes[index] for index in indices]

@@ -1,9 +1,9 @@
-"""Splits one optimized node over several cores: contiguous slices of its inputs, weights and outputs.
+"""Divides one optimized node among several cores: contiguous slices of its inputs, weights and outputs.
 
-At batch 1 a node is split by channels (a slice of channels is contiguous, and in the NCHWc layout so is a slice of
-blocks of channels); at larger batches by images. What knows no channels is split between its leading axes
-(`split_leading`). A node without a rule here, there or in `split_quantized` runs whole. To teach it an operator, add a
-rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
+At batch 1 a node is divided by channels (a slice of channels is contiguous, and so is a slice of channel blocks in the
+NCHWc layout); at larger batches by images. Nodes without channels are divided along their leading axes
+(`split_leading`). Nodes without a rule here or in `split_quantized` run whole. To add an operator, add a rule to
+`_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPoo
 
 
 def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
-    """Splits node `index` into at most `shares` shares of nearly equal size; the empty tuple where it cannot be."""
+    """Divide node `index` into at most `shares` shares of nearly equal size; empty if impossible."""
     node = kernels.nodes[index]
     if shares < 2 or len(node.output) != 1 or not _is_static(kernels, index):
         return ()
@@ -53,7 +53,7 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
     if not shape or 0 in shape:
         return ()
     if not node.domain and node.op_type in ("Pad", "Slice"):
-        return _split_beside_windows(kernels, node, shares)
+        return _split_pad_or_slice(kernels, node, shares)
     if leading := split_leading(kernels, node, shares):
         return leading
     rule = _CHANNEL_RULES.get((node.domain, node.op_type))
@@ -67,9 +67,9 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
 
 
 def split_sum(kernels: KernelGraph, index: int, shares: int) -> tuple[tuple[Share, ...], ...]:
-    """Node `index` as parts that are summed: for each step, a share for each of `shares` cores; () where it has none.
+    """Node `index` as parts that are summed: for each step, a share for each of `shares` cores; empty if it has none.
 
-    The shares of a step may read what all shares of the step before wrote.
+    The shares of a step may read everything that the previous step wrote.
     """
     node = kernels.nodes[index]
     parts = kernels.parts.get(node.output[0]) if (node.domain, node.op_type) == (_NCHWC, "Conv") else None
@@ -97,7 +97,7 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
     shapes = {name: shape_of(kernels, name) for name in operands}
     batched = [name for name, shape in shapes.items() if len(shape) == len(result) and shape[0] == result[0]]
     if not set(batched).isdisjoint(name for at, name in enumerate(node.input) if at not in positions):
-        return ()  # read in part and whole: a share has one slice of a tensor
+        return ()  # read both in part and whole, but a share has one slice of a tensor
     return tuple(
         share_of(kernels, node, dict.fromkeys((*batched, node.output[0]), (0, begin, end)))
         for begin, end in even_ranges(result[0], shares)
@@ -105,29 +105,28 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
 
 
 def _operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
-    """The positions of operands whose first axis is that of the result, where they have as many axes, and not 1.
+    """Positions of operands whose first axis is the batch, if they have as many axes as the result.
 
-    What the other operands are, as filters, does not follow from their sizes: there may be as many as images.
+    Sizes alone do not tell: there may be as many filters as images.
     """
     return range(len(node.input)) if node.op_type == "Concat" else _OPERANDS_WITH_IMAGES.get(node.op_type, (0,))
 
 
 def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
-    """Whether image i of the result depends on image i of its operands with images alone."""
     if node.op_type in ("Gemm", "FusedGemm"):
         return not integer(node, "transA")
     return node.op_type != "Concat" or integer(node, "axis") % len(shape_of(kernels, node.output[0])) != 0
 
 
 def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """Splits by output channels; convolutions in groups by groups, with their channels of input and output alike."""
+    """By output channels; grouped convolutions by groups, with their input and output channels."""
     results = shape_of(kernels, node.output[0])[1]
     groups = integer(node, "group", 1)
     step = kernels.channel_block if node.domain == _NCHWC else 4
     if groups > 1:
         return _split_groups(kernels, node, even_ranges(groups, shares, step if groups == results else 1))
     if node.input[0] in _summed(node):
-        return ()  # what it adds to is read in part, and its image whole: a share has one slice of a tensor
+        return ()  # summand in part and image whole, but a share has one slice of a tensor
     found = [
         share_of(kernels, node, _places_of_results(node, begin, end))
         for begin, end in even_ranges(results, shares, step)
@@ -136,7 +135,6 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
 
 
 def _places_of_results(node: onnx.NodeProto, begin: int, end: int) -> dict[str, tuple[int, int, int]]:
-    """Where the channels [begin, end) of a convolution's result are, in what it adds to, its filters and its bias."""
     return {
         **dict.fromkeys((node.output[0], *_summed(node)), (1, begin, end)),
         **dict.fromkeys(filter(None, node.input[1:3]), (0, begin, end)),
@@ -144,7 +142,6 @@ def _places_of_results(node: onnx.NodeProto, begin: int, end: int) -> dict[str, 
 
 
 def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[tuple[int, int]]) -> tuple[Share, ...]:
-    """Parts that compute these ranges of its groups; none where a block of channels would be cut."""
     groups = integer(node, "group", 1)
     results, taken = (shape_of(kernels, name)[1] // groups for name in (node.output[0], node.input[0]))
     block = kernels.channel_block if node.domain == _NCHWC else 1
@@ -160,12 +157,11 @@ def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[t
 
 
 def _summed(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The tensor that a fused convolution adds to its result, where there is one."""
     return tuple(name for name in node.input[3:4] if name)
 
 
 def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """Pooling, and batch normalization with a constant for each channel: every channel on its own."""
+    """Pooling, and batch normalization with constants: each channel is independent."""
     source, result = node.input[0], node.output[0]
     channels = shape_of(kernels, result)[1]
     step = kernels.channel_block if node.domain == _NCHWC else 1
@@ -197,7 +193,7 @@ def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> t
 
 
 def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """Splits on the first axis that is not 1; an operand that is repeated along it is used whole."""
+    """On the first axis that is not 1; operands that are broadcast along it are used whole."""
     shape = shape_of(kernels, node.output[0])
     axis = next((i for i, size in enumerate(shape) if size > 1), None)
     if axis is None:
@@ -207,15 +203,15 @@ def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
 
 
 def _elementwise_step(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: int) -> int:
-    """Beside operators that are cut between blocks of channels, cuts are there too: then no core waits for another."""
+    """Cut between blocks of channels, as operators next to it are: then no core waits for another."""
     shape, block = shape_of(kernels, node.output[0]), kernels.channel_block
     is_image = len(shape) == 4 and axis == 1 and shape[1] % block == 0 and shape[1] >= shares * block
-    beside = neighbours(kernels, node)
-    return block if is_image and (not beside or any(each.domain == _NCHWC for each in beside)) else 1
+    nearby = neighbours(kernels, node)
+    return block if is_image and (not nearby or any(each.domain == _NCHWC for each in nearby)) else 1
 
 
-def _split_beside_windows(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """Pad and Slice, on the first axis that is not 1, where they leave it as it is."""
+def _split_pad_or_slice(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
+    """Pad and Slice, on the first axis that is not 1, if they leave it unchanged."""
     source, result = shape_of(kernels, node.input[0]), shape_of(kernels, node.output[0])
     axis = next((i for i, size in enumerate(result) if size > 1), None)
     if axis is None or source[: axis + 1] != result[: axis + 1]:
@@ -230,7 +226,6 @@ def _split_beside_windows(kernels: KernelGraph, node: onnx.NodeProto, shares: in
 
 
 def _changed_axes(kernels: KernelGraph, node: onnx.NodeProto, rank: int) -> set[int] | None:
-    """The axes along which a Pad or a Slice changes its operand; None where only the run knows."""
     constants = [kernels.weights.get(name) for name in node.input[1:] if name]
     if not constants or any(array is None for array in constants):
         return None
@@ -280,17 +275,15 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
 }
 
 
-_SOFTMAX_BY_AXIS_OPSET = 13  # before it, all axes from the given one on are normalized together
-_ROWS_AT_ONCE = 4  # kernels for products take rows several at once: a part ends with such a set where it can
+_SOFTMAX_BY_AXIS_OPSET = 13  # earlier, all axes from that axis on are normalized together
+_ROWS_AT_ONCE = 4  # product kernels compute sets of rows, so parts are multiples of them
 
 
 def split_leading(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """At most `shares` shares of nearly equal size along the first axis that is not 1; () where nothing is known of it.
+    """At most `shares` shares of nearly equal size along the first axis that is not 1; empty without a rule.
 
     Args:
-        kernels: the graph of the node.
-        node: has one result, of known size, as all that it reads.
-        shares: how many are wanted.
+        node: its only result and its operands have known sizes.
     """
     rule = _TOGETHER.get((node.domain, node.op_type))
     shape = shape_of(kernels, node.output[0])
@@ -303,7 +296,7 @@ def split_leading(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tu
 
 
 def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: int) -> tuple[Share, ...]:
-    """A product of one matrix by another: some rows of the left one each, and all of the right one."""
+    """A matrix product: some rows of the left matrix each, and all of the right one."""
     left, right = (shape_of(kernels, name) for name in node.input)
     result = shape_of(kernels, node.output[0])
     is_apart = len(left) == len(result) == axis + 2 and len(right) > 1 and node.input[0] != node.input[1]
@@ -317,7 +310,7 @@ def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: i
 
 
 def _product(kernels: KernelGraph, node: onnx.NodeProto) -> int:
-    """Two axes, those of matrices; all where an operand is a vector, or has its stack behind its rows."""
+    """Two axes, those of the matrices; all if an operand is a vector, or its batch axis follows its rows."""
     rank = len(shape_of(kernels, node.output[0]))
     is_plain = not any(integer(node, key) for key in ("transBatchA", "transBatchB"))
     return 2 if is_plain and min(len(shape_of(kernels, name)) for name in node.input) > 1 else rank
@@ -325,15 +318,14 @@ def _product(kernels: KernelGraph, node: onnx.NodeProto) -> int:
 
 def _softmax(kernels: KernelGraph, node: onnx.NodeProto) -> int:
     default = -1 if kernels.opsets.get("", 0) >= _SOFTMAX_BY_AXIS_OPSET else 1
-    return _behind(kernels, node, default)
+    return _axes_from(kernels, node, default)
 
 
 def _normalization(kernels: KernelGraph, node: onnx.NodeProto) -> int:
-    return _behind(kernels, node, -1)
+    return _axes_from(kernels, node, -1)
 
 
-def _behind(kernels: KernelGraph, node: onnx.NodeProto, default: int) -> int:
-    """How many axes there are from the one that the attribute names, or else from `default`."""
+def _axes_from(kernels: KernelGraph, node: onnx.NodeProto, default: int) -> int:
     rank = len(shape_of(kernels, node.output[0]))
     return rank - integer(node, "axis", default) % rank
 
@@ -347,4 +339,4 @@ _TOGETHER: Mapping[tuple[str, str], Callable[[KernelGraph, onnx.NodeProto], int]
     ("", "SimplifiedLayerNormalization"): _normalization,
     ("", "RMSNormalization"): _normalization,
 }
-"""For each kind of node a rule that tells how many of the last axes of its result belong together."""
+"""For each kind of node, a rule for how many of the last axes of its result belong together."""

@@ -1,8 +1,8 @@
-"""How operators in whole numbers are split over cores. All parts compute the very bits of the whole.
+"""How integer operators are divided among cores; all parts compute the same bits as the whole.
 
-onnxruntime keeps images of whole numbers with channels last, so at batch 1 rows are contiguous, not channels: operators
-are split by rows of their result, and one with a window reads rows of its neighbour as well. DynamicQuantizeLinear and
-what contains it have no rule: they look for the least and the largest number of all.
+onnxruntime keeps integer images channels-last, so at batch 1 rows are contiguous, not channels: operators are
+divided by rows of their result, and windows also read rows of their neighbours. DynamicQuantizeLinear and operators
+that contain it have no rule: they need the minimum and maximum of all numbers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ import onnx
 
 from iosched.models.node_attributes import integer, integers, padding, with_attributes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.row_ranges import Window
-from iosched.runtime.cpu.slicing import Share, broadcast_share, even_ranges, shape_of, share_of
+from iosched.runtime.cpu.slicing import Share, Window, broadcast_share, even_ranges, shape_of, share_of
 
 Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Share, ...]]
 
 _CONTRIB = "com.microsoft"
-_PACKED_CHANNELS = 16  # that kernels compute together
+_PACKED_CHANNELS = 16  # computed together by kernels
 _PRODUCTS = {"QLinearMatMul": (3, (1, 2, 6, 7)), "MatMulInteger": (1, (2,)), "MatMulIntegerToFloat": (1, (2, 4))}
-"""For products, the positions of the matrix, and of scales and zero points of all else."""
+"""For products, the positions of the matrix, and of scales and zero points of everything else."""
 
 
 def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """By rows of images; of single pixels, and with channels first, by output channels."""
+    """By rows of images; single pixels and channels-first images by output channels."""
     weight = kernels.weights.get(node.input[3 if node.op_type == "QLinearConv" else 1])
     computed = [name for name in node.input[1:] if name in kernels.tensors]
-    if weight is None or not all(_is_one_number(kernels, name) for name in computed):
+    if weight is None or not all(_is_scalar(kernels, name) for name in computed):
         return ()
     is_last = bool(integer(node, "channels_last"))
     if is_last and prod(shape_of(kernels, node.input[0])[1:-1]) > 1:
@@ -52,7 +51,7 @@ def _split_pool(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tupl
 
 
 def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, kernel: Sequence[int], shares: int) -> tuple[Share, ...]:
-    """A node with windows of `kernel` and channels last: each part reads the rows that it needs, and pads less."""
+    """A channels-last node with windows of `kernel`: each part reads the rows it needs and pads less."""
     source, result = shape_of(kernels, node.input[0]), shape_of(kernels, node.output[0])
     pads, axes, ones = padding(node, source[1:-1], kernel), len(kernel), (1,) * len(kernel)
     extent = (kernel[0] - 1) * integers(node, "dilations", ones)[0] + 1
@@ -71,19 +70,17 @@ def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, kernel: Sequence[int
 
 
 def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """On the first axis that is not 1, where all scales and zero points are one number."""
     shape = shape_of(kernels, node.output[0])
     axis = _first_axis(shape)
     operands = (0, 3) if node.op_type in ("QLinearAdd", "QLinearMul") else (0,)
     parameters = [name for position, name in enumerate(node.input) if name and position not in operands]
-    if axis is None or not all(_is_one_number(kernels, name) for name in parameters):
+    if axis is None or not all(_is_scalar(kernels, name) for name in parameters):
         return ()
     ranges = even_ranges(shape[axis], shares)
     return tuple(broadcast_share(kernels, node, len(shape) - axis, begin, end) for begin, end in ranges)
 
 
 def _split_concat(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """On the first axis that is not 1, unless that is the one along which tensors are joined."""
     shape = shape_of(kernels, node.output[0])
     axis, names = _first_axis(shape), (*node.input[2::3], node.output[0])
     if axis is None or axis == integer(node, "axis") % len(shape):
@@ -93,13 +90,13 @@ def _split_concat(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tu
 
 
 def _split_product(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """With a constant matrix, by rows of the left operand, all of which have one scale and zero point."""
+    """By rows of the left operand, with a constant matrix and one scale and zero point for all rows."""
     source, result = shape_of(kernels, node.input[0]), shape_of(kernels, node.output[0])
     matrix, parameters = _PRODUCTS[node.op_type]
     weight, axis = kernels.weights.get(node.input[matrix]), _first_axis(result)
     if weight is None or weight.ndim != 2 or axis is None or axis == len(result) - 1 or len(source) != len(result):
         return ()
-    if not all(_is_one_number(kernels, node.input[at]) for at in parameters if at < len(node.input)):
+    if not all(_is_scalar(kernels, node.input[at]) for at in parameters if at < len(node.input)):
         return ()
     names, step = (node.input[0], node.output[0]), 4 if axis == len(result) - 2 else 1
     ranges = even_ranges(result[axis], shares, step)
@@ -121,7 +118,7 @@ def _split_row(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple
     )
 
 
-def _is_one_number(kernels: KernelGraph, name: str) -> bool:
+def _is_scalar(kernels: KernelGraph, name: str) -> bool:
     return not name or prod(shape_of(kernels, name)) == 1
 
 
@@ -150,4 +147,4 @@ AT_BATCH_ONE: Mapping[tuple[str, str], Rule] = {
     (_CONTRIB, "NhwcMaxPool"): _split_pool,
     (_CONTRIB, "QLinearAveragePool"): _split_pool,
 }
-"""Rules at batch 1; at others images are shared out."""
+"""Rules at batch 1; larger batches are divided by images."""

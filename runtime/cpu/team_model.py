@@ -1,33 +1,39 @@
-"""A model whose batch, or whose requests, are divided over the cores: teams of lanes that each take some images."""
+"""Models whose batch or requests are divided among teams of lanes, which each run some images at a time.
+
+Teams never wait for each other. A team runs its pieces of the batch one after another in the same part of the arena,
+which is still in its caches; between two pieces its lanes wait for each other, so that none overwrites what another
+reads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from iosched.models.batch_independence import batched_inputs, with_batch_size
+from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.runtime.cpu.backend import Arrays, CpuBackend, PlanExecutor
-from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.arena import ALIGNMENT_NBYTES
+from iosched.runtime.cpu.backend import CompiledModel, CpuBackend, PlanExecutor
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import Lowering
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
+from iosched.runtime.executor import Requests
 from iosched.runtime.hazards import CheckedPlan
-from iosched.runtime.requests import Requests
-from iosched.runtime.teams import TeamPlan, in_teams
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.teams import Teams
+from iosched.scheduler.teams import Piece, Teams
 
 
 class TeamBackends:
-    """The model prepared for as many images as teams take at once, each when it is first asked for.
+    """Backends of the model for each number of images that a team runs at once, opened when first needed.
 
     Attributes:
         model: bound to the whole batch.
-        lanes: of a team.
+        lanes: lanes of a team.
     """
 
     def __init__(self, model: Model, lanes: int) -> None:
@@ -35,7 +41,7 @@ class TeamBackends:
         self._known: dict[int, CpuBackend] = {}
 
     def of(self, images: int) -> CpuBackend:
-        """The model for so many images.
+        """The backend for `images` images.
 
         Raises:
             UsageError: the model does not compute the images of its batch apart; see `with_batch_size`.
@@ -47,17 +53,16 @@ class TeamBackends:
         return self._known[images]
 
     def close(self) -> None:
-        """Frees what was prepared."""
+        """Close all backends."""
         for backend in self._known.values():
             backend.close()
 
 
 def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> Lowering:
-    """The plan of one run of the model, in which each team runs `schedule` for its images, and its kernels.
+    """The plan of one run in which each team runs `schedule` for its images, and its kernels.
 
     Raises:
-        UsageError: the model does not compute the images of its batch apart.
-        HazardError: the plan does not pass the check, which is a fault of the lowering.
+        UsageError: the model does not compute the images of its batch independently.
     """
     model = backends.model
     shares = [pieces for pieces in teams.pieces(model.batch_size) if pieces]
@@ -73,61 +78,25 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
     return Lowering(CheckedPlan(in_teams(plans, shares, frozenset(images))), kernels)
 
 
-class DividedModel:
-    """A whole model whose batch is divided among teams; one run at a time."""
-
-    def __init__(self, executor: PlanExecutor, lowering: Lowering, kernels: KernelGraph) -> None:
-        """Takes over an executor of the plan.
-
-        Args:
-            executor: of the plan of `lowering`.
-            lowering: of one run, see `lower_in_teams`.
-            kernels: of any of its pieces.
-        """
-        self._executor = executor
-        self._forwarded = tuple(name for name in kernels.outputs if name in kernels.inputs)
-        self._constant = {name: kernels.weights[name] for name in kernels.outputs if name in kernels.weights}
-        self._given = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_given)
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run of the model."""
-        outputs = self._executor.run(self._used(inputs))
-        given = {**self._constant, **{name: inputs[name] for name in self._forwarded}}
-        return {**outputs, **{name: np.array(array) for name, array in given.items()}}
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs in a row."""
-        return self._executor.time(self._used(inputs), repeats)
-
-    def close(self) -> None:
-        """Frees sessions, threads and buffers."""
-        self._executor.close()
-
-    def _used(self, inputs: Arrays) -> Arrays:
-        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._given}
-
-
 def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> Requests:
-    """The model ready to run, divided.
+    """Open the divided model.
 
     Args:
-        backends: of the model, with the lanes of one team. Whoever made them closes them, after what this returns.
+        backends: of the model, with the lanes of one team; to be closed after the returned model.
         schedule: what a team runs, in operators of the model.
         teams: how the cores share the work.
-        cpus: the processors to use, given back by whoever took them.
+        cpus: the processors to use; the caller releases them.
 
     Raises:
-        UsageError: the model does not compute the images of its batch apart.
-        ExecutionError: with onnxruntime's words, if it refuses a kernel.
+        UsageError: the model does not compute the images of its batch independently.
     """
     lowering = lower_in_teams(backends, schedule, teams)
     kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
     executors = _executors(lowering, teams.requests, cpus)
-    return Requests([DividedModel(executor, lowering, kernels) for executor in executors])
+    return Requests([CompiledModel.of(executor, lowering, kernels) for executor in executors])
 
 
 def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanExecutor, ...]:
-    """An executor for each request that goes on at the same time, on cores of its own."""
     lanes = len(lowering.plan.lanes)
     chosen = cpus.of(lanes * requests)
     parts = [chosen[lanes * number : lanes * (number + 1)] for number in range(requests)]
@@ -140,3 +109,133 @@ def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanE
         NativeExecutor(lowering.checked, lowering.kernels, runtime=own_runtime, cpus=own)
         for own_runtime, own in zip(runtimes, parts, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class TeamPlan:
+    """The plan of a team for one number of images.
+
+    Attributes:
+        plan: its lanes are those of the team, its inputs and outputs those of the model.
+        first_kernel: added to the tasks' kernels, as each plan has its own kernels.
+    """
+
+    plan: ExecutionPlan
+    first_kernel: int = 0
+
+
+def in_teams(
+    plans: Mapping[int, TeamPlan], teams: Sequence[Sequence[Piece]], batched_inputs: frozenset[str]
+) -> ExecutionPlan:
+    """The plan in which each team runs its pieces of the batch; O(tasks of all pieces).
+
+    Args:
+        plans: by the number of images of a piece, all with the same number of lanes.
+        teams: the pieces of each team; together they are the batch.
+        batched_inputs: inputs whose first axis is the batch; others are the same for all images.
+
+    Raises:
+        UsageError: the size of a tensor is known only at run time.
+    """
+    batch = sum(piece.count for pieces in teams for piece in pieces)
+    composed = _Composed(plans, batched_inputs, batch)
+    buffers: dict[str, Buffer] = {}
+    lanes: list[tuple[Task, ...]] = []
+    for team, pieces in enumerate(teams):
+        lanes += composed.lanes(team, pieces)
+        for count in dict.fromkeys(piece.count for piece in pieces):
+            buffers |= {buffer.name: buffer for buffer in composed.buffers(team, count)}
+    some = plans[next(piece.count for pieces in teams for piece in pieces)].plan
+    return ExecutionPlan(
+        lanes=tuple(lanes),
+        buffers=tuple(buffers.values()),
+        arena_nbytes=composed.stride * len(teams),
+        outputs=tuple(composed.whole(view) for view in some.outputs),
+        inputs=tuple(composed.whole(view) for view in some.inputs),
+    )
+
+
+class _Composed:
+    def __init__(self, plans: Mapping[int, TeamPlan], batched_inputs: frozenset[str], batch: int) -> None:
+        self.plans, self.batch = plans, batch
+        largest = max(each.plan.arena_nbytes for each in plans.values())
+        self.stride = -(-largest // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
+        self.width = len(next(iter(plans.values())).plan.lanes)
+        known = {buffer.name: buffer for each in plans.values() for buffer in each.plan.buffers}
+        if unknown := [name for name, buffer in known.items() if buffer.space is Space.DYNAMIC]:
+            raise UsageError(f"the size of {unknown[0]!r} is known only at run time")
+        self._space = {name: buffer.space for name, buffer in known.items()}
+        self._arrays = frozenset(name for name, space in self._space.items() if space is not Space.ARENA)
+        self._by_image = frozenset(
+            name for name in self._arrays if self._space[name] is Space.OUTPUT or name in batched_inputs
+        )
+
+    def lanes(self, team: int, pieces: Sequence[Piece]) -> list[tuple[Task, ...]]:
+        found: list[list[Task]] = [[] for _ in range(self.width)]
+        for piece in pieces:
+            done = [len(lane) for lane in found]
+            placed = self._placed(team, piece)
+            each = self.plans[piece.count]
+            for lane, tasks in enumerate(each.plan.lanes):
+                for number, task in enumerate(tasks):
+                    waits = _waits(task, lane, team * self.width, done, is_first=number == 0)
+                    found[lane].append(
+                        replace(
+                            task,
+                            kernel=task.kernel + each.first_kernel,
+                            reads=tuple(map(placed, task.reads)),
+                            writes=tuple(map(placed, task.writes)),
+                            in_place=tuple(map(placed, task.in_place)),
+                            waits=waits,
+                        )
+                    )
+        return [tuple(lane) for lane in found]
+
+    def buffers(self, team: int, count: int) -> list[Buffer]:
+        return [self._buffer(buffer, team, count) for buffer in self.plans[count].plan.buffers]
+
+    def whole(self, view: View) -> View:
+        if view.buffer not in self._by_image or not view.shape:
+            return view
+        count = view.shape[0]
+        return replace(view, shape=(self.batch, *view.shape[1:]), nbytes=view.nbytes // count * self.batch)
+
+    def _buffer(self, buffer: Buffer, team: int, count: int) -> Buffer:
+        if buffer.name in self._by_image:
+            return replace(buffer, nbytes=buffer.nbytes // count * self.batch)
+        if buffer.name in self._arrays:
+            return buffer
+        return replace(buffer, name=self._name(buffer.name, team, count), offset=buffer.offset + team * self.stride)
+
+    def _placed(self, team: int, piece: Piece) -> Callable[[View], View]:
+        """Maps views of a piece's plan to views of the whole plan, each created once."""
+        size = {buffer.name: buffer.nbytes // piece.count for buffer in self.plans[piece.count].plan.buffers}
+        known: dict[View, View] = {}
+
+        def placed(view: View) -> View:
+            if view not in known:
+                known[view] = self._view(view, team, piece, size[view.buffer])
+            return known[view]
+
+        return placed
+
+    def _view(self, view: View, team: int, piece: Piece, image_nbytes: int) -> View:
+        if view.buffer in self._by_image:
+            return replace(view, offset=view.offset + piece.first * image_nbytes)
+        if view.buffer in self._arrays:
+            return view
+        return replace(view, buffer=self._name(view.buffer, team, piece.count))
+
+    def _name(self, buffer: str, team: int, count: int) -> str:
+        name = f"{buffer}#{team}.{count}"
+        while name in self._arrays:
+            name += "'"
+        return name
+
+
+def _waits(task: Task, lane: int, first_lane: int, done: Sequence[int], *, is_first: bool) -> tuple[Wait, ...]:
+    """The task's waits, and before the first task of a lane, waits for everything of the team's earlier pieces."""
+    steps = {wait.lane: wait.steps + done[wait.lane] for wait in task.waits}
+    if is_first:
+        steps = {other: count for other, count in enumerate(done) if other != lane and count} | steps
+    return tuple(Wait(first_lane + other, count) for other, count in sorted(steps.items()))

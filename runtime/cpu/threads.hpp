@@ -1,4 +1,4 @@
-// Threads that are pinned to cores, and signals between them that spin before they park.
+// Threads pinned to cores, and signals between them that spin before they park.
 
 #pragma once
 
@@ -42,8 +42,8 @@ inline double pauses_per_us() {
   return 2000.0 / std::max(now_us() - start, 1.0);
 }
 
-// A counter that one thread raises and others wait for; it may wrap around. Both sides are sequentially consistent: either the waiter sees
-// the new value or the writer sees the sleeper.
+// A counter that one thread increases and others wait for; it may wrap around. Both sides are sequentially consistent:
+// either the waiter sees the new value, or the writer sees the sleeper.
 struct alignas(64) Signal {
   void publish(uint32_t next) {
     value.store(next, std::memory_order_seq_cst);
@@ -66,8 +66,8 @@ struct alignas(64) Signal {
     sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 
-  // Leaves the core to whoever else wants to run there: at first by yielding, for to wake another thread on a core that
-  // has gone to sleep takes as long as to wake this one later.
+  // Leaves the core to other threads, at first by yielding: waking another thread on a sleeping core takes as long as
+  // waking this one later.
   void wait_elsewhere(uint32_t least) {
     const double stop = now_us() + kYieldUs;
     while (!reached(value.load(std::memory_order_acquire), least)) {
@@ -88,7 +88,7 @@ inline bool pin(int cpu) {
   return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
-// Pins the calling thread for one run and gives it back as it was; no processor of its own has a number below 0.
+// Pins the calling thread for one run and restores its affinity; negative numbers mean unpinned.
 struct Pinned {
   explicit Pinned(int cpu) { restore = cpu >= 0 && sched_getaffinity(0, sizeof(before), &before) == 0 && pin(cpu); }
   Pinned(const Pinned&) = delete;
@@ -103,7 +103,7 @@ struct Job {
   virtual ~Job() = default;
   virtual void run_lane(size_t lane) = 0;
   virtual int cpu(size_t lane) const = 0;
-  // Whether the lane's core is to be left at once when the lane is done, since a library or another lane goes on there.
+  // Whether to leave the lane's core at once when the lane is done, since a library or another lane needs it.
   virtual bool parks_after(size_t) const { return false; }
 };
 
@@ -133,7 +133,7 @@ struct Worker {
         pin(cpu);
       }
       job->run_lane(lane);
-      spins = job->parks_after(lane) ? 0 : idle_spins;  // the job may be gone once `done` says so
+      spins = job->parks_after(lane) ? 0 : idle_spins;  // the job may be freed after `done` is published
       done.publish(seen);
     }
   }

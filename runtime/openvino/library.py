@@ -1,7 +1,4 @@
-"""OpenVINO's C interface: found in the wheel that users install, declared, and called through ctypes.
-
-Nothing of OpenVINO's Python is imported, and none of it runs when a model does.
-"""
+"""OpenVINO's C interface, from the installed wheel, through ctypes; OpenVINO's Python package is not imported."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from iosched.runtime.missing_dependencies import way_to_install
 
 _WAY = way_to_install("openvino")
 OLDEST = 2026
-"""The C interface of releases before this year numbers the types of elements otherwise."""
+"""Earlier releases number the element types of the C interface differently."""
 
 _MAX_REASON = 300
 _NOISE = ("Exception from ", "Check '")
@@ -26,13 +23,13 @@ _POINTER, _SIZE, _TEXT, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char
 
 
 class Shape(ctypes.Structure):
-    """The shape of a tensor: the number of its dimensions, and where their sizes are."""
+    """Shape of a tensor."""
 
     _fields_ = (("rank", _COUNT), ("dims", ctypes.POINTER(_COUNT)))
 
 
 class PartialShape(ctypes.Structure):
-    """A shape to which an input is bound; made by `ov_partial_shape_create_static`."""
+    """A shape that an input is bound to; created by `ov_partial_shape_create_static`."""
 
     _fields_ = (("rank_from", _COUNT), ("rank_to", _COUNT), ("dims", _POINTER))
 
@@ -59,26 +56,26 @@ _RELEASES = ("core", "model", "compiled_model", "infer_request", "tensor", "outp
 
 
 def available() -> bool:
-    """Whether models can run on OpenVINO here."""
+    """Whether models can run on OpenVINO."""
     return missing() is None
 
 
 @cache
 def missing() -> str | None:
-    """One line saying why models cannot run on OpenVINO here, and what helps; None where they can."""
+    """Why models cannot run on OpenVINO, and the way out; None if they can."""
     found = installed_version()
     if found is None:
         return f"OpenVINO is not installed; {_WAY}"
     if not found.partition(".")[0].isdecimal() or int(found.partition(".")[0]) < OLDEST:
         return f"OpenVINO {found} is too old; for {OLDEST}.0 or newer, {_WAY}"
     if loaded() is None:
-        return f"the library of OpenVINO {found} does not load; to install it again, {_WAY}"
+        return f"OpenVINO {found} is installed, but its library does not load; to reinstall it, {_WAY}"
     return None
 
 
 @cache
 def installed_version() -> str | None:
-    """The version of the package; None where there is none."""
+    """Version of the package; None if it is not installed."""
     try:
         return version("openvino")
     except PackageNotFoundError:
@@ -87,7 +84,7 @@ def installed_version() -> str | None:
 
 @cache
 def loaded() -> ctypes.CDLL | None:
-    """The library with its functions declared; None where there is none, or one that lacks a function."""
+    """The library with its functions declared; None if missing or incomplete."""
     spec = importlib.util.find_spec("openvino")
     folders = (spec.submodule_search_locations or ()) if spec else ()
     paths = [path for folder in folders for path in sorted((Path(folder) / "libs").glob("libopenvino_c.so*"))]
@@ -101,7 +98,7 @@ def library() -> ctypes.CDLL:
     """The library.
 
     Raises:
-        DeviceError: it is not here; the text says what to install.
+        DeviceError: it is missing; the text says what to install.
     """
     found = None if missing() else loaded()
     if found is None:
@@ -122,10 +119,10 @@ def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: object) -> None:
-    """Calls a function of the library.
+    """Call a function of the library.
 
     Raises:
-        ExecutionError: with a line of OpenVINO's words, if the function fails.
+        ExecutionError: the function fails; with a line of OpenVINO's message.
     """
     found = library()
     function: Callable[..., int] = getattr(found, name)
@@ -134,7 +131,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def useful_line(text: str) -> str:
-    """What OpenVINO says in the first line that is about the model, and not about OpenVINO's own source files."""
+    """The first line of OpenVINO's message that is about the model, not about OpenVINO's source files."""
     lines = [line.strip() for line in text.splitlines()]
-    told = next((line for line in lines if line and not line.startswith(_NOISE)), next(iter(lines), ""))
-    return told if len(told) <= _MAX_REASON else told[: _MAX_REASON - 3] + "..."
+    found = next((line for line in lines if line and not line.startswith(_NOISE)), next(iter(lines), ""))
+    return found if len(found) <= _MAX_REASON else found[: _MAX_REASON - 3] + "..."

@@ -1,4 +1,4 @@
-"""A whole model on OpenVINO, over several cores, in the settings that it has for low latency."""
+"""A whole model on OpenVINO, over several cores, with OpenVINO's settings for low latency or throughput."""
 
 from __future__ import annotations
 
@@ -42,43 +42,42 @@ ELEMENT_TYPE: Mapping[str, int] = {
     "uint32": 18,
     "uint64": 19,
 }
-"""The numbers of element types in OpenVINO's C interface, by the names of `TensorSpec`."""
+"""Element types of OpenVINO's C interface, by the names of `TensorSpec`."""
 
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
-"""What OpenVINO calls the precisions."""
+"""OpenVINO's names of the precisions."""
 
 _NARROWED = ("float64", "uint32", "uint64")
-"""What OpenVINO computes with fewer bits on a CPU. So it does int64, which shapes and indices have that are small."""
+"""Types that OpenVINO narrows on a CPU. It also narrows int64, but shapes and indices are small."""
 
 _DTYPE_NAME = {code: name for name, code in ELEMENT_TYPE.items()}
 
-_FORKED = "this model was opened before the process forked; open it anew in the child"
+_FORKED = "this model was opened before the process forked: open it again in the child"
 
 
 class OpenvinoModel:
-    """One model that is ready to run. Several threads may call it: their runs follow one another.
+    """One model that is ready to run. Several threads may call it; their runs follow one another.
 
-    A thread that calls it should be free to run on several processors: OpenVINO gives one that is pinned to a single
-    processor no others to work with.
+    A calling thread should not be pinned: OpenVINO would use only its processor.
     """
 
     def __init__(
         self, model: Model, threads: int, precision: str = DEFAULT_PRECISION, request: Handle | None = None
     ) -> None:
-        """Prepares `model`, bound to its shapes.
+        """Open `model`, bound to its shapes.
 
         Args:
-            model: what to run. OpenVINO reads the file itself where there is one, with the external data beside it.
-            threads: how many cores to use.
-            precision: what floats are multiplied in, a key of `HINTS`, where the CPU has instructions for it.
-            request: a request to run `model` that `open_requests` has made; by default one of its own.
+            model: OpenVINO reads its file, if any, with external data.
+            threads: number of cores.
+            precision: in which floats are multiplied, a key of `HINTS`, if the CPU has instructions for it.
+            request: a request of `open_requests`; default: its own.
 
         Raises:
-            DeviceError: OpenVINO is not installed, or cannot run this model; the text is a line that says why.
+            DeviceError: OpenVINO is not installed, or cannot run this model.
         """
         self._inputs, self._outputs = model.graph.inputs, model.graph.outputs
         self._lock = threading.Lock()
-        self._given: list[tuple[np.ndarray, Handle]] = []
+        self._bound_inputs: list[tuple[np.ndarray, Handle]] = []
         self._request = _requests(model, threads, precision, 1)[0] if request is None else request
         names = (spec.name for spec in self._inputs)
         self._read = frozenset(
@@ -86,24 +85,19 @@ class OpenvinoModel:
         )
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Runs once and returns the outputs by name.
+        """Run once and return the outputs by name.
 
         Raises:
-            ExecutionError: with OpenVINO's words, if it fails.
-            UsageError: an input is missing, or is of another type or shape.
+            ExecutionError: OpenVINO fails.
+            UsageError: an input is missing, or has another type or shape.
         """
         with self._request.guarded_by(self._lock, _FORKED):
-            self._give(inputs)
+            self._set_inputs(inputs)
             call("ov_infer_request_infer", self._request.pointer)
             return {name: self._output(name) for name in self._outputs}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Runs `repeats` times and returns the microseconds of each run, on the given arrays themselves.
-
-        Raises:
-            ExecutionError: as `run` does.
-            UsageError: as `run` does.
-        """
+        """Run `repeats` times on the caller's arrays and return the microseconds of each run; raises as `run` does."""
         latencies_us = []
         with self._request.guarded_by(self._lock, _FORKED):
             run = self._bound(inputs)
@@ -114,21 +108,17 @@ class OpenvinoModel:
         return tuple(latencies_us)
 
     def bound(self, inputs: Arrays) -> Callable[[], None]:
-        """A function that runs once on the given arrays themselves, for one thread at a time; it raises as `run` does.
-
-        Raises:
-            UsageError: as `run` does.
-        """
+        """A function that runs once on the caller's arrays, for one thread at a time; raises as `run` does."""
         with self._request.guarded_by(self._lock, _FORKED):
             return self._bound(inputs)
 
     def close(self) -> None:
-        """Frees the model. May be called again."""
+        """Free the model. May be called again."""
         if self._request.is_inherited:
             return
         with self._lock:
             self._request.close()
-            self._given = []
+            self._bound_inputs = []
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +127,7 @@ class OpenvinoModel:
         self.close()
 
     def _bound(self, inputs: Arrays) -> Callable[[], None]:
-        self._give(inputs)
+        self._set_inputs(inputs)
         infer, request = library().ov_infer_request_infer, self._request.pointer
 
         def run() -> None:
@@ -146,18 +136,19 @@ class OpenvinoModel:
 
         return run
 
-    def _give(self, inputs: Arrays) -> None:
-        """Has the next run read these arrays where they are."""
+    def _set_inputs(self, inputs: Arrays) -> None:
         if not self._request.close.alive:
             raise ValueError("the model is closed")
         fitting = {spec.name: _fitting(spec, inputs) for spec in self._inputs}
         arrays = [array for name, array in fitting.items() if name in self._read]
-        if len(arrays) == len(self._given) and all(a is b for a, (b, _) in zip(arrays, self._given, strict=True)):
+        if len(arrays) == len(self._bound_inputs) and all(
+            a is b for a, (b, _) in zip(arrays, self._bound_inputs, strict=True)
+        ):
             return
-        given = [(array, _tensor_over(array)) for array in arrays]
-        for name, (_, tensor) in zip((name for name in fitting if name in self._read), given, strict=True):
+        bound = [(array, _tensor_over(array)) for array in arrays]
+        for name, (_, tensor) in zip((name for name in fitting if name in self._read), bound, strict=True):
             call("ov_infer_request_set_tensor", self._request.pointer, name.encode(), tensor.pointer)
-        self._given = given
+        self._bound_inputs = bound
 
     def _output(self, name: str) -> np.ndarray:
         tensor = _made("tensor", "ov_infer_request_get_tensor", self._request.pointer, name.encode())
@@ -169,9 +160,7 @@ class OpenvinoModel:
         sizes = tuple(shape.dims[: shape.rank])
         library().ov_shape_free(ctypes.byref(shape))
         if kind.value not in _DTYPE_NAME:
-            raise ExecutionError(
-                f"output {name!r} is no tensor of numbers that OpenVINO's C interface is known to have"
-            )
+            raise ExecutionError(f"output {name!r} has an element type that OpenVINO's C interface does not support")
         result = np.empty(sizes, numpy_dtype(_DTYPE_NAME[kind.value]))
         if result.nbytes != nbytes.value:
             raise ExecutionError(f"output {name!r} has {nbytes.value} bytes, not {result.nbytes}")
@@ -182,51 +171,42 @@ class OpenvinoModel:
 
 
 def _check_numbers(model: Model) -> None:
-    """Refuses models whose numbers would become others without a word.
+    """Refuse models that OpenVINO would silently compute differently.
 
     Raises:
-        DeviceError: an input has no fixed size or is no tensor of numbers, something is computed with more digits than
-            OpenVINO does, or an operator is of a newer opset than OpenVINO computes it in.
+        DeviceError: an input has no fixed size or is not numeric, a type is narrowed, or an operator has a newer
+            opset than OpenVINO implements.
     """
     graph = model.graph
     unknown = [spec for spec in graph.inputs if spec.dtype not in ELEMENT_TYPE or not spec.is_static]
     if unknown:
-        raise DeviceError(f"OpenVINO is not given inputs such as {unknown[0].name!r} ({unknown[0].dtype})")
+        raise DeviceError(f"OpenVINO does not support input {unknown[0].name!r} ({unknown[0].dtype})")
     wide = [spec for spec in (*graph.inputs, *graph.tensors) if spec.dtype in _NARROWED]
     if wide:
-        raise DeviceError(f"OpenVINO computes {wide[0].dtype}, as {wide[0].name!r} is, with 32 bits")
+        raise DeviceError(f"OpenVINO computes {wide[0].name!r} ({wide[0].dtype}) with fewer bits")
     if (newer := newer_use(model)) is not None:
-        raise DeviceError(f"OpenVINO does not compute {newer}")
+        raise DeviceError(f"OpenVINO does not implement {newer}")
 
 
 def _fitting(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
-    """The given array of an input, in which 64-bit integers are no larger than OpenVINO computes them.
+    """The array of an input, whose 64-bit integers fit into OpenVINO's 32 bits.
 
     Raises:
         UsageError: it does not fit, or a value is too large.
     """
     array = as_specified(spec, inputs)
     if spec.dtype == "int64" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
-        raise UsageError(f"input {spec.name!r} has integers of more than 32 bits, which OpenVINO cuts off")
+        raise UsageError(f"input {spec.name!r} has integers of more than 32 bits, which OpenVINO truncates")
     return array
 
 
 def open_requests(model: Model, threads: int, count: int) -> tuple[OpenvinoModel, ...]:
-    """The model ready for `count` runs at the same time, in the settings that OpenVINO has for throughput.
-
-    Raises:
-        DeviceError: OpenVINO is not installed, or cannot run this model; the text is a line that says why.
-    """
+    """Open the model for `count` concurrent runs, with OpenVINO's settings for throughput."""
     requests = _requests(model, threads, DEFAULT_PRECISION, count, "THROUGHPUT")
     return tuple(OpenvinoModel(model, threads, request=request) for request in requests)
 
 
 def _requests(model: Model, threads: int, precision: str, count: int, hint: str = "LATENCY") -> tuple[Handle, ...]:
-    """Requests to run `model`.
-
-    Raises:
-        DeviceError: OpenVINO is not installed, or cannot run this model.
-    """
     library()
     _check_numbers(model)
     try:
@@ -236,7 +216,6 @@ def _requests(model: Model, threads: int, precision: str, count: int, hint: str 
 
 
 def _compiled(model: Model, threads: int, precision: str, count: int, hint: str) -> tuple[Handle, ...]:
-    """Requests to run `model`, which own all that they need."""
     core = _made("core", "ov_core_create")
     network = _read(core, model)
     _bind(network, model.bindings)
@@ -259,20 +238,20 @@ def _settings(threads: int, precision: str, hint: str) -> Mapping[str, str]:
         "PERFORMANCE_HINT": hint,
         "INFERENCE_NUM_THREADS": str(threads),
         "INFERENCE_PRECISION_HINT": HINTS[precision],
-        # It would pin its threads to the first cores, in every process the same ones; the system places them as well.
+        # It would pin threads to the first cores, the same ones in every process.
         "ENABLE_CPU_PINNING": "NO",
     }
 
 
 def _read(core: Handle, model: Model) -> Handle:
-    """The model as it was given, or its bound graph where a size that was fixed is bound to another."""
+    """The original model, or its bound graph if a fixed size was changed."""
     source = model.original
     if source is None or free_dimensions(model) is None:
         try:
             source = write_model(model.proto, model.weights, None) or b""
         except UsageError as error:
             raise DeviceError(
-                f"OpenVINO cannot be given this model with other shapes than its file's: {error}"
+                f"OpenVINO cannot run this model with shapes other than those of its file: {error}"
             ) from error
     if isinstance(source, Path):
         return _made("model", "ov_core_read_model", core.pointer, os.fsencode(source), None)
@@ -280,7 +259,7 @@ def _read(core: Handle, model: Model) -> Handle:
 
 
 def _bind(network: Handle, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Gives the network's inputs these shapes; inputs that nothing reads it may have left out."""
+    """Set the shapes of the network's inputs, except those that it dropped as unused."""
     shapes = {
         name: shape
         for name, shape in shapes.items()
@@ -315,14 +294,12 @@ def _tensor_over(array: np.ndarray) -> Handle:
 
 
 def _made(kind: str, function: str, *arguments: object) -> Handle:
-    """What a function of the library makes; its last parameter says where to put it."""
     pointer = ctypes.c_void_p()
     call(function, *arguments, ctypes.byref(pointer))
     return Handle(pointer.value or 0, getattr(library(), f"ov_{kind}_free"))
 
 
 def _has(owner: Handle, function: str, name: str, kind: str) -> bool:
-    """Whether a network or a request has an input of this name, which `function` looks for."""
     pointer = ctypes.c_void_p()
     if getattr(library(), function)(owner.pointer, name.encode(), ctypes.byref(pointer)):
         return False
@@ -335,13 +312,13 @@ _Types = Mapping[str, str]
 
 
 def newer_use(model: Model) -> str | None:
-    """In words, the first node that OpenVINO would compute in another way than the model's opset defines it, if any."""
+    """The first node that OpenVINO would compute differently from its opset's definition, for users; None without."""
     types = {name: spec.dtype for name, spec in model.graph.tensor.items()}
     types.update({name: array.dtype.name for name, array in model.weights.items()})
     for node in model.proto.graph.node:
         uses = _NEWER.get(node.op_type) if is_standard(node) else None
         if uses is not None and uses(node, types):
-            return f"{node.op_type} {node.name!r} as newer opsets define it"
+            return f"{node.op_type} {node.name!r} as defined by newer opsets"
     return None
 
 
@@ -354,7 +331,7 @@ def _shifts_signed(node: onnx.NodeProto, types: _Types) -> bool:
 
 
 _NEWER: Mapping[str, Callable[[onnx.NodeProto, _Types], bool]] = {
-    "BitShift": _shifts_signed,  # opset 28: a shift of negative numbers to the right rounds down
+    "BitShift": _shifts_signed,  # opset 28: right shifts of negative numbers round down
     "SpaceToDepth": _reads_columns_first,  # opset 28: the attribute `mode`
 }
-"""What OpenVINO 2026.4 computes otherwise than onnxruntime 1.32; what it refuses by itself is not here."""
+"""What OpenVINO 2026.4 computes differently from onnxruntime 1.32; what it refuses is not listed."""

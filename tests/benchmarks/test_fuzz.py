@@ -70,7 +70,7 @@ SOUND = {
         ({"code": 77, "stderr": "Error: what"}, "exit code 77"),
         ({"code": 1, "stderr": "Traceback (most recent call last):"}, "traceback"),
         ({"code": 1, "stderr": "Error: internal error: KeyError: 1"}, "internal error"),
-        ({"code": 1, "stderr": "Error: iosched's plan fails.\nThis is a fault of iosched"}, "a plan of iosched fails"),
+        ({"code": 1, "stderr": "Error: iosched's plan fails.\nThis is a bug in iosched"}, "a plan of iosched fails"),
         ({"code": 2, "stderr": "a remark"}, "error without a word"),
         ({"code": 2, "stderr": "Error: x\n" * 6}, "error of many lines"),
         ({"grown_nbytes": 2**31}, "memory grew"),

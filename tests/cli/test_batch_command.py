@@ -90,7 +90,7 @@ def test_a_model_that_another_one_stands_for_fails_the_check(invoke: Invoke, fil
     invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q")
     wrong = invoke("run", "super.onnx", "--against", "a=b.onnx", "--against", "b=b.onnx")
     assert wrong.exit_code == 4
-    assert "model 'a': output 'y' is off by" in wrong.stderr
+    assert "model 'a': output 'y' differs by" in wrong.stderr
     assert "model 'b'" not in wrong.stderr
 
 

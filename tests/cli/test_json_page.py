@@ -35,7 +35,7 @@ from iosched.models.load import load_model
 from iosched.models.mutation.mutator import OperatorMutator, by_type
 from iosched.models.mutation.variant import variant_of
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.runtime.selfcheck import SelfCheck
+from iosched.runtime.reference import SelfCheck
 
 Invoke = Callable[..., Result]
 Printed = Iterator[tuple[str, Any]]

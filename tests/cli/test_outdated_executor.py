@@ -13,7 +13,7 @@ from iosched.jobs.doctor import installation
 from iosched.runtime.cpu import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason=f"no compiled executor: {library.missing()}")
-REASON = "built for another version of iosched; build it again: pip install -e ."
+REASON = "built for another version of iosched; rebuild it with 'pip install -e .'"
 
 
 def forget() -> None:
@@ -41,7 +41,7 @@ def test_doctor_calls_it_broken(invoke, monkeypatch: pytest.MonkeyPatch) -> None
     result = invoke("doctor")
     assert result.exit_code == 1
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem: compiled executor")]
-    assert "Fix: build it again: pip install -e ." in line
+    assert "Fix: rebuild it with 'pip install -e .'" in line
 
 
 def test_commands_warn_once(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,4 +54,4 @@ def test_commands_warn_once(invoke, model: Path, monkeypatch: pytest.MonkeyPatch
     for each in found:
         assert each.exit_code == 0
         assert each.output.count(REASON) == 1
-        assert "executor in Python, which is slower" in each.output
+        assert "slower Python executor" in each.output

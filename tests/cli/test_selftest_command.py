@@ -14,7 +14,7 @@ import pytest
 from iosched.jobs import selftest as selftest_module
 from iosched.models.errors import DeviceLostError, ExecutionError, MismatchError
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.runtime.selfcheck import SelfCheck
+from iosched.runtime.reference import SelfCheck
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from click.testing import Result
 from scripted import LATENCIES_US, fire_proto, script_models, script_stages
 
 from iosched.runtime.cpu import lane_cpus, remarks
-from iosched.runtime.cpu.claims import Claims
-from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, Claims
 
 _HOLDS_BOTH = """
 import socket, sys
@@ -59,8 +58,8 @@ def test_it_is_said_once_and_before_anything_is_measured(
     command, *options = words
     result = invoke(command, "fire.onnx", "--threads", "2", *options)
     assert result.exit_code == 0
-    said = f"Other processes of iosched (PID {other}) have taken all cores, 2 of which this one uses too"
+    said = f"Other iosched processes (PID {other}) use all cores, 2 of them together with this process"
     before, _, after = result.stderr.replace("\n", " ").partition("measured")
     assert said in before
-    assert "have taken all cores" not in after
+    assert "use all cores" not in after
     assert said in result.stdout  # in `notes`

@@ -58,7 +58,7 @@ def test_a_stage_that_fails_is_left_out_and_noted(invoke: Invoke, fire: Path, mo
     result = invoke("optimize", fire, *ON_CPU, "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["shipped"]) == (0, "iosched")
-    assert "Left out, since it fails: the stage of Conv " in result.stderr
+    assert "Skipped because it fails: the stage of Conv " in result.stderr
     assert any("HazardError: tasks clash" in note for note in found["notes"])
 
 
@@ -72,7 +72,7 @@ def test_strict_ends_with_the_error(
     result = invoke("optimize", fire, *ON_CPU, "--strict")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: iosched's plan fails at Conv ")
-    assert "This is a fault of iosched, not of the model." in result.stderr
+    assert "This is a bug in iosched, not in the model." in result.stderr
     assert not Path("fire.iosched.onnx").exists()
 
 

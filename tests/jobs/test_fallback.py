@@ -82,7 +82,7 @@ def test_a_stage_that_fails_is_left_out(
     assert all(len(stage.groups) == 1 for stage in result.schedule.stages)
     assert result.check is not None
     assert result.check.passed
-    of_stages = next(note for note in result.notes if note.startswith("Left out, since it fails: the stage of Conv "))
+    of_stages = next(note for note in result.notes if note.startswith("Skipped because it fails: the stage of Conv "))
     assert REPORT in of_stages
 
 
@@ -242,7 +242,7 @@ def test_strict_makes_every_fault_an_error(
     where, error: Exception, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_where(monkeypatch, where, error)
-    with pytest.raises(PlanError, match="This is a fault of iosched, not of the model") as raised:
+    with pytest.raises(PlanError, match="This is a bug in iosched, not in the model") as raised:
         optimize(fire(), replace(settings, strict=True))
     assert raised.value.__cause__ is error
 

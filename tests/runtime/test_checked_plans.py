@@ -1,4 +1,4 @@
-"""No plan runs that has not passed the check: whole models and stages alone, on every executor."""
+"""Only checked plans run: whole models and single stages, on every executor."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_executors_take_checked_plans_alone(executor: Callable[..., object]) -> 
 
 
 @pytest.mark.parametrize("is_native", [pytest.param(True, marks=needs_native), False])
-def test_a_stage_alone_is_given_the_operands_of_a_concat_that_it_does_not_compute(is_native: bool) -> None:
+def test_stage_alone_gets_operands_of_a_concat_as_inputs(is_native: bool) -> None:
     with on_cpu(is_native) as backend:
         stage = backend.compile_stage(HALF)
         assert stage is not None
@@ -108,7 +108,7 @@ def test_a_stage_alone_is_given_the_operands_of_a_concat_that_it_does_not_comput
             assert not np.array_equal(array[:, 16:], old[:, 16:]), "what this one computes is written beside it"
 
 
-def test_a_stage_alone_is_given_the_slices_of_a_table_that_it_does_not_compute() -> None:
+def test_stage_alone_gets_slices_of_a_table_as_inputs() -> None:
     backend = on_gpu()
     executor = backend.compile_stage(HALF)
     assert executor is not None

@@ -70,7 +70,7 @@ def test_nan_and_infinity_must_stand_in_the_same_places(
         assert result.max_abs == math.inf
 
 
-def test_a_wrong_value_beside_a_nan_is_still_wrong() -> None:
+def test_wrong_value_next_to_a_nan_is_wrong() -> None:
     assert not check(floats(math.nan, 2.0), floats(math.nan, 1.0)).passed
 
 
@@ -144,7 +144,7 @@ def test_another_shape_or_type_is_a_difference(found: Any, reason: str) -> None:
 def test_missing_and_unexpected_outputs_are_differences() -> None:
     result = compare({"a": floats(1.0)}, {"b": floats(1.0)})
     assert not result.passed
-    assert result.reasons == ("output 'b' is missing", "output 'a' was not expected")
+    assert result.reasons == ("output 'b' is missing", "unexpected output 'a'")
 
 
 def test_empty_tensors_and_scalars() -> None:

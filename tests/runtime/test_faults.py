@@ -1,4 +1,4 @@
-"""Faults of plans are contained and named; what others are to blame for is not."""
+"""Faults of plans are contained and named; other errors are raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_fault_ends_the_context_and_is_noted(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [ResourceError("out of memory"), OSError(28, "full"), KeyboardInterrupt()])
-def test_what_is_no_fault_is_raised(error: BaseException) -> None:
+def test_deliberate_errors_are_raised(error: BaseException) -> None:
     faults = Faults()
     with pytest.raises(type(error)), faults.contained("the stage"):
         raise error
@@ -39,7 +39,7 @@ def test_a_note_has_the_first_fault_and_the_number_of_the_others() -> None:
         with faults.contained(what):
             raise KeyError(what)
     (note,) = faults.notes
-    assert note.startswith("Left out, since it fails: one (KeyError: 'one'), and 2 more. This is a fault of iosched")
+    assert note.startswith("Skipped because it fails: one (KeyError: 'one'), and 2 more. This is a bug in iosched")
 
 
 def test_an_error_is_summed_up_in_one_line() -> None:

@@ -1,4 +1,4 @@
-"""The check refuses the plans that a look at all pairs of accesses refuses: drawn ones, and real ones gone wrong."""
+"""The check refuses the same plans as a comparison of all pairs of accesses: random plans, and mutated real ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def passes(proof: object, plan: ExecutionPlan) -> bool:
 
 
 @pytest.mark.slow
-def test_mutated_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
+def test_mutated_plans_with_conflicting_accesses_are_refused() -> None:
     seen: Counter[bool] = Counter()
 
     @settings(max_examples=400)
@@ -130,7 +130,7 @@ def drawn_plans(draw: st.DrawFn) -> ExecutionPlan:
 
 
 @pytest.mark.slow
-def test_drawn_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
+def test_random_plans_with_conflicting_accesses_are_refused() -> None:
     seen: Counter[bool] = Counter()
 
     @settings(max_examples=600)
@@ -145,7 +145,7 @@ def test_drawn_plans_are_refused_where_some_pair_of_accesses_clashes() -> None:
 
 
 @pytest.mark.parametrize("mutation", dict.fromkeys(MUTATIONS), ids=lambda mutation: mutation.__name__)
-def test_every_mutation_is_refused_somewhere(mutation: object) -> None:
+def test_every_mutation_is_refused_for_some_plan(mutation: object) -> None:
     draw = Random(0)
     assert any(not passes(check, mutation(draw.choice(small_plans()), draw)) for _ in range(40))  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""Inputs made up from a seed."""
+"""Seeded random inputs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_scalars_and_empty_inputs() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason", "way"),
     [
-        (TensorSpec("t", "optional(tensor(float))", (2,)), "no values can be made up", "iosched.load"),
+        (TensorSpec("t", "optional(tensor(float))", (2,)), "no random values", "iosched.load"),
         (TensorSpec("t", "string", None), "shape is known only at run time", "--input"),
         (TensorSpec("t", "seq(tensor(float))", None), "shape is known only at run time", "iosched.load"),
         (TensorSpec("t", "float32", None), "shape is known only at run time", "--input"),

@@ -1,4 +1,4 @@
-"""A map of ranges says of every number what a dictionary of all numbers would."""
+"""An interval map returns the same values as a dictionary of all numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ranges = st.tuples(st.integers(0, 12), st.integers(1, 6)).map(lambda pair: (pair
 
 
 @given(st.lists(ranges, max_size=12), ranges)
-def test_what_was_put_last_is_found(puts: list[tuple[int, int]], asked: tuple[int, int]) -> None:
+def test_last_put_value_is_found(puts: list[tuple[int, int]], asked: tuple[int, int]) -> None:
     found: Intervals[int] = Intervals()
     wanted: dict[int, int] = {}
     for value, (start, stop) in enumerate(puts):

@@ -1,4 +1,4 @@
-"""What memory is left, read from trees as machines and containers have them, and models that do not fit into it."""
+"""Free memory, read from files of machines and containers, and models that do not fit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def machine(top: Path, **files: str) -> Path:
         ({}, None),
     ],
 )
-def test_what_is_free(tmp_path: Path, files: dict[str, str], nbytes: int | None) -> None:
+def test_free_memory(tmp_path: Path, files: dict[str, str], nbytes: int | None) -> None:
     assert free_nbytes(machine(tmp_path, **files)) == nbytes
 
 
@@ -73,13 +73,13 @@ def test_inputs_that_are_made_up_fit_or_are_refused(monkeypatch: pytest.MonkeyPa
         check_inputs_fit((*specs, *specs, *specs))
 
 
-def test_nobody_is_refused_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_model_is_refused_if_free_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_nbytes", lambda: None)
     check_fits(chain(2**60, 2**60))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only this C library can")
-def test_freed_memory_is_given_back() -> None:
+def test_freed_memory_is_released() -> None:
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     blocks = [libc.malloc(1 << 16) for _ in range(1000)]
@@ -88,7 +88,7 @@ def test_freed_memory_is_given_back() -> None:
     for block in blocks[:-1]:  # the last one keeps the C library from doing it by itself
         libc.free(block)
     before = _resident_nbytes()
-    memory.give_back()
+    memory.release_freed_memory()
     libc.free(blocks[-1])
     assert before - _resident_nbytes() > 32 << 20
 
@@ -99,4 +99,4 @@ def _resident_nbytes() -> int:
 
 def test_a_c_library_that_cannot_give_memory_back_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    memory.give_back()
+    memory.release_freed_memory()

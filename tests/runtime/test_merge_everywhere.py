@@ -1,4 +1,4 @@
-"""What the rule lets merge is merged by the written model, by the CPU and by the plan for GPUs, with equal numbers."""
+"""Operators that the rule lets merge are merged by the written model, the CPU and the GPU plan, with equal numbers."""
 
 from __future__ import annotations
 

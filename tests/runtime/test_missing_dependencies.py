@@ -1,4 +1,4 @@
-"""A machine that lacks something is no model that is wrong."""
+"""Errors about a missing resource are not errors of the model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from small_models import branches
 
 from iosched.models.errors import InvalidModelError, ResourceError
-from iosched.runtime.missing_dependencies import lacking
+from iosched.runtime.missing_dependencies import missing_resource
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 TEXTS = {
@@ -21,9 +21,9 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_lacking_is_named_with_the_way_out(text: str) -> None:
-    assert TEXTS[text] in (lacking(text) or "")
-    assert lacking("the node is of no known type") is None
+def test_missing_resource_is_named_with_the_way_out(text: str) -> None:
+    assert TEXTS[text] in (missing_resource(text) or "")
+    assert missing_resource("the node is of no known type") is None
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime, one for each model of a composed one, compute what the composed model computes."""
+"""Sessions of onnxruntime, one for each member of a composed model, compute the same as the composed model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnx import helper
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
-from iosched.runtime.parallel_sessions import SessionsSettings, SideBySide, at_a_time, one_after_another
+from iosched.runtime.parallel_sessions import ParallelSessions, SessionsSettings, parallel_settings, serial_settings
 from iosched.runtime.reference import Reference
 
 node = helper.make_node
@@ -43,7 +43,7 @@ def test_all_models_compute_what_they_compute_together(whole: Composition, setti
     feeds = feeds_for(whole.model)
     with Reference(whole.model) as together:
         want = together.run(feeds)
-    with closing(SideBySide(whole.model, whole.members, settings)) as sessions:
+    with closing(ParallelSessions(whole.model, whole.members, settings)) as sessions:
         got = sessions.run(feeds)
         assert list(got) == list(want)
         for name, value in want.items():
@@ -60,7 +60,7 @@ def test_outputs_come_in_the_order_of_the_models_whatever_the_order_of_their_ses
         for size in (4, 8)
     )
     both = compose({"small": load_model(data(small[0])), "large": load_model(data(large[0]))})
-    with closing(SideBySide(both.model, both.members, SessionsSettings(2, 1))) as sessions:
+    with closing(ParallelSessions(both.model, both.members, SessionsSettings(2, 1))) as sessions:
         assert list(sessions.run(feeds_for(both.model))) == ["small/y", "large/y"]
 
 
@@ -73,13 +73,13 @@ def test_models_run_at_the_same_time_in_a_single_run_too(whole: Composition, mon
         return alone(session, inputs)
 
     monkeypatch.setattr(Reference, "run", run)
-    with closing(SideBySide(whole.model, whole.members, SessionsSettings(3, 1))) as sessions:
+    with closing(ParallelSessions(whole.model, whole.members, SessionsSettings(3, 1))) as sessions:
         assert len(sessions.run(feeds_for(whole.model))) == 3
 
 
 def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> None:
     feeds = feeds_for(whole.model)
-    with closing(SideBySide(whole.model, whole.members, SessionsSettings())) as sessions:
+    with closing(ParallelSessions(whole.model, whole.members, SessionsSettings())) as sessions:
         with pytest.raises(UsageError, match="input 'm1/x' is missing"):
             sessions.run({name: value for name, value in feeds.items() if name != "m1/x"})
         with pytest.raises(UsageError, match="no input 'x'; it has m0/x, m1/x, m2/x"):
@@ -92,20 +92,20 @@ def test_sessions_side_by_side_are_timed_until_threads_have_found_their_cores(
 ) -> None:
     handed_out: list[int] = []
 
-    def elapsed_us(_: SideBySide, runs: Sequence[object]) -> float:
+    def elapsed_us(_: ParallelSessions, runs: Sequence[object]) -> float:
         """All three models take 4 ms; 13 times that are the first to last 50 ms."""
         handed_out.append(len(runs))
         return 4000.0 * len(runs) / 3
 
-    monkeypatch.setattr(SideBySide, "_elapsed_us", elapsed_us)
-    with closing(SideBySide(whole.model, whole.members, SessionsSettings(2, 1))) as sessions:
+    monkeypatch.setattr(ParallelSessions, "_elapsed_us", elapsed_us)
+    with closing(ParallelSessions(whole.model, whole.members, SessionsSettings(2, 1))) as sessions:
         assert sessions.time(feeds_for(whole.model), repeats) == (4000.0,) * repeats
     assert handed_out == [3, *([] if in_a_row is None else [3 * in_a_row])]
 
 
 def test_settings_are_described_and_checked() -> None:
-    assert one_after_another(2) == (SessionsSettings(1, 2), SessionsSettings(1, 1))
-    assert one_after_another(1) == (SessionsSettings(1, 1),)
+    assert serial_settings(2) == (SessionsSettings(1, 2), SessionsSettings(1, 1))
+    assert serial_settings(1) == (SessionsSettings(1, 1),)
     assert SessionsSettings(2, 1).description == "onnxruntime, a session for each model, 2 at a time with 1 thread each"
     in_turn = SessionsSettings(1, 2, "openvino")
     assert in_turn.description == "OpenVINO, a session for each model, one after another, 2 threads"
@@ -118,4 +118,4 @@ def test_settings_are_described_and_checked() -> None:
     [(2, 1, None), (1, 4, None), (2, 2, (2, 1)), (8, 2, (2, 1)), (2, 8, (2, 4)), (3, 8, (3, 2))],
 )
 def test_models_at_the_same_time_share_all_cores(count: int, threads: int, lanes: tuple[int, int] | None) -> None:
-    assert at_a_time(count, threads) == (None if lanes is None else SessionsSettings(*lanes))
+    assert parallel_settings(count, threads) == (None if lanes is None else SessionsSettings(*lanes))

@@ -1,4 +1,4 @@
-"""CPUs of one product name are told apart, and what was measured when they were not is not taken for either."""
+"""CPUs of the same product name are distinguished, and rows of undistinguished ones are not used for either."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def x86(number: int, **changed: str) -> str:
     return f"processor\t: {number}\n" + "".join(f"{key}\t: {value}\n" for key, value in fields.items()) + "\n"
 
 
-def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> None:
+def test_processor_is_read_with_its_design(tmp_path: Path) -> None:
     found = processor_of(machine(tmp_path, x86(0) + x86(1), CACHES), cpu=0)
     assert found == Processor(
         name="AMD EPYC",
@@ -89,12 +89,12 @@ def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> Non
         ("", 0),
     ],
 )
-def test_what_a_processor_has_of_its_second_level_cache_to_itself(tmp_path: Path, caches: str, wanted: int) -> None:
+def test_share_of_the_l2_cache(tmp_path: Path, caches: str, wanted: int) -> None:
     found = processor_of(machine(tmp_path, x86(0)), cpu=0)
     assert replace(found, caches=caches).own_cache_nbytes == wanted
 
 
-def test_a_machine_of_different_processors_has_what_all_of_them_have(tmp_path: Path) -> None:
+def test_machine_of_different_processors_has_their_common_instructions(tmp_path: Path) -> None:
     found = processor_of(machine(tmp_path, x86(0) + x86(1, model="18", flags="avx fma")), cpu=0)
     assert (found.model, found.instructions, found.caches) == ("17+18", "avx fma", "")
 
@@ -126,7 +126,7 @@ def test_arm_names_the_part_and_no_product(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cpuinfo", ["", "\n\n", "no colon\n", "processor\n", "processor: 0\n", "flags: avx\n"])
-def test_what_linux_does_not_say_is_empty(tmp_path: Path, cpuinfo: str) -> None:
+def test_unknown_fields_are_empty(tmp_path: Path, cpuinfo: str) -> None:
     found = processor_of(machine(tmp_path, cpuinfo, {"index0": {"level": "1"}}), cpu=0)
     assert found.name == (platform.processor() or platform.machine())
     assert (set(found.design.values()), found.text) == ({""}, "")
@@ -142,7 +142,7 @@ WORDS = st.text("abz019_", min_size=1, max_size=4)
     st.sets(WORDS.map("other{}".format), max_size=4),
     st.sampled_from(["vendor_id", "cpu family", "model", "stepping", "flags", "cache", "microcode"]),
 )
-def test_whatever_tells_two_processors_apart_is_in_the_key(
+def test_every_difference_of_processors_is_in_the_key(
     tmp_path_factory: pytest.TempPathFactory, fields: dict[str, str], vectors: set[str], others: set[str], changed: str
 ) -> None:
     """All but what changes from one kernel of Linux to the next: the microcode, and flags of other instructions."""
@@ -186,7 +186,7 @@ def test_a_stage_is_measured_once_on_each_processor_of_a_name(monkeypatch: pytes
         assert [known_on(each, database, monkeypatch)[0] for each in (EPYC, *others, EPYC)] == [1] * 7 + [0]
 
 
-def test_a_schedule_file_says_which_processor_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_file_names_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     monkeypatch.setattr(cpu_device, "read_processor", lambda: EPYC)
@@ -197,7 +197,7 @@ def test_a_schedule_file_says_which_processor_it_was_made_for(monkeypatch: pytes
     assert ScheduleDocument.from_json(document.to_json()).device == document.device
 
 
-def test_where_the_system_places_the_lanes_latencies_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpinned_lanes_have_separate_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     with ProfileDatabase(":memory:") as database:
         known_on(EPYC, database, monkeypatch)
@@ -205,7 +205,7 @@ def test_where_the_system_places_the_lanes_latencies_are_others(monkeypatch: pyt
         assert known_on(EPYC, database, monkeypatch)[0] == 1
 
 
-def test_what_an_earlier_version_measured_on_a_cpu_of_that_name_is_kept_and_not_taken(
+def test_rows_of_earlier_versions_are_kept_and_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its key said the name alone, which many machines have; the database may have come from another one."""

@@ -1,4 +1,4 @@
-"""Plain onnxruntime on the given model, bound to the shapes that the model is scheduled for."""
+"""Plain onnxruntime on the original model, bound to the scheduled shapes."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def x_of(*shape: int) -> np.ndarray:
     ],
     ids=["as given", "named", "two names", "fixed batch changed", "no name", "one name, two sizes"],
 )
-def test_the_given_model_runs_in_the_bound_shape(dims: Dims, shape: tuple[int, int]) -> None:
+def test_original_model_runs_in_the_bound_shape(dims: Dims, shape: tuple[int, int]) -> None:
     with Reference(bound(matmul(dims), shape)) as reference:
         assert reference._session.get_inputs()[0].shape == list(shape)
         outputs = reference.run({"x": x_of(*shape)})
     np.testing.assert_allclose(outputs["y"], x_of(*shape) @ WEIGHT, rtol=1e-5, atol=1e-5)
 
 
-def test_where_names_suffice_it_is_the_given_model_that_runs() -> None:
+def test_original_model_runs_if_names_bind_it() -> None:
     relu = proto(
         [helper.make_node("Relu", ["x"], ["y"])], {"x": (TensorProto.FLOAT, ("n", 4))}, {"y": TensorProto.FLOAT}
     )
@@ -90,7 +90,7 @@ def test_where_names_suffice_it_is_the_given_model_that_runs() -> None:
         assert reference.run({"x": x_of(2, 4)})["y"].shape == (2, 4)
 
 
-def test_external_data_beside_a_path_is_found(tmp_path: Path) -> None:
+def test_external_data_next_to_a_path_is_found(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(matmul(("n", 4)), str(path), save_as_external_data=True, location="m.data", size_threshold=0)
     for source in (path, bound(path, (2, 4))):
@@ -134,7 +134,7 @@ def test_no_setting_is_tried_twice_or_takes_more_threads_than_allowed(threads: i
     assert blocks == ([min(threads, cores)] if min(threads, cores) > 1 else [])
 
 
-def test_where_each_thread_has_a_core_only_dynamic_blocks_are_tried_beside_the_usual_settings() -> None:
+def test_with_a_core_for_each_thread_only_dynamic_blocks_are_tried_additionally() -> None:
     assert [each.description for each in candidates(2, 2, is_whole=True)] == [
         "sequential mode, 2 threads",
         "sequential mode, 2 threads, dynamic blocks from 4",

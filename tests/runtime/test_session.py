@@ -1,4 +1,4 @@
-"""onnxruntime as we load it."""
+"""onnxruntime as iosched loads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two parts of a buffer clash exactly where they have a byte or column in common."""
+"""Parts of a buffer conflict exactly if they share a byte or column."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Interpreter:
         plan = self._plan
         memory = {"": np.full(plan.arena_nbytes, _POISON, np.uint8)}
         for buffer in plan.buffers:
-            if buffer.is_given:
+            if buffer.is_input:
                 memory[buffer.name] = np.array(inputs[buffer.name], order="C").reshape(-1).view(np.uint8)
             elif buffer.space is Space.WEIGHT:
                 memory[buffer.name] = self._lowering.weights[buffer.name].reshape(-1).view(np.uint8)

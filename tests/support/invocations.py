@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
-from iosched.runtime.cpu.invoked import InvokedNode, invoked_node
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, InvokedNode, Program, invoked_node
 from iosched.runtime.cpu.native import NativeRuntime
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator
-from iosched.runtime.cpu.program import Program
 from iosched.runtime.cpu.proofs import Candidate
 from iosched.runtime.plan import View
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iosched.models.graph import TensorSpec
-from iosched.runtime.order import HazardError, happens_before
+from iosched.runtime.hazards import HazardError, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 
 # A dynamic buffer is one thing whose bytes are not known: it counts as one byte.
@@ -105,11 +105,11 @@ def check_all_pairs(plan: ExecutionPlan) -> None:
 def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     if len(buffers) < len(plan.buffers):
-        raise HazardError("two buffers of the plan have one name")
+        raise HazardError("two buffers of the plan have the same name")
     for buffer in plan.buffers:
         inside = buffer.offset >= 0 and buffer.offset + buffer.nbytes <= plan.arena_nbytes
         if buffer.nbytes < 0 or (buffer.space is Space.ARENA and not inside):
-            raise HazardError(f"buffer {buffer.name!r} lies outside the arena of {plan.arena_nbytes} bytes")
+            raise HazardError(f"buffer {buffer.name!r} is outside the arena of {plan.arena_nbytes} bytes")
     return buffers
 
 
@@ -134,14 +134,14 @@ def _check_outputs(plan: ExecutionPlan, buffers: Mapping[str, Buffer]) -> None:
     for view in plan.outputs:
         _check_view(view, buffers, "(outputs)")
         if buffers[view.buffer].space not in (Space.OUTPUT, Space.DYNAMIC):
-            raise HazardError(f"output {view.buffer!r} lives in the space {buffers[view.buffer].space.value!r}")
+            raise HazardError(f"output {view.buffer!r} is in space {buffers[view.buffer].space.value!r}")
 
 
 def _columns(view: View, buffer: Buffer) -> tuple[int, int]:
     """The columns of the buffer's rows that `view` sees; without a pitch, the buffer is one row."""
     rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
     if not rows or view.nbytes % rows:
-        raise HazardError(f"a view of {view.nbytes} bytes is no number of columns of {view.buffer!r}")
+        raise HazardError(f"a view of {view.nbytes} bytes is not a whole number of columns of {view.buffer!r}")
     return view.offset, view.offset + view.nbytes // rows
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from iosched.runtime.cpu import lower as cpu_lower
-from iosched.runtime.cpu.program import Program
+from iosched.runtime.cpu.kernels import Program
 from iosched.runtime.cpu.programs import TaskKernel
 
 _NAMES = "({})(_nchwc|_token_[0-9]+)?"

@@ -31,7 +31,7 @@ from iosched.profiler.devices.throughput import idle_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor
-from iosched.runtime.selfcheck import SelfCheck
+from iosched.runtime.reference import SelfCheck
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName

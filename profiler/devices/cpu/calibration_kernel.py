@@ -76,7 +76,7 @@ def slowness_now(kernel: RunBatch, reference_us: float) -> float:
 
 def compile_calibration_kernel(backend: CpuBackend) -> CompiledStage:
     """Compiles the calibration kernel for all lanes of `backend`, on its executor and threads."""
-    own = CpuBackend(_convolution(backend.lanes), beside=backend)
+    own = CpuBackend(_convolution(backend.lanes), sharing=backend)
     stage = own.compile_stage(Stage(Strategy.CONCURRENT, ((own.graph.operators[0].name,),)))
     assert stage is not None  # only a merge can be refused
     return stage

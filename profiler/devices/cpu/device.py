@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.store.database import ProfileDatabase
-    from iosched.runtime.selfcheck import SelfCheck
+    from iosched.runtime.reference import SelfCheck
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class CpuDevice:
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
         """See `CountsKernelCalls`. Raises as `executor` does."""
-        from iosched.runtime.cpu.kernel_calls import kernel_calls
+        from iosched.runtime.cpu.checks import kernel_calls
 
         return kernel_calls(model)
 

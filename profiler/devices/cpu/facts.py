@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
-from iosched.runtime.cores import allowed_cpus, cpu_count
+from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
 from iosched.runtime.cpu import library
-from iosched.runtime.cpu.claims import PROCESS
+from iosched.runtime.cpu.lane_cpus import PROCESS
 from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.missing_dependencies import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor
-from iosched.runtime.quota import cpu_quota
 
 _WAY = way_to_install("cpu")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")

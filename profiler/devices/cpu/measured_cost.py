@@ -304,7 +304,7 @@ class CpuStageCost:
             found = measure(
                 *(run, self.settings),
                 worse_than_us=worse_than_us,
-                warm_up=lambda count: compiled.time(count, sweep_nbytes=self.flushed_nbytes),
+                warm_up=lambda count: compiled.time(count, flush_nbytes=self.flushed_nbytes),
                 is_hopeless=is_disturbed,
             )
         reasons = noticed or (*others(), *disturbance.doubts(slowness, found.relative_width))
@@ -319,7 +319,7 @@ class CpuStageCost:
 
         def run(count: int) -> Sequence[float]:
             # One more, which finds the caches full of what the calibration kernel read and takes up to twice as long.
-            return compiled.time(1 + count, sweep_nbytes=self.flushed_nbytes)[1:]
+            return compiled.time(1 + count, flush_nbytes=self.flushed_nbytes)[1:]
 
         return run
 

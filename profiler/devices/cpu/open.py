@@ -204,7 +204,7 @@ def open_on_cpu(
     """See `CpuDevice.open`."""
     check_fits(model.graph)
     other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
-    backend = CpuBackend(model, lanes=settings.threads, beside=other, units=settings.units)
+    backend = CpuBackend(model, lanes=settings.threads, sharing=other, units=settings.units)
     cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
     effort = CPU_EFFORT.with_gap(settings.gap_percent)
     return OpenOnCpu(device, model, cost, settings.precision, effort, settings.units)

@@ -40,4 +40,4 @@ def interleaved_segments(
 
 
 def _sample(compiled: CompiledStage, sweep_nbytes: int) -> float:
-    return quantile(compiled.time(1 + RUNS, sweep_nbytes=sweep_nbytes)[1:], 0.5)
+    return quantile(compiled.time(1 + RUNS, flush_nbytes=sweep_nbytes)[1:], 0.5)

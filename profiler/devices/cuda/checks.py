@@ -22,7 +22,7 @@ from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.plan import Task
-from iosched.runtime.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
+from iosched.runtime.reference import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 

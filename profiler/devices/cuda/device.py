@@ -56,7 +56,7 @@ from iosched.runtime.cuda.onnxruntime.sessions import described
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Candidate, Executor
 from iosched.runtime.inputs import Arrays
-from iosched.runtime.selfcheck import SelfCheck
+from iosched.runtime.reference import SelfCheck
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort

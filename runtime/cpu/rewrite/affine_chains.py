@@ -1,11 +1,10 @@
-"""One batch normalization for each chain of nodes that scale and shift every channel by constants.
+"""Joins nodes that scale and shift every channel by constants into one batch normalization.
 
-Frameworks write a normalization as a product and a sum. onnxruntime takes them into a convolution before them, but
-where there is none, as behind a Concat, it leaves the blocked layout for the sum. A batch normalization stays in it, as
-a depthwise convolution with the activation that follows.
+Frameworks export a normalization as a product and a sum. onnxruntime fuses them into a preceding convolution, but
+elsewhere, such as after a Concat, it leaves the blocked layout for the sum. A batch normalization stays in it, as a
+depthwise convolution with the following activation.
 
-Where such a chain scales images with channels last, a Transpose behind it is put before it: to repeat three numbers
-over and over is slow.
+If such a chain scales channels-last images, a following Transpose moves before it: broadcasting three numbers is slow.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def _put_transposes_first(graph: EditableGraph) -> None:
 
 
 def _scalings_before(graph: EditableGraph, tensor: str) -> list[NodeProto]:
-    """The nodes that scale and shift an image with channels last, of which `tensor` is the result, in order."""
     chain: list[NodeProto] = []
     while (node := graph.producer(tensor)) is not None and _scales_last_axis(graph, node):
         chain.insert(0, node)
@@ -50,7 +48,6 @@ def _scalings_before(graph: EditableGraph, tensor: str) -> list[NodeProto]:
 
 
 def _image(graph: EditableGraph, node: NodeProto) -> str:
-    """The first operand that is no constant."""
     return str(next(name for name in node.input if name not in graph.weights))
 
 
@@ -59,7 +56,7 @@ def _constants(graph: EditableGraph, node: NodeProto) -> list[np.ndarray]:
 
 
 def _scales_last_axis(graph: EditableGraph, node: NodeProto) -> bool:
-    """Whether a node, read once, combines an image with one constant that is the same for all rows and columns."""
+    """Whether a node with one reader combines an image with a constant that is equal for all rows and columns."""
     if not is_standard(node, "Add", "Sub", "Mul", "Div") or graph.uses(node.output[0]) > 1:
         return False
     constants = _constants(graph, node)
@@ -71,7 +68,7 @@ def _scales_last_axis(graph: EditableGraph, node: NodeProto) -> bool:
 
 
 def _put_first(graph: EditableGraph, transpose: NodeProto, chain: Sequence[NodeProto]) -> None:
-    """Put the Transpose before the chain; each node takes the name of the one in whose place it then is."""
+    """Move the Transpose before the chain; each node takes the name of its new position."""
     if not chain:
         return
     results = [node_name(node) for node in (*chain, transpose)]
@@ -85,7 +82,6 @@ def _put_first(graph: EditableGraph, transpose: NodeProto, chain: Sequence[NodeP
 
 
 def _spread(graph: EditableGraph, constant: str) -> str:
-    """The constant, its last axis as channels."""
     value = graph.weights[constant]
     if value.size == 1:
         return constant
@@ -94,7 +90,7 @@ def _spread(graph: EditableGraph, constant: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """Nodes with these results, each of which the next one reads; the last one is `source` scaled and shifted."""
+    """Consecutive nodes with these results; the last is `source` scaled and shifted."""
 
     source: str
     results: tuple[str, ...]
@@ -103,7 +99,6 @@ class _Chain:
     is_per_channel: bool
 
     def then(self, other: _Chain) -> _Chain:
-        """Both, one after the other."""
         scale = self.affine.scale * other.affine.scale
         shift = self.affine.shift * other.affine.scale + other.affine.shift
         is_per_channel = self.is_per_channel or other.is_per_channel
@@ -149,7 +144,6 @@ def _is_worth_joining(graph: EditableGraph, chain: _Chain) -> bool:
 
 
 def _join(graph: EditableGraph, chain: _Chain) -> None:
-    """Put one batch normalization in the place of the chain's last node."""
     *inner, result = chain.results
     scale, shift = np.array([chain.affine.scale, chain.affine.shift], np.float32)
     parameters = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}

@@ -1,9 +1,9 @@
-"""Exact channel alignment: zero channels up to whole vector blocks, so that no kernel leaves the blocked layout.
+"""Channel alignment: exact zero channels up to whole vector blocks, so that no kernel leaves the blocked layout.
 
-onnxruntime's NCHWc layout holds channels in blocks of 8 or 16. A depthwise convolution of other channel counts and a
-Concat of such tensors fall back to the plain layout, with conversions around them. Here convolutions get zero filters
-and zero biases up to a whole block, and all readers of the new channels read them with zero weights: sums gain zeros,
-so results differ by the order of summation at most.
+onnxruntime's NCHWc layout has blocks of 8 or 16 channels. Depthwise convolutions of other channel counts, and a
+Concat of such tensors, fall back to the plain layout with conversions. Here convolutions get zero filters and biases
+up to a whole block, and readers get zero weights for the new channels: results differ at most by the order of
+summation.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NORM_FILLS = (0.0, 0.0, 0.0, 1.0)  # scale, bias, mean and variance that turn z
 def align_channels(graph: EditableGraph, block: int, *, max_growth: float = 1.25) -> None:
     """Pad the channels of convolutions with zeros to multiples of `block`; O(nodes + edges + weights).
 
-    Inputs and outputs keep their shapes. Where an operator needs the real channels alone, a Gather takes them out.
-    Tensors keep their names unless the graph's users see them.
+    Inputs and outputs keep their shapes. A Gather extracts the real channels where an operator needs them. Tensors
+    keep their names unless users of the graph see them.
 
     Args:
-        graph: edited, except where there is nothing to gain.
+        graph: unchanged if there is nothing to gain.
         block: channels in a block; 1 changes nothing.
-        max_growth: the most that convolutions may compute, relative to the work that onnxruntime does without this.
+        max_growth: maximum work of the convolutions relative to that without padding.
     """
     roles, maps = padded_channels(graph, block, max_growth)
     for node, role in with_roles(graph, roles):
@@ -40,7 +40,6 @@ def align_channels(graph: EditableGraph, block: int, *, max_growth: float = 1.25
 
 
 def _fit_parameters(graph: EditableGraph, node: NodeProto, role: Role, maps: Maps) -> None:
-    """Give a node parameters for the channels that it then reads and writes."""
     read, written = maps.get(node.input[0]), maps.get(node.output[0])
     if node.op_type == "BatchNormalization":
         fills = zip(node.input[1:], _NORM_FILLS, strict=True)
@@ -56,7 +55,7 @@ def _fit_parameters(graph: EditableGraph, node: NodeProto, role: Role, maps: Map
 
 
 def _scattered(graph: EditableGraph, name: str, *maps: ChannelMap | None, fill: float = 0.0) -> str:
-    """The name of a weight whose first axes are under new maps, with `fill` in the new channels."""
+    """The name of a weight whose first axes follow new maps, with `fill` in the new channels."""
     if not name or not any(maps):
         return name
     array = graph.weights[name]
@@ -67,9 +66,9 @@ def _scattered(graph: EditableGraph, name: str, *maps: ChannelMap | None, fill: 
 
 
 def _widen(graph: EditableGraph, tensor: str, roles: Roles, maps: Maps) -> None:
-    """Give a tensor its new channels, and the real ones to those who need them alone.
+    """Give a tensor its new channels, and the real ones to readers that need them.
 
-    Where outsiders know the tensor by its name, the real channels keep the name, and the padded tensor gets another.
+    If the tensor's name is public, the real channels keep it, and the padded tensor gets another one.
     """
     closed = [node for node in graph.consumers(tensor) if node_name(node) not in roles]
     is_public = tensor in graph.outputs or graph.is_captured(tensor)
@@ -87,7 +86,7 @@ def _widen(graph: EditableGraph, tensor: str, roles: Roles, maps: Maps) -> None:
     if real == padded:
         return
     indices = graph.add_integers(f"{tensor}/channels", channels.real)
-    # By its name the Gather belongs to the operator that computes the tensor.
+    # The name assigns the Gather to the operator that computes the tensor.
     name = graph.fresh(f"{tensor}/gather")
     graph.insert_after(padded, make_node("Gather", [padded, indices], [real], name=name, axis=1))
     for node in closed:

@@ -1,10 +1,9 @@
-"""Keeps tensors in the blocked layout where onnxruntime would go back to the plain one in between.
+"""Keeps tensors in the blocked layout where onnxruntime would convert to the plain one and back.
 
-onnxruntime carries the layout through convolutions, pooling and sums; at everything else it converts, and converts back
-behind it. Most such operators compute the same in either layout, or can be written so that they do: elementwise ones as
-they are, a product with a number for each channel as a depthwise convolution, Pad and Slice on another view of the same
-bytes. Where channels end inside a block, the rest of the block may then hold any finite numbers, as it does after
-onnxruntime's own Sigmoid: whatever reads blocks meets it with zero weights, and conversions leave it out.
+onnxruntime carries the layout through convolutions, pooling and sums, and converts around everything else. Most such
+operators compute the same in either layout: elementwise ones directly, a product with one number for each channel as a
+depthwise convolution, Pad and Slice on another view of the same bytes. Unused channels of the last block may hold any
+finite numbers, as after onnxruntime's own Sigmoid: readers of blocks have zero weights for them, conversions omit them.
 """
 
 from __future__ import annotations
@@ -35,15 +34,13 @@ _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePoo
 
 
 def keep_blocked(graph: EditableGraph, block: int) -> None:
-    """Leave as few conversions between layouts as the rules of this file allow, in an optimized graph.
+    """Remove as many layout conversions from an optimized graph as the rules of this file allow.
 
-    Results are the same up to the order of summation.
+    Results are equal up to the order of summation. O(nodes + edges), repeated for sequences of operators that are
+    better left in the plain layout.
 
     Args:
-        graph: what onnxruntime made of a model.
         block: channels in a block.
-
-    Complexity: O(nodes + edges), and again for operators one behind another that are better left in the plain layout.
     """
     is_typed = all(spec.dtype for spec in graph.tensors.values())
     if not is_typed or not any(_is_conversion(node, "ReorderOutput") for node in graph.nodes):
@@ -57,7 +54,6 @@ def keep_blocked(graph: EditableGraph, block: int) -> None:
 
 
 def _is_conversion(node: NodeProto, kind: str) -> bool:
-    """Whether a node converts between the two layouts with channels before rows and columns."""
     return node.domain == NCHWC and node.op_type == kind and not integer(node, "channels_last")
 
 
@@ -67,9 +63,9 @@ class _Draft:
 
     Attributes:
         block: channels in a block.
-        blocked: for tensors in the plain layout, the tensor that holds the same in the blocked one.
-        changed: for each tensor that a rule has written, the node that computed it before, and those that do now.
-        written: the nodes that stand for the present one.
+        blocked: for tensors in the plain layout, their counterpart in the blocked one.
+        changed: for each rewritten tensor, its original node and the nodes that replace it.
+        written: the nodes that replace the current one.
     """
 
     graph: EditableGraph
@@ -79,7 +75,7 @@ class _Draft:
     written: list[NodeProto] = field(default_factory=list)
 
     def take(self, node: NodeProto, rules: Sequence[_Rule]) -> None:
-        """Rewrites a node, in the blocked layout where a rule says how; conversions still compute plain tensors."""
+        """Rewrite a node in the blocked layout if a rule applies; conversions still compute plain tensors."""
         if _is_conversion(node, "ReorderOutput"):
             self.blocked[node.output[0]] = node.input[0]
         elif _is_conversion(node, "ReorderInput"):
@@ -96,7 +92,6 @@ class _Draft:
             self.changed[node.output[0]] = node, self.written
 
     def _seen(self, node: NodeProto | None) -> Iterator[str]:
-        """The tensors of which a node computes a view, the nearest first."""
         while node is not None and self._is_view(node):
             yield node.input[0]
             node = self.graph.producer(node.input[0])
@@ -108,14 +103,13 @@ class _Draft:
         return all(spec is not None and spec.is_static for spec in specs)
 
     def _pass_by(self, node: NodeProto, earlier: Sequence[str]) -> None:
-        """Lets all read, instead of a node's result, the last of these tensors of the same bytes that has its shape."""
+        """Replace a node's result by the last of these tensors that has the same bytes and shape."""
         same = [name for name in earlier if self.shape(name) == self.shape(node.output[0])]
         if same:
             self.graph.replace_all_uses(node.output[0], same[-1])
             self._drop(node)
 
     def _drop(self, node: NodeProto) -> None:
-        """Takes out a node if nobody reads its result, and then the views in front of it."""
         if self.graph.uses(node.output[0]):
             return
         self.graph.remove(node_name(node))
@@ -123,41 +117,37 @@ class _Draft:
         if before is not None and self._is_view(before):
             self._drop(before)
 
-    # --- what rules ask and write ---------------------------------------------------------------------------------
+    # --- interface of the rules ---------------------------------------------------------------------------------
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a computed tensor of known size, or of a constant."""
         return self.graph.shape(name)
 
     def emit(self, node: NodeProto, result: str, width: int) -> None:
-        """Adds a node that computes `result` in blocks, of `width` channels, and the conversion to the plain layout."""
+        """Add a node that computes `result` in blocks, of `width` channels, and the conversion to the plain layout."""
         batch, _, *size = self.shape(result)
         node.output[0] = node.name = self.graph.add_tensor(f"{result}/blocked", result, (batch, width, *size))
         self.written.append(node)
         self._hold(result, node.name)
 
     def _hold(self, result: str, in_blocks: str) -> None:
-        """Notes where the blocks of `result` are, and adds the conversion to the plain layout."""
         self.blocked[result] = in_blocks
         channels, label = self.shape(result)[1], f"{result}/plain"
         self.written.append(make_node("ReorderOutput", [in_blocks], [result], label, domain=NCHWC, channels=channels))
 
     def view(self, source: str, shape: Sequence[int], label: str) -> str:
-        """The bytes of `source` as a tensor of another shape."""
         target = self.graph.add_integers(f"{label}/shape", shape)
         result = self.graph.add_tensor(f"{label}/view", source, shape)
         self.written.append(make_node("Reshape", [source, target], [result], name=result))
         return result
 
     def convolve(self, image: str, parameters: Sequence[str], result: str) -> None:
-        """Adds a depthwise convolution of one by one of the blocks of `image`."""
         source = self.blocked[image]
         width = self.shape(source)[1]
         made = make_node("Conv", [source, *parameters], [result], domain=NCHWC, group=width, kernel_shape=[1, 1])
         self.emit(made, result, width)
 
     def activate(self, node: NodeProto) -> bool:
-        """Lets a convolution made here apply the activation `node`; not if it has one, or others read it."""
+        """Fuse the activation `node` into a convolution of this rewrite, if it has none and no other readers."""
         source = node.input[0]
         made = self.graph.producer(self.blocked.get(source, ""))
         if made is None or source not in self.changed or made.op_type != "Conv" or text(made, "activation"):
@@ -168,12 +158,12 @@ class _Draft:
         self._hold(node.output[0], made.output[0])
         return True
 
-    # --- what was changed in vain ---------------------------------------------------------------------------------
+    # --- rewrites without gain ---------------------------------------------------------------------------------
 
     def undo_idle(self) -> bool:
-        """Brings nodes back that were changed in vain; whether there were any.
+        """Restore nodes whose rewrite gains nothing; returns whether there were any.
 
-        Nobody wants the result of these in blocks, and all that they read is converted anyway.
+        Nothing reads their result in blocks, and all their operands are converted anyway.
         """
         idle: set[str] = set()
         for name in self.changed:
@@ -186,15 +176,14 @@ class _Draft:
         return bool(idle)
 
     def _readers(self, name: str) -> list[str]:
-        """The nodes that read a tensor in blocks and are not themselves unread."""
         readers = [node_name(reader) for reader in self.graph.consumers(self.blocked[name])]
         return [reader for reader in readers if self.graph.uses(reader)]
 
     def _idle_from(self, name: str) -> set[str]:
-        """The changed nodes that compute `name` from tensors that are there in the plain layout; none where not all."""
+        """The rewritten nodes that compute `name` from tensors available in the plain layout; empty if not all are."""
         before, _ = self.changed[name]
         images = [image for image in before.input if image in self.blocked and prod(self.shape(image)[2:]) > 1]
-        # To convert single numbers for each channel costs nothing.
+        # Converting one number for each channel is free.
         found = {name} if images else set()
         for image in images:
             if self.graph.uses(image):
@@ -207,14 +196,14 @@ class _Draft:
 
 
 _Rule = Callable[[_Draft, NodeProto], bool]
-"""Writes a node in the blocked layout; False, and nothing written, where it cannot be. The node is a copy."""
+"""Writes a copied node in the blocked layout; returns False, without writing, if impossible."""
 
 
 # --- the rules ----------------------------------------------------------------------------------------------------
 
 
 def _elementwise(draft: _Draft, node: NodeProto) -> bool:
-    """Every operand of one shape, or a single number: the same for any order of the elements."""
+    """All operands have one shape or are scalars: the order of the elements does not matter."""
     result, weights = node.output[0], draft.graph.weights
     computed = [name for name in node.input if name in draft.graph.tensors]
     in_blocks = {name: draft.blocked[name] for name in computed if name in draft.blocked}
@@ -229,12 +218,12 @@ def _elementwise(draft: _Draft, node: NodeProto) -> bool:
 
 
 def _quotient(draft: _Draft, node: NodeProto) -> bool:
-    """Elementwise, of channels that fill their blocks: zero through zero is no number."""
+    """Elementwise on complete blocks: zero divided by zero is NaN."""
     return draft.shape(node.output[0])[1] % draft.block == 0 and _elementwise(draft, node)
 
 
 def _affine(draft: _Draft, node: NodeProto) -> bool:
-    """What scales and shifts every channel by constants is a depthwise convolution with a bias."""
+    """Scaling and shifting every channel by constants is a depthwise convolution with a bias."""
     result = node.output[0]
     image = next((name for name in node.input if name in draft.blocked), None)
     if image is None or draft.shape(image) != draft.shape(result):
@@ -253,7 +242,7 @@ def _affine(draft: _Draft, node: NodeProto) -> bool:
 
 
 def _by_computed_factors(draft: _Draft, node: NodeProto) -> bool:
-    """A product of an image with a computed (1, C, 1, 1) is a depthwise convolution by it."""
+    """The product of an image and a computed (1, C, 1, 1) is a depthwise convolution."""
     result = node.output[0]
     batch, channels, *size = draft.shape(result)
     for image, factor in (node.input, reversed(node.input)):
@@ -269,7 +258,6 @@ def _by_computed_factors(draft: _Draft, node: NodeProto) -> bool:
 
 
 def _concat(draft: _Draft, node: NodeProto) -> bool:
-    """Along channels, of tensors that fill their blocks."""
     in_blocks = [draft.blocked[name] for name in node.input if name in draft.blocked]
     are_filled = [draft.shape(name) for name in in_blocks] == [draft.shape(name) for name in node.input]
     if integer(node, "axis", 1) not in (1, -3) or not are_filled:
@@ -289,7 +277,7 @@ def _pool(draft: _Draft, node: NodeProto) -> bool:
 
 
 def _pad(draft: _Draft, node: NodeProto) -> bool:
-    """Of rows and columns: a Pad of the view (blocks, H, W, channels of a block)."""
+    """Pad of rows and columns, on the view (blocks, H, W, channels of a block)."""
     edges = padded_edges(node, draft.graph.weights)
     fill = [draft.graph.weights.get(name, np.array(np.nan)) for name in node.input[2:3] if name]
     # A block's unused channels must be finite.
@@ -301,7 +289,7 @@ def _pad(draft: _Draft, node: NodeProto) -> bool:
 
 
 def _slice(draft: _Draft, node: NodeProto) -> bool:
-    """Of rows and columns: a Slice of the view (blocks, H, W, channels of a block)."""
+    """Slice of rows and columns, on the view (blocks, H, W, channels of a block)."""
     ranges = sliced_ranges(node, draft.graph.weights, draft.shape(node.input[0]))
     if ranges is None:
         return False
@@ -339,4 +327,4 @@ _RULES: Mapping[tuple[str, str], tuple[_Rule, ...]] = {
     ("", "Pad"): (_pad,),
     ("", "Slice"): (_slice,),
 }
-"""By domain and type the ways to write a node in the blocked layout, of which the first that applies is taken."""
+"""By domain and type, the rules for a node; the first that applies is used."""

@@ -1,8 +1,8 @@
-"""Which tensors get more channels than the model gives them, and where their real channels then lie.
+"""Decides which tensors are padded with channels, and where their real channels are.
 
-A tensor's *channel map* says at which of its channels the model's own stand; all others hold zeros. Convolutions choose
-the map of their results; pooling, sums and similar operators hand a map on from input to output; a Concat puts the maps
-of its operands one after another. All other nodes need tensors as the model has them.
+A tensor's channel map says which of its channels are the model's; all others hold zeros. Convolutions choose the map of
+their results; pooling, sums and similar operators pass a map on; a Concat concatenates the maps of its operands. All
+other nodes need the tensors of the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALL_OPERANDS = _ELEMENTWISE | {"Concat"}
 
 
 class Role(Enum):
-    """What a node does with channels. A node without a role needs its operands as the model has them."""
+    """What a node does with channels. A node without a role needs the model's tensors as operands."""
 
     DENSE = auto()
     """A convolution over all channels: reads any map and may write any."""
@@ -41,7 +41,7 @@ class Role(Enum):
 
 
 Roles = dict[str, Role]
-"""The roles of nodes by their names, which are those of their results; in topological order."""
+"""Roles of nodes by name, which is that of their result; in topological order."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class ChannelMap:
     """Where the real channels of a tensor are.
 
     Attributes:
-        width: channels that the tensor has.
-        real: for each channel of the model's tensor, its place, in ascending order.
+        width: number of channels of the tensor.
+        real: position of each channel of the model's tensor, in ascending order.
     """
 
     width: int
@@ -63,26 +63,23 @@ class ChannelMap:
 
 
 Maps = dict[str, ChannelMap]
-"""The maps of tensors that change, by their names."""
+"""Maps of the padded tensors by name."""
 
 
 def _whole_blocks(channels: int, block: int) -> int:
-    """The least multiple of `block` that holds all `channels`."""
     return -(-channels // block) * block
 
 
 def with_roles(graph: EditableGraph, roles: Roles) -> Iterator[tuple[NodeProto, Role]]:
-    """The nodes that have a role, in topological order."""
+    """The nodes with roles, in topological order."""
     return ((node, roles[name]) for node in graph.nodes if (name := node_name(node)) in roles)
 
 
 def _map_of(graph: EditableGraph, maps: Maps, tensor: str) -> ChannelMap:
-    """The map of an image, changed or not."""
     return maps.get(tensor) or ChannelMap.padded(graph.shape(tensor)[1], 1)
 
 
 def _joined_map(graph: EditableGraph, maps: Maps, node: NodeProto) -> ChannelMap:
-    """The map that a Concat makes of those of its operands, one after another."""
     width, real = 0, list[int]()
     for item in (_map_of(graph, maps, name) for name in node.input):
         real.extend(width + place for place in item.real)
@@ -91,20 +88,17 @@ def _joined_map(graph: EditableGraph, maps: Maps, node: NodeProto) -> ChannelMap
 
 
 def padded_channels(graph: EditableGraph, block: int, max_growth: float) -> tuple[Roles, Maps]:
-    """The nodes that may read and write padded tensors, and those tensors; none where there is nothing to gain.
-
-    Complexity: O(nodes + edges). For the arguments see `align_channels`.
-    """
+    """The nodes that may access padded tensors, and those tensors; empty if nothing is gained. O(nodes + edges)."""
     roles = _assign_roles(graph, block) if block > 1 else {}
     maps = _channel_maps(graph, roles, block)
     if not maps or _flops(graph, roles, maps, block) > max_growth * _flops(graph, roles, {}, block):
         return {}, {}
-    # Where Concat nodes disagree about the map of their sum, it has none, and each needs its operands' real channels.
+    # If Concat nodes disagree about the map of their sum, it has none, and each needs its operands' real channels.
     return {name: role for name, role in roles.items() if role is not Role.CONCAT or name in maps}, maps
 
 
 def _flops(graph: EditableGraph, roles: Roles, maps: Maps, block: int) -> int:
-    """Work of the convolutions; of dense ones, onnxruntime itself rounds both channel counts up to whole blocks."""
+    """Work of the convolutions; onnxruntime itself rounds the channels of dense ones up to whole blocks."""
     total = 0
     for node, role in with_roles(graph, roles):
         if node.op_type == "Conv":
@@ -119,7 +113,7 @@ def _flops(graph: EditableGraph, roles: Roles, maps: Maps, block: int) -> int:
 def _assign_roles(graph: EditableGraph, block: int) -> Roles:
     """The roles of all nodes that have one; O(nodes + edges).
 
-    A node hands maps on only where every operand's map is free to choose, that is, comes from convolutions.
+    A node passes maps on only if all its operands come from convolutions, whose maps are free to choose.
     """
     found: Roles = {}
     for node in graph.nodes:
@@ -134,12 +128,10 @@ def _assign_roles(graph: EditableGraph, block: int) -> Roles:
 
 
 def _operands(node: NodeProto) -> tuple[str, ...]:
-    """The inputs of a node that carry channels; the others are its parameters."""
     return tuple(node.input if node.op_type in _ALL_OPERANDS else node.input[:1])
 
 
 def _own_role(graph: EditableGraph, node: NodeProto) -> Role | None:
-    """The role that a node has where its operands allow it."""
     if not is_standard(node) or writes(node) != (node.output[0],) or captures(node):
         return None
     if not all(is_image(graph, name) for name in (*_operands(node), node.output[0])):
@@ -190,7 +182,7 @@ def _clip_keeps_zeros(graph: EditableGraph, node: NodeProto) -> bool:
 
 
 def _clip_bound(graph: EditableGraph, node: NodeProto, place: int, default: float) -> float:
-    """A limit of a Clip; where it is no constant, NaN, for which every comparison is false."""
+    """A limit of a Clip; NaN, which fails every comparison, if it is not constant."""
     if not any(node.input[place : place + 1]):
         return default
     weight = graph.weights.get(node.input[place])
@@ -220,23 +212,22 @@ _RULES: Mapping[str, Callable[[EditableGraph, NodeProto], bool]] = {
     "Pad": _pad_keeps_zeros,
     "Slice": _slice_keeps_zeros,
 }
-"""Whether a node computes channels of zeros, of any parameters, from channels of zeros."""
+"""Whether a node computes zero channels from zero channels."""
 
 
 def _is_worth_joining(graph: EditableGraph, node: NodeProto, roles: Roles, block: int) -> bool:
-    """Whether every operand of a Concat can be made whole blocks, and a node reads the result as it then is."""
+    """Whether every operand of a Concat can consist of whole blocks, and a node reads the padded result."""
     if not all(name in roles or graph.shape(name)[1] % block == 0 for name in node.input):
         return False
     return any(_own_role(graph, reader) is not None for reader in graph.consumers(node.output[0]))
 
 
 def _channel_maps(graph: EditableGraph, roles: Roles, block: int) -> Maps:
-    """The maps of all tensors that change.
+    """The maps of all padded tensors.
 
-    Tensors that must share one map form a class. A class in which a depthwise convolution computes, or out of which a
-    Concat reads, is padded to whole blocks; onnxruntime pads the others itself. The result of a Concat has the map that
-    its operands make. As it has more channels than each of them, classes in the order of their channels know their
-    operands' maps.
+    Tensors that must share a map form a class. Classes with results of depthwise convolutions or operands of a
+    Concat are padded to whole blocks; onnxruntime pads the others itself. A Concat's map follows from its operands.
+    It has more channels than each of them, so in the order of channels the operands' maps are known first.
     """
     wanted = _unaligned_kernels(graph, roles)
     concats = {node.output[0]: node for node, role in with_roles(graph, roles) if role is Role.CONCAT}
@@ -264,7 +255,6 @@ def _classes(graph: EditableGraph, roles: Roles) -> list[list[str]]:
 
 
 def _unaligned_kernels(graph: EditableGraph, roles: Roles) -> set[str]:
-    """Tensors for whose sake their class is padded."""
     found: set[str] = set()
     for node, role in with_roles(graph, roles):
         if role is Role.CHANNELWISE and node.op_type == "Conv":

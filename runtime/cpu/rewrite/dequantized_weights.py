@@ -1,7 +1,7 @@
-"""Weights in whole numbers that kernels for floats read: dequantized once, not in every run.
+"""Dequantizes integer weights of float kernels once instead of in every run.
 
-Where onnxruntime has no kernel in whole numbers, as for convolutions of int8 by int8 on x86, it runs one in floats, and
-dequantizes its weights before it each time. Such a convolution can also be split only when its weights are constants.
+Without an integer kernel, as for int8 by int8 convolutions on x86, onnxruntime runs a float one and dequantizes its
+weights each time. Such a convolution can also be divided only if its weights are constants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_NBYTES = 64 << 20  # of one result
 
 
 def dequantize_weights(graph: EditableGraph) -> None:
-    """Put the results of every DequantizeLinear of constants among the weights, bit for bit; O(weights)."""
+    """Move the results of every DequantizeLinear of constants to the weights, bit for bit; O(weights)."""
     for node in graph.nodes:
         if _is_constant(graph, node):
             value = _computed(graph, node)
@@ -32,7 +32,6 @@ def _is_constant(graph: EditableGraph, node: onnx.NodeProto) -> bool:
 
 
 def _computed(graph: EditableGraph, node: onnx.NodeProto) -> np.ndarray:
-    """The result of the node, computed by onnxruntime."""
     weights = {name: graph.weights[name] for name in node.input if name}
     made = onnx.helper.make_graph([node], "constant", [], [onnx.ValueInfoProto(name=node.output[0])])
     made.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())

@@ -1,4 +1,4 @@
-"""Which tensors are images, (N, C, H, W), and which of their rows and columns Pad and Slice nodes add or take."""
+"""Which tensors are images, (N, C, H, W), and which rows and columns Pad and Slice nodes add or select."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from iosched.models.editable_graph import EditableGraph
 from iosched.models.node_attributes import text
 
 Edges = tuple[int, int, int, int]
-"""Pixels added to an image: at the top, at the left, at the bottom, at the right; negative where some are removed."""
+"""Pixels added to an image: top, left, bottom, right; negative if removed."""
 
 Constants = Mapping[str, np.ndarray]
 
 
 Range = tuple[int, int, int]
-"""Rows or columns from the first up to, and without, the second; every third one."""
+"""Rows or columns: start, stop, step."""
 
 
 def is_image(graph: EditableGraph, tensor: str) -> bool:
-    """Whether a tensor is a fed or computed (N, C, H, W) float32 of known size, and not empty."""
+    """Whether a tensor is a nonempty (N, C, H, W) float32 input or result of known size."""
     spec = graph.tensors.get(tensor)
     if spec is None or spec.dtype != "float32" or spec.shape is None:
         return False
@@ -29,7 +29,7 @@ def is_image(graph: EditableGraph, tensor: str) -> bool:
 
 
 def padded_edges(node: NodeProto, constants: Constants) -> Edges | None:
-    """The pixels that a Pad adds to an image; None where it pads other axes, or the amounts are no constants."""
+    """The pixels that a Pad adds to an image; None if it pads other axes, or by computed amounts."""
     pads = constants.get(node.input[1]) if len(node.input) > 1 else None
     if pads is None or pads.size != 8 or any(node.input[3:]) or any(pads[[0, 1, 4, 5]]):
         return None
@@ -43,7 +43,7 @@ def fills_with_zeros(node: NodeProto, constants: Constants) -> bool:
 
 
 def sliced_ranges(node: NodeProto, constants: Constants, shape: Sequence[int]) -> tuple[Range, Range] | None:
-    """The rows and columns that a Slice takes of an image of `shape`; None where it takes only some channels."""
+    """The rows and columns that a Slice selects from an image of `shape`; None if it selects channels."""
     if len(node.input) < 3 or not all(name in constants for name in node.input[1:] if name):
         return None
     starts, ends = (constants[name].reshape(-1).tolist() for name in node.input[1:3])

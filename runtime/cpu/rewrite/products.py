@@ -1,4 +1,4 @@
-"""Products of one row with a constant matrix, the matrix laid out by results, so that they can be split over cores."""
+"""Transposes constant matrices that a single row is multiplied by, so that the product can be divided among cores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MAX_NBYTES = 64 << 20  # larger ones are not copied
 _OPTIONAL_BIAS_OPSET = 11  # of Gemm
 
 
-def lay_out_by_results(graph: EditableGraph) -> None:
+def transpose_row_weights(graph: EditableGraph) -> None:
     """Transpose every matrix that one row is multiplied by; O(nodes + weights of such products).
 
-    A part of the results of one row is then a part of the rows of the matrix, which is contiguous.
+    A slice of the row's results is then a contiguous slice of rows of the matrix.
     """
     for node in graph.nodes:
         if not _is_row_by_columns(graph, node):

@@ -1,8 +1,8 @@
 """Local response normalization as a convolution of squares and two square roots.
 
-onnxruntime raises each element to a power, one after another and in the plain layout: some thirty nanoseconds for each,
-more than the convolutions around it take. The sum over a window of channels is a 1x1 convolution with a banded matrix,
-and the usual power of 3/4 is a root times the root of the root; all of it stays in the blocked layout.
+onnxruntime raises each element to a power, sequentially and in the plain layout, in some 30 ns: more than the
+surrounding convolutions take. The sum over a window of channels is a 1x1 convolution with a banded matrix, and the
+usual power of 3/4 is a root times the root of the root; all of it stays in the blocked layout.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ _MAX_CHANNELS = 512  # the convolution reads all channels for each result
 _POWERS = (0.5, 0.75, 1.0)
 
 
-def spell_out_response_norms(graph: EditableGraph) -> None:
-    """Replace the normalizations that can be written so; O(nodes + channels² of each).
-
-    Results differ by a few units in the last place.
-    """
+def decompose_response_norms(graph: EditableGraph) -> None:
+    """Replace such normalizations; O(nodes + channels² of each). Results differ by a few ulps."""
     for node in graph.nodes:
         if is_standard(node, "LRN") and _is_known(graph, node):
             _spell_out(graph, node)
@@ -63,7 +60,7 @@ def _raised(base: str, power: float, add: Callable[..., str]) -> str:
 
 
 def _window(node: NodeProto, channels: int) -> np.ndarray:
-    """Filters `(channels, channels, 1, 1)` that sum the channels around each, as the operator's definition says."""
+    """Filters `(channels, channels, 1, 1)` that sum the channels around each one, by the operator's definition."""
     size = integer(node, "size", 1)
     distance = np.arange(channels) - np.arange(channels)[:, None]
     is_near = np.abs(distance) <= size // 2

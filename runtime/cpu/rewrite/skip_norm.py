@@ -1,8 +1,7 @@
-"""Sums that onnxruntime makes one kernel with the normalization behind them, as two nodes again.
+"""Splits sums that onnxruntime fused with a normalization back into two nodes.
 
-Its kernel for both takes four to eight times as long as its kernels for a sum and for a normalization one after the
-other, on rows of 256 and 768 numbers (`benchmarks/skip_norm.py`, `benchmarks/results/skip_norm.json`). As two nodes
-they are also shared out between rows.
+Its fused kernel takes four to eight times as long as a sum and a normalization in sequence, on rows of 256 and 768
+numbers (`benchmarks/skip_norm.py`, `benchmarks/results/skip_norm.json`). Two nodes can also be divided by rows.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ _PLAIN = {
     "SkipLayerNormalization": ("LayerNormalization", 4),
     "SkipSimplifiedLayerNormalization": ("SimplifiedLayerNormalization", 3),
 }
-"""For each kernel of onnxruntime's that adds first: the one that only normalizes, and the place of a bias among the
-operands, which is added too. Operands before it, behind the two that are always added, belong to the normalization."""
-_EPSILON = 1e-12  # where the node has none; onnxruntime's kernels for normalization alone have another default
-_SUM = 3  # the place of the sum among the results
+"""For each fused kernel: the plain normalization, and the position of a bias operand that is added too. Operands before
+it, after the two summands, belong to the normalization.
+"""
+_EPSILON = 1e-12  # default; that of onnxruntime's plain normalization differs
+_SUM = 3  # position of the sum among the results
 
 
-def spell_out_skip_norms(graph: EditableGraph) -> None:
-    """Replace such kernels; O(nodes). Results differ by a few units in the last place."""
+def decompose_skip_norms(graph: EditableGraph) -> None:
+    """Replace such kernels; O(nodes). Results differ by a few ulps."""
     for node in graph.nodes:
         if _is_known(graph, node):
             _spell_out(graph, node)
@@ -40,7 +40,6 @@ def _is_known(graph: EditableGraph, node: onnx.NodeProto) -> bool:
 
 
 def _spell_out(graph: EditableGraph, node: onnx.NodeProto) -> None:
-    """The sum of two or, with a bias, of three, and its normalization."""
     kind, place = _PLAIN[node.op_type]
     image, skip, *scales = node.input[:place]
     result, bias = node.output[0], _at(node.input, place)
@@ -56,5 +55,4 @@ def _spell_out(graph: EditableGraph, node: onnx.NodeProto) -> None:
 
 
 def _at(names: Sequence[str], place: int) -> str:
-    """The name at a place; "" where there is none."""
     return names[place] if place < len(names) else ""

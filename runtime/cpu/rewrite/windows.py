@@ -1,7 +1,7 @@
-"""Pad and Slice of rows and columns, taken into the operators that read them.
+"""Moves Pad and Slice of rows and columns into the operators that read them.
 
-Exported models often pad apart from the convolution or the pool that needs it, and shift images by a Pad and a Slice.
-Each is a copy of the image, and one that leaves onnxruntime's blocked layout.
+Exported models often pad before a convolution or pool, and shift images by a Pad and a Slice. Each copies the image and
+leaves onnxruntime's blocked layout.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from iosched.models.wiring import is_standard
 from iosched.runtime.cpu.rewrite.images import Edges, fills_with_zeros, is_image, padded_edges, sliced_ranges
 
 
-def take_in_windows(graph: EditableGraph) -> None:
-    """Leave as few Pad and Slice to be read as the rules of this file allow; O(nodes + edges)."""
-    # A Pad that a MaxPool alone reads is taken into it by onnxruntime, though there the zeros do not count, and results
-    # are others (1.31). It must not come to that where it does not without us.
+def absorb_windows(graph: EditableGraph) -> None:
+    """Remove as many Pad and Slice as the rules of this file allow; O(nodes + edges)."""
+    # onnxruntime (1.31) moves a Pad into a MaxPool that is its only reader, which changes results: zeros do not count
+    # there. This rewrite must not cause that.
     pooled = {node.input[0] for node in graph.nodes if is_standard(node, "MaxPool")}
     for node in graph.nodes:
         rule = _RULES.get(node.op_type) if is_standard(node) else None
@@ -30,7 +30,7 @@ def take_in_windows(graph: EditableGraph) -> None:
 
 
 def _zero_pad(graph: EditableGraph, tensor: str) -> tuple[str, Edges] | None:
-    """The image that a Pad surrounds with zeros to compute `tensor`, and how many; None where it is something else."""
+    """The image that a Pad surrounds with zeros to compute `tensor`, and the widths; None for other nodes."""
     node = graph.producer(tensor)
     if node is None or not is_standard(node, "Pad") or not is_image(graph, node.input[0]):
         return None
@@ -55,7 +55,7 @@ def _convolution(graph: EditableGraph, node: NodeProto) -> None:
 
 
 def _average(graph: EditableGraph, node: NodeProto) -> None:
-    """The zeros count, as they did: only pools that count all or none of their own take them in."""
+    """The padded zeros counted before, so only pools that count all or none of their own padding qualify."""
     if _take_some_pixels(graph, node):
         return
     counts_evenly = integer(node, "count_include_pad") or not any(integers(node, "pads"))
@@ -64,9 +64,9 @@ def _average(graph: EditableGraph, node: NodeProto) -> None:
 
 
 def _take_some_pixels(graph: EditableGraph, node: NodeProto) -> bool:
-    """An average of single pixels of a shifted image is a Slice, and zeros where it reaches beyond the image.
+    """An average of single pixels of a shifted image is a Slice, with zeros beyond the image.
 
-    Of a shift, which is a copy of the image, only the pixels are needed that the pool takes.
+    This copies only the pixels that the pool reads.
     """
     found, strides = _zero_pad(graph, node.input[0]), integers(node, "strides", (1, 1))
     if found is None or integers(node, "kernel_shape") != (1, 1) or strides == (1, 1):
@@ -83,7 +83,6 @@ def _take_some_pixels(graph: EditableGraph, node: NodeProto) -> bool:
 
 
 def _put_slice(graph: EditableGraph, source: str, result: str, ranges: Sequence[range]) -> None:
-    """Let a Slice compute `result`, and a Pad behind it the pixels that `ranges` do not reach."""
     rows = [(part.start, part.stop, axis, part.step) for axis, part in enumerate(ranges, 2)]
     names = [graph.add_fresh_weight(f"{result}/slice", column.copy()) for column in np.array(rows).T]
     shape = (*graph.shape(source)[:2], *map(len, ranges))
@@ -97,7 +96,6 @@ def _put_slice(graph: EditableGraph, source: str, result: str, ranges: Sequence[
 
 
 def _take_in(graph: EditableGraph, node: NodeProto, kernel: Sequence[int], **changes: int) -> None:
-    """Let a node with windows of `kernel` pad its image itself."""
     found = _zero_pad(graph, node.input[0])
     if found is None or len(kernel) != 2 or _auto_pad(node) not in ("NOTSET", "VALID"):
         return
@@ -110,7 +108,7 @@ def _take_in(graph: EditableGraph, node: NodeProto, kernel: Sequence[int], **cha
 
 
 def _slice(graph: EditableGraph, node: NodeProto) -> None:
-    """A part of an image with zeros around it is an image with other numbers of zeros around it, or fewer than none."""
+    """A slice of a zero-padded image is an image with more or less padding."""
     found, result = _zero_pad(graph, node.input[0]), node.output[0]
     if found is None or not is_image(graph, result):
         return
@@ -124,7 +122,7 @@ def _slice(graph: EditableGraph, node: NodeProto) -> None:
     removed = top, left, height - bottom, width - right
     edges = np.subtract(added, removed)
     keeps_pixels = all(min(edges[axis::2]) > -size for axis, size in enumerate(graph.shape(source)[2:]))
-    # Where nothing is taken away, onnxruntime takes the Pad into an average that may be too small for it.
+    # If nothing is removed, onnxruntime moves the Pad into an average that may be too small for it.
     if keeps_pixels and min(edges) < 0:
         _put_pad(graph, source, result, edges)
 

@@ -23,7 +23,7 @@ from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, r
 from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Sessions
-from iosched.runtime.order import happens_before
+from iosched.runtime.hazards import happens_before
 from iosched.runtime.plan import Task, View
 
 MAX_RECAPTURES = 4

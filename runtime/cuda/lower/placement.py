@@ -16,7 +16,7 @@ from iosched.runtime.cuda.cudnn.graph import ALIGNMENT_NBYTES
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import Layout, is_row_major
-from iosched.runtime.placement import Homes, Placement
+from iosched.runtime.placement import Placement, StorageMap
 from iosched.runtime.plan import View
 
 
@@ -38,7 +38,7 @@ class _PlacementBuilder:
     constants: frozenset[str]
     aligned: frozenset[str]
     gapless: frozenset[str]
-    homes: Homes
+    homes: StorageMap
     rows: dict[str, int] = field(default_factory=dict)
 
     def rows_of(self, name: str, axis: int) -> int:
@@ -83,7 +83,7 @@ def place_calls(
     """
     sizes = {name: spec.nbytes for name, spec in tensors.items()}
     owners, weights = frozenset((*fixed, *constants)), frozenset(constants)
-    builder = _PlacementBuilder(tensors, layout, owners, weights, _aligned(calls), _gapless(calls), Homes(sizes))
+    builder = _PlacementBuilder(tensors, layout, owners, weights, _aligned(calls), _gapless(calls), StorageMap(sizes))
     left: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):

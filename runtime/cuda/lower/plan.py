@@ -22,8 +22,7 @@ from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
-from iosched.runtime.stage_inputs import given_spaces
-from iosched.runtime.waits import Span, Step, find_waits
+from iosched.runtime.waits import Span, Step, find_waits, input_spaces
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
@@ -150,9 +149,9 @@ class _PlanBuilder:
             number = kernels.setdefault(each.kernel, len(kernels))
             lanes[each.lane].append(Task(each.name, number, each.reads, each.writes, waited, each.stage))
         tasks = tuple(map(tuple, lanes))
-        buffers = self._buffers(placed, given_spaces(steps))
+        buffers = self._buffers(placed, input_spaces(steps))
         outputs = self._outputs() if self.whole else ()
-        inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.is_given)
+        inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.is_input)
         used = {buffer.name for buffer in buffers}
         return Lowering(
             plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs),

@@ -18,9 +18,8 @@ from iosched.models.wiring import captures
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import SessionKernel
-from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.plan import View
-from iosched.runtime.session import DERIVED, load_onnxruntime, open_session, running
+from iosched.runtime.session import DERIVED, are_of_numpy, load_onnxruntime, open_session, run_on_any_types, running
 
 _NAMED = 3
 

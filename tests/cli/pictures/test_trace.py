@@ -8,7 +8,7 @@ from typing import Any
 
 from iosched.cli.pictures.theme import Style
 from iosched.cli.pictures.trace import draw_trace
-from iosched.runtime.traced import TaskOrigin, TracedRuns, TracedTask
+from iosched.runtime.executor import TaskOrigin, TracedRuns, TracedTask
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 SCHEDULE = Schedule(

@@ -244,7 +244,7 @@ def test_where_openvino_is_missing_sessions_of_onnxruntime_run(measured: Path, m
         monkeypatch.setattr(library, "missing", lambda: "OpenVINO is not installed")
         with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
             assert executor.description == "onnxruntime, a session for each model, 2 at a time with 1 thread each"
-            assert executor.notes[0] == "Not run on OpenVINO as it was shipped: OpenVINO is not installed"
+            assert executor.notes[0] == "Runs without OpenVINO: OpenVINO is not installed"
 
 
 @NEEDS_OPENVINO

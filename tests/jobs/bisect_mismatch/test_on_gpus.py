@@ -59,6 +59,6 @@ def test_optimize_writes_nothing_and_names_it(
 ) -> None:
     time_by_size(monkeypatch)
     with pytest.raises(
-        MismatchError, match=r"output 'gc' is off by(.|\n)*The first operator that differs is Conv 'gs'"
+        MismatchError, match=r"output 'gc' differs by(.|\n)*The first operator that differs is Conv 'gs'"
     ):
         optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db"))

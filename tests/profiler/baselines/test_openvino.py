@@ -58,7 +58,7 @@ def test_what_computes_something_else_is_closed_and_refused_each_time(monkeypatc
     monkeypatch.setattr(openvino, "OpenvinoModel", Wrong)
     plain = OpenvinoBaseline(fire(), 1)
     for _ in range(2):
-        with pytest.raises(MismatchError, match="'gc' is off by"):
+        with pytest.raises(MismatchError, match="'gc' differs by"):
             plain.ready({})
     assert opened == ["opened", "closed"]
 

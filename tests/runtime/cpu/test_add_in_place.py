@@ -1,4 +1,4 @@
-"""A convolution adds to a tensor where that lies, if nobody reads it afterwards."""
+"""A convolution adds to a tensor in place if the tensor has no later readers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def in_place(model: Model, lanes: int = 1) -> int:
     ("layers", "count"),
     [(["dense"], 1), (["dense", "dense", "dense"], 3), (["depthwise"], 1), (["late"], 0), (["own"], 0)],
 )
-def test_only_what_nobody_reads_afterwards_is_added_to(layers: Sequence[str], count: int) -> None:
+def test_only_tensors_without_later_readers_are_added_to_in_place(layers: Sequence[str], count: int) -> None:
     model = model_of(layers)
     assert in_place(model) == count
     check_everything(model, lanes=(1, 2), seeds=(0,))
@@ -78,7 +78,7 @@ def test_outputs_keep_their_values() -> None:
     check_everything(model, seeds=(0,))
 
 
-def test_a_stage_alone_adds_to_what_it_is_given() -> None:
+def test_stage_alone_adds_in_place_to_its_input() -> None:
     with CpuBackend(model_of(["dense"]), lanes=2) as backend:
         name = next(name for name, nodes in backend.coarse.nodes.items() if _adds(backend, nodes))
         for strategy in (Strategy.CONCURRENT, Strategy.SESSION):

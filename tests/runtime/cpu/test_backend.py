@@ -1,4 +1,4 @@
-"""Whatever onnxruntime runs, runs here with the same outputs, or is declined so that plain onnxruntime runs it."""
+"""Every model that onnxruntime runs has the same outputs, or is left to plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_a_size_known_late_keeps_its_producer_and_readers_together() -> None:
         assert unit_of["s"] != unit_of["total"]
 
 
-def test_operators_that_a_fusion_swallowed_cost_nothing_beside_what_feeds_it() -> None:
+def test_operators_inside_a_fusion_cost_nothing() -> None:
     with CpuBackend(loaded(gelu()), lanes=2) as backend:
         assert any(kernel.op_type == "Gelu" and kernel.domain == "com.microsoft" for kernel in backend.kernels.nodes)
         unit_of = backend.coarse.units.unit_of
@@ -386,7 +386,7 @@ def test_a_text_inside_is_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("kind", "opset"), [("BFLOAT16", 17), ("FLOAT8E4M3FN", 21), ("FLOAT8E5M2", 28), ("INT4", 21), ("UINT2", 28)]
 )
-def test_types_that_numpy_has_not_come_out_and_are_handed_on(kind: str, opset: int, native: bool | None) -> None:
+def test_types_without_numpy_dtype_are_passed_and_returned(kind: str, opset: int, native: bool | None) -> None:
     number = getattr(TensorProto, kind)
     nodes = [
         node("Relu", ["x"], ["a"]),

@@ -1,17 +1,28 @@
-"""Waits make every read follow its writes, and are left out where another wait says as much."""
+"""Calls, lanes and waits of stages: reads follow their writes, and implied waits are omitted."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 
+import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import check_schedules, divided_at_random, drawn, loaded, proto_of, weight
+from networks import zoo_model
+from onnx import ModelProto, helper
+from quantized import quantized
 
-from iosched.runtime.cpu.calls import Call, overlap, steps_of
-from iosched.runtime.plan import Space, View, Wait
-from iosched.runtime.stage_inputs import given_spaces
-from iosched.runtime.waits import Step, find_waits
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.calls import Call, assign_lanes, overlap, steps_of
+from iosched.runtime.cpu.kernel_graph import node_work_us
+from iosched.runtime.cpu.optimized import build_kernel_graph
+from iosched.runtime.plan import ExecutionPlan, Space, View, Wait
+from iosched.runtime.waits import Step, find_waits, input_spaces
+from iosched.scheduler.baselines import greedy
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 
 
 def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:
@@ -31,26 +42,26 @@ def test_a_read_waits_for_its_writer_on_another_lane_alone() -> None:
     assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
 
-def test_bytes_beside_those_read_are_not_waited_for() -> None:
+def test_no_wait_for_adjacent_bytes() -> None:
     calls = [call(0, [], [seen("a", 0)]), call(1, [], [seen("a", 8)]), call(1, [seen("a", 8)], [seen("b")])]
     assert waits_of(calls, 2) == [(), (), ()]
     calls[2] = call(1, [seen("a", 7, 2)], [seen("b")])
     assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
 
-def test_what_is_written_over_has_been_read_and_written_before() -> None:
+def test_overwriting_waits_for_readers_and_writers() -> None:
     calls = [call(0, [], [seen("a")]), call(1, [seen("a")], [seen("b")]), call(0, [seen("a")], [seen("a")])]
     assert waits_of(calls, 2) == [(), (Wait(0, 1),), (Wait(1, 1),)]
     assert waits_of([calls[0], call(1, [], [seen("a", 4)])], 2) == [(), (Wait(0, 1),)]
     assert waits_of([calls[0], call(1, [], [seen("a", 8)])], 2) == [(), ()]
 
 
-def test_what_is_added_to_is_given() -> None:
+def test_in_place_operand_is_an_input() -> None:
     adds = [call(0, [seen("a"), seen("b")], [seen("a")]), call(0, [seen("a")], [seen("c")])]
-    assert given_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
+    assert input_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
 
 
-def test_what_follows_from_an_earlier_wait_is_left_out() -> None:
+def test_implied_waits_are_omitted() -> None:
     """Lane 2 waits for lane 1, which waited for lane 0."""
     calls = [
         call(0, [], [seen("a")]),
@@ -116,3 +127,113 @@ def test_random_calls_are_ordered_in_every_interleaving(seed: int, lanes: int) -
         assert all(i < position for i in direct)
         for _, view in each.reads:
             assert {i for i in range(position) if calls[i].writes[0][0] == view.buffer} <= before[position]
+
+
+def longest_us(proto: ModelProto) -> float:
+    kernels = build_kernel_graph(loaded(proto))
+    return max(node_work_us(kernels, index) for index in range(len(kernels.nodes)))
+
+
+def test_integer_convolution_takes_a_third_of_a_float_one() -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    proto = proto_of([node], {"x": (1, 64, 28, 28)}, ["y"], {"w": weight(64, 64, 3, 3)})
+    floats, whole = longest_us(proto), longest_us(quantized(proto))
+    assert 2.5 < floats / whole < 3.5
+
+
+WORK = st.lists(st.integers(1, 50).map(float), min_size=1, max_size=6)
+
+
+@given(WORK, st.integers(1, 6))
+def test_few_groups_share_all_lanes_and_many_get_one_each(work_us: list[float], lanes: int) -> None:
+    found = assign_lanes(work_us, lanes)
+    assert found == assign_lanes(list(work_us), lanes)
+    assert len(found) == len(work_us)
+    used = sorted(lane for group in found for lane in group)
+    if len(work_us) < lanes:
+        assert used == list(range(lanes))
+    else:
+        assert all(len(group) == 1 for group in found)
+        assert set(used) == set(range(lanes))
+
+
+@given(WORK, st.integers(1, 3))
+def test_the_longest_lane_is_within_grahams_bound(work_us: list[float], lanes: int) -> None:
+    if len(work_us) < lanes:
+        return
+
+    def makespan(chosen: tuple[int, ...]) -> float:
+        return max(sum(w for w, lane in zip(work_us, chosen, strict=True) if lane == own) for own in range(lanes))
+
+    best = min(makespan(chosen) for chosen in product(range(lanes), repeat=len(work_us)))
+    found = makespan(tuple(group[0] for group in assign_lanes(work_us, lanes)))
+    assert found <= best * (4 / 3 - 1 / (3 * lanes)) + 1e-9
+
+
+def test_spare_lanes_go_to_the_group_with_most_work_per_lane() -> None:
+    assert assign_lanes([10.0, 100.0], 4) == ((0,), (1, 2, 3))
+    assert assign_lanes([100.0, 100.0], 4) == ((0, 1), (2, 3))
+    assert assign_lanes([5.0], 3) == ((0, 1, 2),)
+
+
+node = helper.make_node
+
+
+def three_branches() -> onnx.ModelProto:
+    """Three convolutions of unequal size side by side, each big enough to be cut in four, and their concatenation."""
+    nodes, weights = [], {}
+    for name, size in (("a", 5), ("b", 3), ("c", 3)):
+        weights[f"w{name}"] = weight(64, 32, size, size, seed=ord(name))
+        nodes.append(node("Conv", ["x", f"w{name}"], [name], pads=[size // 2] * 4))
+    nodes.append(node("Concat", ["a", "b", "c"], ["y"], axis=1))
+    return proto_of(nodes, {"x": (1, 32, 20, 20)}, ["y"], weights)
+
+
+def branches_on(division: Division | None) -> Schedule:
+    first = Stage(Strategy.CONCURRENT, (("a",), ("b",), ("c",)), division=division)
+    return Schedule((Block(0, (first, Stage(Strategy.CONCURRENT, (("y",),)))),))
+
+
+def plan_on(division: Division | None, lanes: int) -> ExecutionPlan:
+    with CpuBackend(loaded(three_branches()), lanes=lanes) as backend:
+        return backend.lower(branches_on(division)).plan
+
+
+def computing(plan: ExecutionPlan) -> list[int]:
+    """How many calls of convolutions each lane makes in the first stage."""
+    found = []
+    for tasks in plan.lanes:
+        calls = [part for task in tasks if task.stage == 0 for part in task.name.split("+")]
+        found.append(len([part for part in calls if "Reorder" not in part]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("groups", "calls"),
+    [
+        (((0,), (1,), (1,)), [1, 2, 0, 0]),
+        (((0, 1), (2,), (3,)), [1, 1, 1, 1]),
+        (((0, 1, 2), (3,), (3,)), [1, 1, 1, 2]),
+        (((1, 3), (1, 3), (1, 3)), [0, 3, 0, 3]),
+    ],
+)
+def test_groups_run_on_the_lanes_of_their_division(groups: tuple[tuple[int, ...], ...], calls: list[int]) -> None:
+    assert computing(plan_on(Division(4, groups), lanes=4)) == calls
+
+
+def test_lanes_of_another_device_mean_nothing() -> None:
+    """On two lanes or eight, the stage is divided as if it named no lanes."""
+    division = Division(4, ((3,), (3,), (3,)))
+    for lanes in (2, 8):
+        assert plan_on(division, lanes) == plan_on(None, lanes)
+    assert plan_on(division, 4) != plan_on(None, 4)
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 16])
+def test_whatever_lanes_groups_have_they_compute_the_same(lanes: int) -> None:
+    """Every plan also passes the check of all its interleavings when it is made."""
+    for model in (loaded(three_branches()), zoo_model("light_squeezenet")):
+        with CpuBackend(model, lanes=lanes) as backend:
+            plain = [("greedy", greedy(backend.graph)), *drawn(backend.graph, (0, 1))]
+            divided = ((name, divided_at_random(each, lanes, seed)) for seed, (name, each) in enumerate(plain))
+            check_schedules(model, backend, divided, seeds=(0,))

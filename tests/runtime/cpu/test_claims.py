@@ -1,4 +1,4 @@
-"""Processes take different processors, whoever they are and however they end."""
+"""Processes claim different processors, however they end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.runtime.cpu import claims as claims_module
-from iosched.runtime.cpu.claims import PLACES, Claim, Claims
+from iosched.runtime.cpu import lane_cpus as claims_module
+from iosched.runtime.cpu.lane_cpus import MAX_CLAIMS, Claim, Claims
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def in_pairs(cpu: int) -> frozenset[int]:
 EIGHT = tuple(range(8))
 
 
-def test_processes_take_different_processors_while_there_are_some(name: str) -> None:
+def test_processes_claim_different_processors_while_available(name: str) -> None:
     taken = [Claims(name).take(2, EIGHT, alone) for _ in range(4)]
     assert [claim.cpus for claim in taken] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert [(claim.n_shared, claim.n_free) for claim in taken] == [(0, 8), (0, 6), (0, 4), (0, 2)]
@@ -53,7 +53,7 @@ def test_then_those_that_the_fewest_others_have(name: str) -> None:
     assert Claims(name).take(2, range(4), alone).cpus == (2, 3)
 
 
-def test_some_are_shared_where_not_enough_are_left(name: str) -> None:
+def test_processors_are_shared_if_too_few_are_free(name: str) -> None:
     first, second = (Claims(name) for _ in range(2))
     held = first.take(3, range(4), alone)
     claim = second.take(2, range(4), alone)
@@ -86,7 +86,7 @@ def test_all_claims_of_a_process_are_on_the_same_processors(name: str) -> None:
     assert set(Claims(name).others(EIGHT).values()) == {0}
 
 
-def test_what_the_calling_thread_may_not_use_is_not_taken(name: str) -> None:
+def test_disallowed_processors_are_not_claimed(name: str) -> None:
     process = Claims(name)
     held = process.take(2, (0, 1), alone)
     assert process.take(2, (1, 2), alone).cpus == (1, 2)
@@ -97,7 +97,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1
 
 
 @given(STEPS, st.integers(1, 6), st.sampled_from([alone, in_pairs]))
-def test_whatever_comes_and_goes_nobody_shares_while_enough_is_free(
+def test_processes_never_share_while_enough_processors_are_free(
     steps: list[tuple[int, int | None]], n_cpus: int, siblings: Callable[[int], frozenset[int]]
 ) -> None:
     """Four processes that take and give back, one claim each, beside a list of who has what."""
@@ -133,17 +133,17 @@ def test_one_that_looked_at_the_same_time_takes_others(name: str, monkeypatch: p
     assert [claim.n_shared for claim in taken] == [0, 0, 2]
 
 
-def test_more_processes_than_can_be_told_apart_share(name: str) -> None:
-    taken = [Claims(name).take(1, (0,), alone) for _ in range(PLACES + 2)]
-    assert [claim.cpus for claim in taken] == [(0,)] * (PLACES + 2)
-    assert [claim.n_shared for claim in taken] == [0] + [1] * (PLACES + 1)
+def test_more_processes_than_slots_share(name: str) -> None:
+    taken = [Claims(name).take(1, (0,), alone) for _ in range(MAX_CLAIMS + 2)]
+    assert [claim.cpus for claim in taken] == [(0,)] * (MAX_CLAIMS + 2)
+    assert [claim.n_shared for claim in taken] == [0] + [1] * (MAX_CLAIMS + 1)
     for claim in taken:
         claim.release()
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EMFILE, errno.EAFNOSUPPORT])
 @pytest.mark.parametrize("refused", ["socket", "bind"])
-def test_where_sockets_are_refused_the_first_processors_are_used_as_if_alone(
+def test_without_sockets_the_first_processors_are_used(
     name: str, monkeypatch: pytest.MonkeyPatch, error: int, refused: str
 ) -> None:
     class Refused(socket.socket):
@@ -164,7 +164,7 @@ def test_where_sockets_are_refused_the_first_processors_are_used_as_if_alone(
 
 PROGRAM = """
 import os, subprocess, sys
-from iosched.runtime.cpu.claims import Claims
+from iosched.runtime.cpu.lane_cpus import Claims
 claims = Claims(sys.argv[1])
 os.register_at_fork(after_in_child=claims.forget)
 claim = claims.take(2, range(4), lambda cpu: frozenset((cpu,)))

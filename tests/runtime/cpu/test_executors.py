@@ -1,4 +1,4 @@
-"""Both executors run plans of hand-made programs to the bit as numpy and plain onnxruntime do."""
+"""Both executors compute hand-written plans bit by bit like numpy and plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.runtime import arena
 from iosched.runtime.cpu import library
+from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Copy, Kernel, Program
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
-from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
 from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
@@ -217,7 +217,7 @@ def test_an_output_written_in_parts_needs_its_shape(executor: AnyExecutor) -> No
     )
     with pytest.raises(ValueError, match="shape of its output 'y'"):
         executor(plan, [binary("Add")])
-    with pytest.raises(ValueError, match="leave out 'y'"):
+    with pytest.raises(ValueError, match="omit 'y'"):
         executor(with_outputs(plan, seen("z", (0,))), [binary("Add")])
     with executor(with_outputs(plan, seen("y", (2, 16)), seen("z", (0,))), [binary("Add")]) as ready:
         np.testing.assert_array_equal(ready.run({"x": X})["y"], np.stack([X + X, X + X]))
@@ -287,7 +287,7 @@ def test_sizes_known_only_at_run_time(executor: AnyExecutor) -> None:
 
 
 @both
-def test_an_inner_sequence_and_a_dynamic_read_beside_a_static_write(executor: AnyExecutor) -> None:
+def test_inner_sequence_and_dynamic_read_with_static_write(executor: AnyExecutor) -> None:
     split = onnx.helper.make_node("SplitToSequence", ["a"], ["s"], axis=0, keepdims=0)
     sequence = onnx.helper.make_tensor_sequence_value_info("s", 1, None)
     tensor = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("a", (16,)), ("c", (16,)))]
@@ -312,7 +312,7 @@ def test_an_inner_sequence_and_a_dynamic_read_beside_a_static_write(executor: An
 
 
 @needs_native
-def test_native_says_what_it_cannot_hand_over() -> None:
+def test_native_executor_names_unsupported_outputs() -> None:
     plan, _ = diamond()
     assert supports(plan.plan)
     assert supports(nonzero()[0].plan)
@@ -394,7 +394,7 @@ def test_broken_plans_and_programs_are_refused(executor: AnyExecutor) -> None:
 
 
 @both
-def test_a_closed_executor_says_so(executor: AnyExecutor) -> None:
+def test_closed_executor_raises(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     ready = executor(plan, kernels)
     ready.close()
@@ -455,7 +455,7 @@ def test_equal_programs_share_a_session_and_forgotten_ones_do_not() -> None:
         (first,) = runtime.kernels([program(node, *shape, {"w": weight})])
         assert runtime.kernels([program(node, *shape, {"w": weight})]) == [first]
         assert runtime.kernels([program(node, *shape, {"w": weight.copy()})]) != [first]
-        runtime.forget_sessions()
+        runtime.drop_sessions()
         assert runtime.kernels([program(node, *shape, {"w": weight})]) != [first]
 
 
@@ -544,7 +544,7 @@ def test_the_caller_keeps_its_affinity() -> None:
 
 
 @needs_native
-def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
+def test_forked_child_raises_and_parent_continues() -> None:
     code = (
         "import os, sys; sys.path.insert(0, sys.argv[1]); from test_executors import *\n"
         "plan, kernels = diamond(); ready = NativeExecutor(plan, kernels); ready.run({'x': X})\n"
@@ -560,7 +560,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
 
 @pytest.mark.slow
 @needs_native
-def test_a_child_that_is_forked_amid_a_run_of_another_thread_is_told_too() -> None:
+def test_child_forked_during_a_run_raises_too() -> None:
     code = (
         "import os, signal, sys, threading; sys.path.insert(0, sys.argv[1]); from test_executors import *\n"
         "plan, kernels = diamond(); ready = NativeExecutor(plan, kernels); took = ready.time({'x': X}, 100)\n"
@@ -589,7 +589,7 @@ def _no_cached_library() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_cached_library")
-def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_library_the_error_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     assert not library.available()
     assert "not built" in str(library.missing())
@@ -599,17 +599,17 @@ def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("_no_cached_library")
 @needs_native
-def test_a_library_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_ABI_VERSION", -1)
     assert not library.available()
-    assert "built for another version of iosched; build it again: pip install -e ." in str(library.missing())
+    assert "built for another version of iosched; rebuild it with 'pip install -e .'" in str(library.missing())
 
 
 @pytest.mark.usefixtures("_no_cached_library")
-def test_a_library_that_does_not_load_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_library_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     (tmp_path / "_executor.so").write_bytes(b"no library")
-    assert "(_executor.so) does not load; build it again" in str(library.missing())
+    assert "(_executor.so) does not load; rebuild it" in str(library.missing())
 
 
 @needs_native
@@ -675,7 +675,7 @@ def test_a_sweep_passes_other_bytes_through_the_caches_and_leaves_all_as_it_is(e
     x, most = X.copy(), 1 << 26
     with executor(plan, kernels) as ready:
         before = resident_nbytes()
-        assert len(ready.time({"x": x}, 3, sweep_nbytes=most)) == 3
+        assert len(ready.time({"x": x}, 3, flush_nbytes=most)) == 3
         if executor is NativeExecutor:  # which keeps what it sweeps for the next time
             assert resident_nbytes() - before > 0.9 * most
         np.testing.assert_array_equal(x, X)
@@ -683,14 +683,14 @@ def test_a_sweep_passes_other_bytes_through_the_caches_and_leaves_all_as_it_is(e
 
 
 @needs_native
-def test_inputs_that_may_not_be_written_are_not_swept() -> None:
+def test_read_only_inputs_are_refused_by_a_cache_flush() -> None:
     plan, kernels = diamond()
     x = X.copy()
     x.flags.writeable = False
     with NativeExecutor(plan, kernels) as ready:
         assert len(ready.time({"x": x}, 2)) == 2
-        with pytest.raises(ValueError, match="may not be written"):
-            ready.time({"x": x}, 2, sweep_nbytes=1)
+        with pytest.raises(ValueError, match="needs writable inputs"):
+            ready.time({"x": x}, 2, flush_nbytes=1)
 
 
 def resident_nbytes() -> int:
@@ -708,7 +708,7 @@ def test_times_are_of_single_runs(executor: AnyExecutor) -> None:
 
 
 @both
-def test_a_trace_tells_when_each_task_ran(executor: AnyExecutor) -> None:
+def test_trace_has_begin_and_end_of_each_task(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     names = [task.name for task in plan.plan.tasks]
     with executor(plan, kernels) as ready:

@@ -1,4 +1,4 @@
-"""What other cores wrote is brought over once, by the first stage that reads it: in sum, over all stages, once."""
+"""In the sum over all stages, the bytes that another core wrote are handed over once, to their first reader."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_of_two_readers_the_first_finds_the_tensor_fresh_and_together_they_do() 
         assert sorted([fresh_nbytes(("f1",)), fresh_nbytes(("f3",))]) == [0, together]
 
 
-def test_equal_operators_that_find_their_inputs_otherwise_are_measured_apart() -> None:
+def test_equal_operators_with_different_fresh_inputs_are_measured_separately() -> None:
     """Two equal convolutions of one tensor: the second one reads what the first one has fetched."""
     with CpuBackend(twins(), lanes=2) as backend, ProfileDatabase(":memory:") as database:
         cost = CpuStageCost(backend, database)
@@ -120,7 +120,7 @@ def twins() -> Model:
     return load_model(made.SerializeToString(), name="twins")
 
 
-def test_what_is_fresh_changes_no_result_and_no_input() -> None:
+def test_fresh_spans_change_no_result_and_no_input() -> None:
     with CpuBackend(fire(), lanes=2) as backend:
         compiled = backend.compile_stage(Stage(Strategy.CONCURRENT, (("f1",), ("f3",))))
         assert compiled is not None
@@ -129,12 +129,12 @@ def test_what_is_fresh_changes_no_result_and_no_input() -> None:
         (name,) = compiled.inputs
         far: Spans = ((-64, 128), (192, 1 << 40))
         for fresh in ({}, {name: ()}, {name: ((64, 128), (256, 300))}, {name: far}, {"nobody": ((0, 64),)}):
-            assert len(compiled.executor.time(compiled.inputs, 2, sweep_nbytes=1 << 16, fresh=fresh)) == 2
+            assert len(compiled.executor.time(compiled.inputs, 2, flush_nbytes=1 << 16, fresh=fresh)) == 2
             assert all(np.array_equal(array, before[name]) for name, array in compiled.inputs.items())
         found = compiled.executor.run(compiled.inputs)
         assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
-def test_who_reads_nothing_is_handed_nothing() -> None:
+def test_nodes_without_reads_have_no_fresh_spans() -> None:
     with CpuBackend(fire(), lanes=2) as backend:
         assert fresh_spans(backend.first_reads, backend._placement, [], []) == {}

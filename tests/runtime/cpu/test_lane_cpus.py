@@ -1,4 +1,4 @@
-"""Lanes get processors that the process has taken for itself, or none of their own where others cannot be seen."""
+"""Lanes get processors that the process has claimed, or are unpinned if other processes are invisible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from scripted import fire
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu import lane_cpus as module
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.claims import Claims
-from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus, by_core, lane_cpus, unpinned
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, Claims, LaneCpus, by_core, lane_cpus, unpinned
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy
@@ -39,7 +38,7 @@ def taken(name: str) -> list[int]:
     return [cpu for cpu, others in Claims(name).others(FOUR).items() if others]
 
 
-def test_processors_are_taken_when_they_are_needed_and_given_back(name: str) -> None:
+def test_processors_are_claimed_when_needed_and_released(name: str) -> None:
     cpus = LaneCpus(2)
     assert (cpus.taken, taken(name)) == (None, [])
     assert (cpus.of(2), taken(name)) == ((0, 1), [0, 1])
@@ -49,7 +48,7 @@ def test_processors_are_taken_when_they_are_needed_and_given_back(name: str) -> 
     assert taken(name) == []
 
 
-def test_they_are_given_back_when_nobody_uses_the_object_any_more(name: str) -> None:
+def test_processors_are_released_by_garbage_collection(name: str) -> None:
     cpus = LaneCpus(2)
     cpus.of(2)
     del cpus
@@ -80,13 +79,13 @@ def test_lanes_without_processors_differ_unless_they_have_to_share(name: str) ->
     assert unpinned(5) == (-1,) * 5
 
 
-def test_whoever_asks_for_it_shares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_shares_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARE_VARIABLE, "1")
     other = Claims(name).take(2, FOUR, lambda cpu: frozenset((cpu,)))
     assert LaneCpus(2).of(2) == other.cpus == (0, 1)
 
 
-def test_executors_that_are_given_none_take_those_of_the_process_in_turn(name: str) -> None:
+def test_executors_without_processors_use_those_of_the_process(name: str) -> None:
     assert (lane_cpus(1), lane_cpus(3), lane_cpus(6)) == ((-1,), (0, 1, 2), (0, 1, 2, 3, 0, 1))
     assert lane_cpus(3, [7, 5]) == (7, 5, 7)
 
@@ -107,7 +106,7 @@ def test_backends_of_a_process_have_the_same_processors_until_the_last_one_close
     model = fire()
     with CpuBackend(model, lanes=2) as backend:
         assert taken(name) == [0]
-        with CpuBackend(model, beside=backend) as beside:
+        with CpuBackend(model, sharing=backend) as beside:
             beside.compile(greedy(beside.graph))
         assert taken(name) == [0, 1, 2]
         with CpuBackend(model, lanes=2) as third:

@@ -1,4 +1,4 @@
-"""Plans that lowering makes are free of hazards, and nothing in them is there in vain."""
+"""Lowered plans are free of hazards and of unnecessary tasks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from iosched.runtime.cpu.lower import KernelCache, lower
 from iosched.runtime.cpu.native import NativeExecutor
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor
-from iosched.runtime.hazards import HazardError, check
+from iosched.runtime.hazards import HazardError, check, happens_before
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.order import happens_before
 from iosched.runtime.plan import ExecutionPlan, Space
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential

@@ -1,4 +1,4 @@
-"""Merged convolutions compute what the single ones do, wherever their parts go."""
+"""Merged convolutions compute the same as separate ones."""
 
 from __future__ import annotations
 

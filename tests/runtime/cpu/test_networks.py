@@ -1,4 +1,4 @@
-"""Whole networks compute what plain onnxruntime computes, whatever the schedule and however many lanes."""
+"""Whole networks compute the same as plain onnxruntime, for any schedule and number of lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each task of a compiled schedule is of: its stage in the schedule, and its operators."""
+"""The stage and operators of each task of a compiled schedule."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from scripted import fire
 
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.executor import TaskOrigin, TracedRuns
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
@@ -49,9 +49,7 @@ def named(runs: TracedRuns, name: str) -> list[TaskOrigin]:
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
 @pytest.mark.parametrize("way", [sequential, greedy, merged, in_a_session])
-def test_each_task_tells_its_operators_and_their_stage(
-    way: Callable[[ComputationGraph], Schedule], native: bool
-) -> None:
+def test_each_task_has_its_operators_and_stage(way: Callable[[ComputationGraph], Schedule], native: bool) -> None:
     schedule, runs = traced(way, native=native)
     stage_of = {name: number for number, stage in enumerate(schedule.stages) for name in stage.operators}
     assert {name for task in runs.tasks for name in task.origin.operators} >= set(stage_of) - {"fc", "gc"}
@@ -61,7 +59,7 @@ def test_each_task_tells_its_operators_and_their_stage(
     assert len(runs.times_us) == 3
 
 
-def test_what_is_merged_is_of_all_its_operators() -> None:
+def test_merged_task_belongs_to_all_its_operators() -> None:
     _, runs = traced(merged, native=True)
     assert {origin.operators for origin in named(runs, "f1")} == {("f1", "f3")}
     assert {origin.operators for origin in named(runs, "g1")} == {("g1",)}
@@ -84,7 +82,7 @@ def test_groups_side_by_side_are_on_lanes_of_their_own() -> None:
     assert {origin.lane for origin in named(runs, "f1")} != {origin.lane for origin in named(runs, "f3")}
 
 
-def test_stages_keep_their_numbers_where_one_has_nothing_to_run() -> None:
+def test_stages_keep_their_numbers_if_one_is_empty() -> None:
     """Numbers are those of the schedule, whose stages the device may leave out."""
 
     def with_a_gap(graph: ComputationGraph) -> Schedule:

@@ -1,4 +1,4 @@
-"""The coarse graph: every optimized node and every operator in one unit, and any order of units can be lowered."""
+"""The coarse graph: every optimized node and every operator is in one unit, and any order of units can be lowered."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_fusion_units_are_operators() -> None:
     assert coarse.nodes == {"a": (0,), "b": (1,), "c": (2,), "d": (3,)}
 
 
-def test_operators_fused_into_one_node_cost_nothing_beside_it() -> None:
+def test_operators_fused_into_one_node_are_free() -> None:
     """b disappears into d; its unit is joined to what it reads."""
     nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("BD", ["a", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)
@@ -160,7 +160,7 @@ def test_networks(name: str) -> None:
         assert len(backend.graph.operators) > len(model.graph.operators) / 2
 
 
-def test_schedules_that_take_units_apart_are_repaired() -> None:
+def test_schedules_that_split_units_are_repaired() -> None:
     """Stages over the model's own operators, as another device may have chosen them."""
     model = loaded(fused_chain())
     with CpuBackend(model, lanes=2) as backend:
@@ -192,7 +192,7 @@ def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:
     assert found == list(stages)
 
 
-def test_lanes_go_with_their_groups_and_are_forgotten_where_groups_are_others() -> None:
+def test_divisions_follow_their_groups_and_are_dropped_for_other_groups() -> None:
     """A stranger may list groups in any order; b has no node of its own, and runs with a."""
     nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
     swapped = Stage(Strategy.CONCURRENT, (("c",), ("b",)), division=Division(3, ((0,), (1, 2))))
@@ -206,7 +206,7 @@ def test_lanes_go_with_their_groups_and_are_forgotten_where_groups_are_others() 
     assert {stage.division for stage in unit_stages(coarse_of(DIAMOND, fewer).units, schedule)} == {None}
 
 
-def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
+def test_readers_of_a_unit_wait_for_its_last_operator() -> None:
     """b has no node of its own and runs with a; c, placed between the two, moves behind them."""
     nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("D", ["a", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)

@@ -1,4 +1,4 @@
-"""Convolutions with few results are summed in parts, one for each core, and compute what they did."""
+"""Convolutions with few results are summed in parts, one for each core, with equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concat, Split and reshapes cost nothing where bytes can be written in place, and stay right where they cannot."""
+"""Concat, Split and reshapes are free where bytes can be written in place, and correct elsewhere."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_outputs_equal_plain_onnxruntime(make) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )  # fmt: skip
-def test_what_disappears_and_what_is_copied(make, nodes: list[str], operands: list[str]) -> None:
+def test_elided_and_copied_operands(make, nodes: list[str], operands: list[str]) -> None:
     made = make()
     assert elided(made) == nodes
     assert sorted(copied(made)) == sorted(operands)

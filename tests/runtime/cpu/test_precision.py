@@ -1,4 +1,4 @@
-"""A CPU takes the precisions that it has instructions for, and names what is missing for the others."""
+"""A CPU accepts the precisions that it has instructions for, and names the missing instructions of others."""
 
 from __future__ import annotations
 
@@ -34,25 +34,23 @@ def having(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
         ("avx512_bf16_and_more", ("fp32",)),
     ],
 )
-def test_instructions_say_what_a_cpu_computes_in(
-    flags: str, has: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precisions_follow_from_instructions(flags: str, has: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     having(monkeypatch, flags)
     assert precision.precisions() == has
     for each in has:
         CpuDevice().check(OpenSettings(precision=each))
     for each in {"bf16", "fp16"} - {*has}:
-        with pytest.raises(UsageError, match=rf"Some CPU has no instructions for {each} \(avx512_{each}\)"):
+        with pytest.raises(UsageError, match=rf"Some CPU has no {each} instructions \(avx512_{each}\)"):
             CpuDevice().check(OpenSettings(precision=each))
 
 
 @pytest.mark.parametrize("unknown", ["tf32", "int8", ""])
-def test_what_no_cpu_computes_in_is_refused_by_name(unknown: str) -> None:
-    with pytest.raises(UsageError, match=f"does not compute in {unknown}: give --precision fp32, bf16, fp16"):
+def test_unknown_precisions_are_refused_by_name(unknown: str) -> None:
+    with pytest.raises(UsageError, match=f"CPUs do not compute in {unknown}: use --precision fp32, bf16, fp16"):
         CpuDevice().check(OpenSettings(precision=unknown))
 
 
-def test_without_openvino_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openvino_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise DeviceError("OpenVINO is not installed; run in a clone of iosched: pip install '.[openvino]'")
 

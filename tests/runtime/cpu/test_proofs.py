@@ -1,4 +1,4 @@
-"""Operators without sessions: what they are told, and that none is let through which computes anything else."""
+"""Operators without sessions: their descriptions, and that only equivalent ones are accepted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from small_models import branches
 from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu import native, proofs
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
-from iosched.runtime.cpu.invoked import InvokedNode, invoked_node, is_invocable
+from iosched.runtime.cpu.kernels import InvokedNode, invoked_node, is_invocable
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
 from iosched.runtime.cpu.native_kernels import RuntimeHandle
@@ -82,7 +82,7 @@ def is_proven(runtime: NativeRuntime, case: str, changed: InvokedNode | None = N
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "blocks"])
-def test_an_operator_computes_without_a_session_what_it_computes_in_one(runtime: NativeRuntime, case: str) -> None:
+def test_operator_without_session_computes_the_same(runtime: NativeRuntime, case: str) -> None:
     assert is_proven(runtime, case)
 
 
@@ -93,7 +93,7 @@ def test_an_operator_that_is_not_known_to_be_safe_keeps_its_session(kind: str) -
     assert not is_invocable(make_node(kind, ["x", "z"], ["y"]))
 
 
-def test_what_a_computed_operand_would_shape_keeps_its_session() -> None:
+def test_operators_shaped_by_computed_operands_keep_their_session() -> None:
     reads = {**floats({"x": (4, 3)}), "s": View("s", "int64", (2,), 0, 16)}
     node = make_node("Reshape", ["x", "s"], ["y"])
     assert invoked_node(node, {"": 17}, reads, floats({"y": (3, 4)}), {}) is None
@@ -177,7 +177,7 @@ def test_one_that_fails_takes_no_other_with_it(runtime: NativeRuntime) -> None:
     assert found == {each.signature for each in good.values()}
 
 
-def test_what_is_slower_without_a_session_keeps_it(runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_slower_without_session_keep_it(runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proofs, "_SLOWER", 0.0)
     assert not is_proven(runtime, "relu")
 
@@ -211,7 +211,7 @@ def test_views_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.usefixtures("believing")
-def test_a_failing_operator_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_operator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fifteen = make_node("Reshape", ["x", "s"], ["y"]), {"x": (4, 4)}, {"y": (16,)}, {"s": np.array([15], np.int64)}
     monkeypatch.setitem(CASES, "reshape", fifteen)
     with ready("reshape", (4, 4), (16,)) as failing:
@@ -293,7 +293,7 @@ def test_eight_threads_run_four_models_that_share_operators_for_a_while() -> Non
     with ExitStack() as stack:
         first = stack.enter_context(CpuBackend(model, lanes=2))
         backends = [first, *(stack.enter_context(CpuBackend(model, lanes=2)) for _ in range(2))]
-        backends.append(stack.enter_context(CpuBackend(model, beside=first)))
+        backends.append(stack.enter_context(CpuBackend(model, sharing=first)))
         compiled = [each.compile(greedy(each.graph)) for each in backends]
         expected = _bits(compiled[0].run(inputs))
 

@@ -1,4 +1,4 @@
-"""Networks in whole numbers compute, bit for bit, what plain onnxruntime computes, under any schedule."""
+"""Quantized networks compute bit by bit the same as plain onnxruntime, under any schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever shares cores, or gets less time than its threads use, is told so wherever a model is measured or run."""
+"""Notes on shared cores and exceeded quotas appear wherever a model is measured or run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu import lane_cpus, remarks
-from iosched.runtime.cpu.claims import Claims
-from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, Claims, LaneCpus
 from iosched.runtime.cpu.remarks import core_remarks, thread_remarks
 
 
@@ -45,26 +44,26 @@ def on_cores(lanes: int) -> tuple[str, ...]:
     return core_remarks(cpus)
 
 
-def test_nothing_is_said_while_there_are_enough_cores(others: Claims) -> None:
+def test_no_note_while_there_are_enough_cores(others: Claims) -> None:
     take(others, 2)
     assert on_cores(2) == ()
     assert core_remarks(LaneCpus(2)) == ()
 
 
-def test_shared_cores_are_told_with_how_many_are_left(others: Claims) -> None:
+def test_note_on_shared_cores_names_the_free_ones(others: Claims) -> None:
     take(others, 2)
     (remark,) = on_cores(3)
-    assert "Of the 3 cores that this runs on, other processes of iosched have taken 1 too" in remark
-    assert remark.endswith("--threads 2 leaves them alone.")
+    assert "Other iosched processes use 1 of the 3 cores of this process" in remark
+    assert remark.endswith("--threads 2 avoids those cores.")
 
 
-def test_it_is_said_when_all_cores_are_taken(others: Claims) -> None:
+def test_note_if_all_cores_are_claimed(others: Claims) -> None:
     take(others, 4)
     (remark,) = on_cores(2)
-    assert remark.startswith("Other processes of iosched have taken all cores, 2 of which this one uses too")
+    assert remark.startswith("Other iosched processes use all cores, 2 of them together with this process")
 
 
-def test_all_jobs_that_run_on_shared_cores_say_so(others: Claims, tmp_path: Path) -> None:
+def test_all_jobs_note_shared_cores(others: Claims, tmp_path: Path) -> None:
     take(others, 4)
     (remark,) = on_cores(2)
     model = fire()
@@ -78,9 +77,9 @@ def test_all_jobs_that_run_on_shared_cores_say_so(others: Claims, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("quota", "threads", "words"),
-    [(None, 9, None), (2.0, 2, None), (1.5, 2, "the time of 1.5 cores: 2 threads"), (0.5, 1, "the time of 0.5 cores")],
+    [(None, 9, None), (2.0, 2, None), (1.5, 2, "is 1.5 cores: 2 threads"), (0.5, 1, "is 0.5 cores")],
 )
-def test_more_threads_than_there_is_time_for_are_told(
+def test_note_on_more_threads_than_the_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, threads: int, words: str | None
 ) -> None:
     monkeypatch.setattr(remarks, "cpu_quota", lambda: quota)
@@ -88,17 +87,17 @@ def test_more_threads_than_there_is_time_for_are_told(
     found = thread_remarks(threads)
     assert len(found) == (words is not None)
     assert all(words in remark for remark in found if words)
-    assert all(("--threads 1 fits" in remark) == (quota == 1.5) for remark in found)
+    assert all(("use --threads 1" in remark) == (quota == 1.5) for remark in found)
     assert open_executor(fire(), None, threads=threads).notes == found
 
 
 @pytest.mark.parametrize(("threads", "told"), [(1, False), (2, False), (3, True), (16, True)])
-def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, threads: int, told: bool) -> None:
+def test_note_on_more_threads_than_processors(monkeypatch: pytest.MonkeyPatch, threads: int, told: bool) -> None:
     """Other runtimes have no more threads than processors then: ours would win against a straw man."""
     for module in (remarks, device):
         monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1))
     found = thread_remarks(threads)
-    words = f"{threads} threads take turns on 2 processors, and wait for each other: that is slower than --threads 2."
+    words = f"{threads} threads share 2 processors and wait for each other: --threads 2 is faster."
     assert found == ((words,) if told else ())
     assert open_executor(fire(), None, threads=threads).notes == found
     with ProfileDatabase(None) as database:
@@ -109,7 +108,7 @@ def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, 
         opened.close()
 
 
-def test_devices_counts_the_cores_that_others_have(others: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_counts_claimed_cores(others: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{cpu_facts.__module__}.PROCESS", lane_cpus.PROCESS)
     monkeypatch.setattr(f"{cpu_facts.__module__}.allowed_cpus", lambda: (0, 1, 2, 3))
     assert cpu_facts().values["taken"] == 0

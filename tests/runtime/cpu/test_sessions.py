@@ -1,4 +1,4 @@
-"""A session stage is one call of onnxruntime over all cores, whatever its operators are."""
+"""A session stage is one call of onnxruntime over all cores, for any operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lowering import check_schedules, loaded, proto_of, weight, with_sessions
 from onnx import helper
 
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.program import Program
+from iosched.runtime.cpu.kernels import Program
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -65,7 +65,7 @@ def test_any_stages_may_be_sessions(lanes: int, native: bool) -> None:
         check_schedules(model, backend, ((f"{number}", schedule) for number, schedule in enumerate(made)))
 
 
-def test_nothing_runs_beside_a_session() -> None:
+def test_session_runs_exclusively() -> None:
     """Not even what neither reads what the session writes, nor writes what it reads."""
     read_by = {"a": "x", "b": "x", "c": "a", "d": "b"}
     nodes = [node("Conv", [source, f"w{name}"], [name], pads=[1] * 4) for name, source in read_by.items()]
@@ -94,7 +94,7 @@ def test_a_stage_that_is_a_session_is_measured_alone() -> None:
         for stage in (Stage(Strategy.SESSION, (names,)), Stage(Strategy.SESSION, (names[:1],))):
             compiled = backend.compile_stage(stage)
             assert compiled is not None
-            assert len(compiled.time(2, sweep_nbytes=1 << 16)) == 2
+            assert len(compiled.time(2, flush_nbytes=1 << 16)) == 2
             compiled.executor.close()
 
 

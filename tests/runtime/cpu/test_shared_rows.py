@@ -1,4 +1,4 @@
-"""The first operators of a network are shared out between rows of the image, and compute what they did."""
+"""The first operators of a network are divided by rows of the image, with equal results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iosched.runtime.cpu.calls import stage_calls
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.optimized import _channel_block
 from iosched.runtime.cpu.placement import place_tensors
-from iosched.runtime.cpu.row_ranges import RowPlan
+from iosched.runtime.cpu.shared_rows import RowPlan
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

@@ -1,4 +1,4 @@
-"""The parts of a split node, run one by one, make up exactly what the whole node computes."""
+"""The parts of a divided node, run one by one, compute exactly the whole node."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_convolutions_in_groups(
         assert cuts == min(parts, groups)
 
 
-def test_a_group_that_ends_amid_a_block_of_channels_is_not_cut_there() -> None:
+def test_group_is_not_cut_inside_a_block_of_channels() -> None:
     """Of the blocked layout; onnxruntime makes no such convolution itself."""
     weights = {"w": weight(32, 16, 1, 1)}
     proto = proto_of([node("Conv", ["x", "w"], ["y"], group=2)], {"x": (1, 32, 6, 6)}, ["y"], weights)
@@ -219,7 +219,7 @@ def test_elementwise_with_broadcast_operands(
 
 @pytest.mark.parametrize("other", [(1, 5, 4), (5, 1), (4,), ()])
 @pytest.mark.parametrize("kind", COMPARED)
-def test_comparisons_and_what_they_choose(kind: str, other: tuple[int, ...]) -> None:
+def test_comparisons_and_where(kind: str, other: tuple[int, ...]) -> None:
     """As a mask of an attention is: it has fewer axes than what it is laid over."""
     nodes = [node(kind, ["x", "o"], ["c"]), node("Not", ["c"], ["n"]), node("And", ["n", "given"], ["a"])]
     nodes += [node("Or", ["a", "c"], ["m"]), node("Where", ["m", "x", "low"], ["w"]), node("Sin", ["w"], ["y"])]
@@ -298,7 +298,7 @@ def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) 
     assert pieces == (min(batch, parts) if cut_apart else 0)
 
 
-def test_between_convolutions_in_groups_elementwise_operators_are_cut_where_groups_are() -> None:
+def test_elementwise_operators_between_grouped_convolutions_are_cut_at_groups() -> None:
     """In the plain layout, as ShuffleNet's are: 272 channels in four groups are cut at 136, and at no block of 16."""
     weights = {"w": weight(272, 68, 1, 1), "v": weight(272, 68, 1, 1, seed=1)}
     nodes = [

@@ -1,4 +1,4 @@
-"""Between leading axes: the parts of a node, run one by one, make up exactly what the whole node computes."""
+"""The parts of a node divided along leading axes, run one by one, compute exactly the whole node."""
 
 from __future__ import annotations
 

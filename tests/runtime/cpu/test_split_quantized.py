@@ -1,4 +1,4 @@
-"""The parts of a split operator in whole numbers, run one by one, have the bits of the whole."""
+"""The parts of a divided integer operator, run one by one, have the bits of the whole."""
 
 from __future__ import annotations
 

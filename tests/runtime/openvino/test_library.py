@@ -1,4 +1,4 @@
-"""OpenVINO's library is found, or one line says what to install; errors are told in a line."""
+"""OpenVINO's library is found, or one line names the package to install; errors are one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fresh() -> Iterator[None]:
     ("version", "words"),
     [(None, "is not installed"), ("2025.4.1", "2025.4.1 is too old"), ("nightly", "nightly is too old")],
 )
-def test_what_is_missing_is_said_with_the_way_out(
+def test_missing_library_is_named_with_the_way_out(
     version: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "installed_version", lambda: version)

@@ -1,4 +1,4 @@
-"""A whole model on OpenVINO computes what it computes on onnxruntime, or is refused in a line."""
+"""A whole model on OpenVINO computes the same as on onnxruntime, or is refused in one line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_inputs_that_are_constants_or_that_nothing_reads_are_not_needed(
     check_numbers(load_model(proto.SerializeToString(), name="fire", batch_size=batch))
 
 
-def test_an_input_that_nothing_reads_is_taken_and_not_handed_on() -> None:
+def test_unused_input_is_accepted_and_not_passed() -> None:
     """OpenVINO leaves it out, of the file as it was given and of one that was bound to another batch size."""
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     proto = model_of(nodes, {"x": [1, 4], "unread": [1, 2]}, ["y"])
@@ -82,7 +82,7 @@ def test_an_input_that_nothing_reads_is_taken_and_not_handed_on() -> None:
         check_numbers(load_model(data(proto), batch_size=batch_size))
 
 
-def test_a_file_is_read_with_the_external_data_beside_it(tmp_path: Path) -> None:
+def test_file_is_read_with_its_external_data(tmp_path: Path) -> None:
     path = tmp_path / "möglich.onnx"
     onnx.save_model(fire_proto(), str(path), save_as_external_data=True, location="weights", size_threshold=0)
     assert path.stat().st_size < (tmp_path / "weights").stat().st_size
@@ -94,7 +94,7 @@ def test_a_model_too_large_to_be_bound_to_another_batch_size_is_refused(monkeypa
         raise UsageError("the model has 3.0 GB of weights, too much for one ONNX stream")
 
     monkeypatch.setattr(openvino_model, "write_model", too_large)
-    with pytest.raises(DeviceError, match="with other shapes than its file's: the model has 3"):
+    with pytest.raises(DeviceError, match="with shapes other than those of its file: the model has 3"):
         OpenvinoModel(load_model(flattened(2).SerializeToString(), batch_size=5), 1)
     check_numbers(load_model(flattened("N").SerializeToString(), batch_size=5))
 
@@ -128,7 +128,7 @@ def test_types_that_openvino_computes_with_fewer_bits_are_refused(dtype: str) ->
         helper.make_node("Add", ["wide", "wide"], ["sum"]),
         helper.make_node("Cast", ["sum"], ["y"], to=TensorProto.FLOAT),
     ]
-    with pytest.raises(DeviceError, match="as 'wide' is, with 32 bits"):
+    with pytest.raises(DeviceError, match=r"computes 'wide' .* with fewer bits"):
         OpenvinoModel(model_with(nodes), 1)
 
 
@@ -151,7 +151,7 @@ def test_integers_that_openvino_would_cut_off_are_refused() -> None:
         ("Celu", {"alpha": 2.0}, TensorProto.FLOAT, True),
     ],
 )
-def test_what_a_newer_opset_added_is_refused_where_openvino_passes_over_it(
+def test_additions_of_newer_opsets_that_openvino_ignores_are_refused(
     kind: str, attributes: dict[str, object], dtype: int, runs: bool
 ) -> None:
     inputs = ["x", "x"] if kind == "BitShift" else ["x"]
@@ -160,7 +160,7 @@ def test_what_a_newer_opset_added_is_refused_where_openvino_passes_over_it(
     if runs:
         check_numbers(model)
     else:
-        with pytest.raises(DeviceError, match=f"{kind} 'y' as newer opsets define it"):
+        with pytest.raises(DeviceError, match=f"{kind} 'y' as defined by newer opsets"):
             OpenvinoModel(model, 1)
 
 
@@ -207,9 +207,9 @@ def test_inputs_that_do_not_fit_are_refused_and_the_model_stays_usable() -> None
         assert compare(opened.run({"x": turned}), opened.run(inputs)).passed
 
 
-def test_what_openvino_cannot_run_is_refused_in_a_line() -> None:
+def test_models_that_openvino_cannot_run_are_refused_in_a_line() -> None:
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
-    with pytest.raises(DeviceError, match="inputs such as 'x'"):
+    with pytest.raises(DeviceError, match="does not support input 'x'"):
         OpenvinoModel(text, 1)
     unknown = model_with([helper.make_node("Bernoulli", ["x"], ["y"])])
     with pytest.raises(DeviceError, match="OpenVINO cannot run this model: ") as refused:

@@ -150,9 +150,9 @@ def test_a_stage_is_measured_after_about_as_many_bytes_as_the_model_has_weights(
     asked: list[int] = []
     whole = CompiledStage.time
 
-    def watched(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
-        asked.append(sweep_nbytes)
-        return whole(self, repeats, sweep_nbytes=sweep_nbytes)
+    def watched(self: CompiledStage, repeats: int, *, flush_nbytes: int = 0) -> tuple[float, ...]:
+        asked.append(flush_nbytes)
+        return whole(self, repeats, flush_nbytes=flush_nbytes)
 
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         monkeypatch.setattr(CompiledStage, "time", watched)
@@ -168,9 +168,9 @@ def test_the_yardstick_runs_beside_the_runs_whose_latencies_are_kept_alone(monke
     asked: list[str] = []
     whole = CompiledStage.time
 
-    def watched(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
-        asked.append("stage" if sweep_nbytes else "yardstick")
-        return whole(self, repeats, sweep_nbytes=sweep_nbytes)
+    def watched(self: CompiledStage, repeats: int, *, flush_nbytes: int = 0) -> tuple[float, ...]:
+        asked.append("stage" if flush_nbytes else "yardstick")
+        return whole(self, repeats, flush_nbytes=flush_nbytes)
 
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)

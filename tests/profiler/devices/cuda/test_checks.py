@@ -90,7 +90,7 @@ def test_a_kernel_that_computes_something_else_is_named(tried, monkeypatch: pyte
     monkeypatch.setattr(AddN, "call", call)
     found = tried(HostDriver())
     assert failed(found) == [*(f"kernels: AddN {form}" for form in FORMS), "graph: 3 streams"]
-    assert "off by" in found.failed[0].detail
+    assert "differs by" in found.failed[0].detail
 
 
 def test_a_kernel_that_does_not_compile_is_named(tried) -> None:

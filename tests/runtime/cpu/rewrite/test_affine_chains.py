@@ -1,4 +1,4 @@
-"""Chains that scale and shift channels become one batch normalization, and compute what they did."""
+"""Chains that scale and shift channels become one batch normalization with equal results."""
 
 from __future__ import annotations
 

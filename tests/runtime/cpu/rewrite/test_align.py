@@ -1,4 +1,4 @@
-"""Alignment of channels changes no result, keeps every visible shape, and pads with nothing but zeros."""
+"""Channel alignment changes no result, keeps every visible shape, and pads only with zeros."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_convolution_takes_the_map_of_the_concat_that_it_is_added_to() -> None
     assert ops(aligned)["Gather"] == 0
 
 
-def test_where_concats_disagree_their_sum_is_left_alone() -> None:
+def test_sum_of_disagreeing_concats_is_unchanged() -> None:
     net = Net()
     parts = [net.conv("x", channels) for channels in (5, 6, 3, 8)]
     added = net.same("Add", net.concat(*parts[:2]), net.concat(*parts[2:]))
@@ -213,7 +213,7 @@ def test_where_concats_disagree_their_sum_is_left_alone() -> None:
     assert channels_of(aligned, added) == 11
 
 
-def test_a_concat_that_cannot_be_made_whole_blocks_or_that_nobody_reads_so_is_left_alone() -> None:
+def test_concat_without_whole_blocks_or_readers_of_them_is_unchanged() -> None:
     with_input, read_outside = Net(), Net()
     joined = with_input.concat(with_input.conv("x", 5), "x")
     outside = read_outside.concat(read_outside.conv("x", 5), read_outside.conv("x", 6))
@@ -222,7 +222,7 @@ def test_a_concat_that_cannot_be_made_whole_blocks_or_that_nobody_reads_so_is_le
 
 
 @pytest.mark.parametrize("op", ["Sigmoid", "Exp", "Cos", "Softplus"])
-def test_what_does_not_turn_zero_into_zero_gets_the_real_channels(op: str) -> None:
+def test_operators_that_change_zero_get_the_real_channels(op: str) -> None:
     net = Net()
     depthwise = net.depthwise(net.conv("x", 11))
     closed = net.same(op, depthwise)
@@ -273,7 +273,7 @@ def test_a_grouped_convolution_gets_the_real_channels() -> None:
     assert channels_of(aligned, depthwise) == 16
 
 
-def test_what_is_aligned_or_dense_or_too_much_work_is_returned_as_it_came() -> None:
+def test_aligned_dense_or_expensive_models_are_unchanged() -> None:
     for channels, op in ((16, "depthwise"), (11, "dense")):
         net = Net()
         x = net.conv("x", channels)

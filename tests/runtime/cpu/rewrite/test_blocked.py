@@ -1,4 +1,4 @@
-"""Tensors stay in the blocked layout through what onnxruntime converts around, and results stay the same."""
+"""Tensors stay in the blocked layout where onnxruntime would convert, with equal results."""
 
 from __future__ import annotations
 
@@ -149,14 +149,14 @@ def test_an_activation_behind_a_constant_for_each_channel_is_applied_by_the_conv
     assert Counter(node.op_type for node in after.nodes) == {"Conv": 3, "MaxPool": 1, "ReorderOutput": 1}
 
 
-def test_an_activation_is_kept_apart_from_a_sum_that_others_read() -> None:
+def test_activation_is_not_fused_into_a_sum_with_other_readers() -> None:
     net, x = stem(20)
     shifted = net.scaled(net.pool(x, "MaxPool"), "Add")
     check(net.model(net.same("Add", net.same("Relu", shifted), shifted)), at_most=AT_THE_END)
 
 
 @pytest.mark.parametrize("channels", [(16, 32), (48, 16, 16), (20, 12)])
-def test_concat_stays_in_blocks_where_operands_fill_theirs(channels: tuple[int, ...]) -> None:
+def test_concat_stays_blocked_if_operands_fill_their_blocks(channels: tuple[int, ...]) -> None:
     net = Net()
     parts = [net.scaled(net.pool(net.conv("x", count), "MaxPool"), "Add") for count in channels]
     check(net.model(net.concat(*parts)), at_most=None if any(c % 16 for c in channels) else AT_THE_END)

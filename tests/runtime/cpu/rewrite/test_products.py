@@ -1,4 +1,4 @@
-"""Products of one row with a constant matrix are split over cores, however the model lays the matrix out."""
+"""Products of one row with a constant matrix are divided among cores, in either layout of the matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import helper
 
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.optimized import build_kernel_graph
-from iosched.runtime.cpu.rewrite.products import lay_out_by_results
+from iosched.runtime.cpu.rewrite.products import transpose_row_weights
 from iosched.runtime.cpu.split import split
 from iosched.scheduler.baselines import sequential
 
@@ -52,7 +52,7 @@ def test_other_products_are_left_alone(made, shape: tuple[int, ...], opset: int)
     model = loaded(proto_of([made], {"x": shape}, ["y"], {"w": WEIGHTS["w"]}, opset=opset))
     graph = build_kernel_graph(model).graph
     before = graph.to_proto()
-    lay_out_by_results(graph)
+    transpose_row_weights(graph)
     assert graph.to_proto() == before
     check_everything(model, seeds=(0,))
 
@@ -61,7 +61,7 @@ def test_a_matrix_that_others_read_stays_too() -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["z", "w"], ["v"])]
     model = loaded(proto_of(nodes, {"x": (1, 40), "z": (3, 40)}, ["y", "v"], {"w": WEIGHTS["w"]}))
     graph = build_kernel_graph(model).graph
-    lay_out_by_results(graph)
+    transpose_row_weights(graph)
     found = graph.weights
     assert sorted(array.shape for array in found.values()) == [(40, 1000), (1000, 40)]
     assert any(np.array_equal(array, WEIGHTS["w"].T) for array in found.values())

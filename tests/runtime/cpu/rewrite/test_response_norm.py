@@ -1,4 +1,4 @@
-"""Local response normalizations are spelled out, stay in blocks, and compute what they did."""
+"""Local response normalizations become convolutions, stay in blocks, and compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sum and its normalization, of which onnxruntime makes one slow kernel, are two nodes and compute what they did."""
+"""A sum and its normalization that onnxruntime fuses into a slow kernel become two nodes again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_kernel(kind: str, operands: list[str], results: list[str], shape: tuple
     return loaded(proto)
 
 
-def test_what_onnxruntime_joins_is_taken_apart() -> None:
+def test_fused_skip_normalization_becomes_two_nodes() -> None:
     nodes = [
         node("Add", ["x", "s"], ["t"]),
         node("LayerNormalization", ["t", "scale", "shift"], ["n"]),
@@ -80,7 +80,7 @@ def test_the_sum_may_be_read_by_others() -> None:
     check_everything(model, seeds=(0,))
 
 
-def test_what_is_added_to_the_variance_is_what_the_kernel_adds() -> None:
+def test_epsilon_is_that_of_the_fused_kernel() -> None:
     """Where a node does not say, the two kernels add different numbers: of a row of nearly equal ones it shows."""
     with CpuBackend(with_kernel(FUSED, ["a", "s", "scale"], ["y"]), lanes=2) as backend:
         (made,) = [each for each in backend.kernels.nodes if each.op_type == "LayerNormalization"]

@@ -1,4 +1,4 @@
-"""Pad and Slice of rows and columns go into what reads them, and results stay the same."""
+"""Pad and Slice of rows and columns move into their readers, with equal results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnx import helper
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.rewrite.windows import take_in_windows
+from iosched.runtime.cpu.rewrite.windows import absorb_windows
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
@@ -38,7 +38,7 @@ def kinds(model: Model) -> Counter[str]:
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
     graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
-    take_in_windows(graph)
+    absorb_windows(graph)
     graph.drop_unread()
     return Counter(made.op_type for made in graph.nodes[1:])
 
@@ -67,7 +67,7 @@ def test_a_pad_goes_into_all_convolutions_that_read_it(attributes: dict[str, obj
         ({"ceil_mode": 1}, False), ({"auto_pad": "SAME_UPPER"}, False), ({"strides": [2, 1]}, True),
     ],
 )  # fmt: skip
-def test_a_pad_goes_into_an_average_where_its_zeros_count(attributes: dict[str, object], goes: bool) -> None:
+def test_pad_moves_into_an_average_that_counts_its_zeros(attributes: dict[str, object], goes: bool) -> None:
     nodes = [node("Pad", ["i", "p"], ["q"]), node("AveragePool", ["q"], ["y"], kernel_shape=[3, 3], **attributes)]
     found = kinds(model_of(nodes, {"p": pads(1, 0, 1, 1)}))
     assert found["Pad"] == (0 if goes else 1)

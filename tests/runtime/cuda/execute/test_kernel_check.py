@@ -66,7 +66,7 @@ def test_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(AddN, "call", call)
     (check,) = checks(sample(SAMPLES["AddN"]), "AddN")
     assert not check.passed
-    assert "'y' is off by" in check.reasons[0]
+    assert "'y' differs by" in check.reasons[0]
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def test_stages_wait_for_all_of_the_stage_before_unless_told_otherwise() -> None
 
     def depth(lowering: Lowering) -> bool:
         """Whether a task of a later stage may start before one of an earlier stage is done."""
-        from iosched.runtime.order import happens_before
+        from iosched.runtime.hazards import happens_before
 
         order = happens_before(lowering.plan.lanes)
         stages = np.array([task.stage for task in order.tasks])
@@ -268,7 +268,7 @@ def test_operators_without_a_kernel_run_in_onnxruntime_with_the_device_to_themse
 
 
 def _ordered_with_all(plan: ExecutionPlan, task: Task) -> bool:
-    from iosched.runtime.order import happens_before
+    from iosched.runtime.hazards import happens_before
 
     order = happens_before(plan.lanes)
     number = order.tasks.index(task)

@@ -1,4 +1,4 @@
-"""The CPU quota of a process, read from trees of control groups as machines and containers have them."""
+"""The CPU quota of a process, read from control groups of machines and containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.runtime import cores
-from iosched.runtime.quota import cpu_quota
+from iosched.runtime.cores import cpu_quota
 
 
 def machine(top: Path, cgroup: str, mountinfo: str, files: Mapping[str, str]) -> Path:
@@ -78,7 +78,7 @@ LIMITS = st.one_of(st.none(), st.tuples(st.integers(1, 999), st.integers(1, 99))
 
 
 @given(st.lists(st.tuples(NAMES, LIMITS), max_size=4), LIMITS, st.integers(0, 4), st.booleans())
-def test_the_least_quota_on_the_way_down_from_what_is_mounted_counts(
+def test_smallest_quota_of_nested_groups_counts(
     tmp_path_factory: pytest.TempPathFactory,
     chain: list[tuple[str, tuple[int, int] | None]],
     outermost: tuple[int, int] | None,
@@ -109,9 +109,7 @@ def test_the_least_quota_on_the_way_down_from_what_is_mounted_counts(
 
 
 @given(st.text("0:/cpu,.\n- grou2max\\", max_size=60), st.text("0:/cpu,.\n- grou2max\\", max_size=60))
-def test_text_that_nobody_understands_limits_nothing(
-    tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str
-) -> None:
+def test_malformed_text_limits_nothing(tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str) -> None:
     assert cpu_quota(machine(tmp_path_factory.getbasetemp() / "text", cgroup, mountinfo, {})) is None
 
 

@@ -1,15 +1,15 @@
-"""Nodes whose kernels onnxruntime can be asked to run without a session, and all that it has to be told of them.
+"""Kernels of the CPU executors: sub-models for onnxruntime, operators that run without a session, and copies.
 
-A session fills in what a node leaves out, and refuses what does not fit. Here nobody does: versions, attributes and
-types are spelled out, and only operators are let through of which this is known to be enough. The others keep
-sessions. Some pack their weights there (MatMul, Gemm, recurrent and integer operators), and some would silently be
-wrong (operators with any number of operands, as Concat and Sum).
+A session completes what a node omits and refuses what does not fit. Without one, versions, attributes and types are
+explicit, and only operators for which that is enough are allowed. The others keep sessions: some pack weights there
+(MatMul, Gemm, recurrent and integer operators), others would be silently wrong (operators with any number of operands,
+such as Concat and Sum).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -17,14 +17,13 @@ import numpy as np
 import onnx
 
 from iosched.models.node_attributes import completed
-from iosched.runtime.cpu.element_types import ELEMENT_TYPE
 from iosched.runtime.plan import View
 
 _LARGEST_NBYTES = 128 << 20
-"""An operator on more takes milliseconds, to which a session adds nothing; to prove it takes three times the memory."""
+"""Larger operators take milliseconds, so a session costs nothing, and a proof needs three times their memory."""
 
 NONE = -1
-"""The source of an input that is left out."""
+"""The source of an omitted input."""
 
 _ELEMENTWISE = frozenset({
     "Abs", "Add", "Ceil", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "LeakyRelu",
@@ -39,7 +38,7 @@ _SHAPED_BY_CONSTANTS = frozenset({
     "Expand", "Pad", "ReduceMax", "ReduceMean", "ReduceSum", "Reshape", "Resize", "Slice", "Split", "Squeeze",
     "Unsqueeze",
 })  # fmt: skip
-"""What inputs beyond the first say decides how large the result is."""
+"""Operators whose further inputs decide the size of the result."""
 
 _MOVES = frozenset({"Cast", "DepthToSpace", "Flatten", "Gather", "SpaceToDepth", "Transpose", "Where"})
 
@@ -50,7 +49,7 @@ _ALLOWED: Mapping[str, frozenset[str]] = {
 }
 _FLOAT_ONLY = _WINDOWS | {"FusedConv"}
 _CHANNELS_LAST = onnx.helper.make_attribute("channels_last", 0)
-"""ONNX does not know it, and the operators that change layouts insist on it."""
+"""ONNX does not define it; layout conversions require it."""
 
 _ATTRIBUTE_TYPES = (
     *(onnx.AttributeProto.INT, onnx.AttributeProto.INTS, onnx.AttributeProto.FLOAT, onnx.AttributeProto.FLOATS),
@@ -63,15 +62,13 @@ class InvokedNode:
     """One node on constants and on views of fixed types and shapes.
 
     Attributes:
-        op_type: the operator.
-        domain: that of its operator set; "" is ONNX's own.
-        attributes: all of them, with their values where the node leaves them out.
-        version: of the operator set in which the operator came to be as it is.
-        constraints: the element type of each type parameter.
-        sources: for each input: from 0 the view that is read, `NONE`, or, from -2 downwards, one of the constants.
+        attributes: all of them, including defaults.
+        version: operator set that introduced this version of the operator.
+        constraints: element type of each type parameter.
+        sources: for each input, the index of a view, `NONE`, or a constant as -2 - index.
         constants: C-contiguous, not copied.
-        reads: types and shapes.
-        writes: the same.
+        reads: types and shapes of the computed inputs.
+        writes: types and shapes of the outputs.
     """
 
     op_type: str
@@ -86,29 +83,29 @@ class InvokedNode:
 
     @property
     def operator(self) -> str:
-        """The operator's name, with its domain where that is not ONNX's own."""
+        """The operator's name, with its domain unless that is ONNX's."""
         return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
     @cached_property
     def signature(self) -> bytes:
-        """Equal for nodes that run alike: all but the values of what they compute with."""
-        said = (
+        """Equal for nodes that run alike: everything except the values that they compute with."""
+        parts = (
             *(self.operator, self.version, sorted(self.constraints.items()), self.sources),
             sorted(each.SerializeToString(deterministic=True) for each in self.attributes),
             [(array.dtype.name, array.shape, self._decisive(array)) for array in self.constants],
             [(view.dtype, view.shape) for view in (*self.reads, *self.writes)],
         )
-        return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
 
     def _decisive(self, array: np.ndarray) -> bytes:
-        """A digest of a constant whose values say how to compute, or what shape the result has."""
+        """A digest of a constant whose values affect the computation or the shape of the result."""
         if array.dtype.kind == "f" and array.size > 1 and self.op_type not in _SHAPED_BY_CONSTANTS:
             return b""
         return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
 
 
 def is_invocable(node: onnx.NodeProto) -> bool:
-    """Whether the operator is one that may be invoked; the rest is seen by `invoked_node`."""
+    """Whether this operator may run without a session; `invoked_node` checks the rest."""
     return node.op_type in _ALLOWED.get(node.domain, frozenset()) or _is_sum_of_two(node)
 
 
@@ -123,12 +120,12 @@ def invoked_node(
     writes: Mapping[str, View],
     constants: Mapping[str, np.ndarray],
 ) -> InvokedNode | None:
-    """What has to be said of `node`; None where it cannot be invoked.
+    """Describe `node` for a call without session; None if impossible.
 
     Args:
-        opsets: the version of each operator set.
-        reads: the view of each input that is computed, in the order in which a task reads them.
-        writes: the view of each output, likewise.
+        opsets: version of each operator set.
+        reads: view of each computed input, in the order of a task's reads.
+        writes: view of each output, likewise.
         constants: all other inputs.
     """
     outputs = [name for name in node.output if name]
@@ -153,7 +150,7 @@ def invoked_node(
         op_type=op_type,
         domain=node.domain,
         attributes=attributes,
-        version=own.since_version if own else 1,  # onnxruntime looks for a kernel of just this one, not of the set
+        version=own.since_version if own else 1,  # onnxruntime looks up kernels by exactly this version
         constraints=_constraints(node, own, reads, writes, constants),
         sources=tuple(places[name] if name else NONE for name in node.input),
         constants=tuple(constants.values()),
@@ -172,7 +169,7 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def _defaults(op_type: str, schema: onnx.defs.OpSchema | None) -> list[onnx.AttributeProto]:
-    """Values of attributes that a node may leave out. onnxruntime's own operators take those of ONNX's namesakes."""
+    """Default attributes. onnxruntime's own operators use those of ONNX's operators of the same name."""
     if op_type in ("ReorderInput", "ReorderOutput"):
         return [_CHANNELS_LAST]
     found = [each.default_value for each in schema.attributes.values()] if schema else []
@@ -186,7 +183,7 @@ def _constraints(
     writes: Mapping[str, View],
     constants: Mapping[str, np.ndarray],
 ) -> dict[str, int]:
-    """The element type of every type parameter: without them onnxruntime takes the first kernel, whatever its type."""
+    """Element type of every type parameter: without them, onnxruntime takes the first kernel of any type."""
     dtypes = {name: view.dtype for views in (reads, writes) for name, view in views.items()}
     dtypes |= {name: array.dtype.name for name, array in constants.items()}
     if schema is None:
@@ -203,3 +200,69 @@ def _types(
 ) -> dict[str, int]:
     pairs = zip(names, type_strings, strict=False)
     return {text: ELEMENT_TYPE[dtypes[name]] for name, text in pairs if name and text in parameters}
+
+
+# Codes of ONNX's TensorProto.DataType, which onnxruntime uses too; names as in TensorSpec.
+ELEMENT_TYPE: Mapping[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "complex64": 14,
+    "complex128": 15,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}
+DTYPE_NAME: Mapping[int, str] = {code: name for name, code in ELEMENT_TYPE.items()}
+
+
+# The "location" of an initializer without data. onnxruntime requires that it exists. With any other value, a native
+# session works too, but temporarily copies every weight.
+EXTERNAL_LOCATION = "."
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One kernel that onnxruntime runs in its own session.
+
+    Attributes:
+        write: writes `model`.
+        inputs: names of the graph inputs, in the order of a task's `reads`.
+        outputs: names of the graph outputs, in the order of a task's `writes`.
+        weights: C-contiguous arrays of the initializers that `model` holds without data (`data_location` EXTERNAL,
+            `location` EXTERNAL_LOCATION); all sessions share them without copies. Small initializers and strings may
+            be in `model`.
+        cores: cores over which onnxruntime divides each operator; if several, those of all lanes, which are idle then.
+        invoked: the program's only node, if it can run without a session.
+    """
+
+    write: Callable[[], bytes]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[tuple[str, np.ndarray], ...] = ()
+    cores: int = 1
+    invoked: InvokedNode | None = None
+
+    @cached_property
+    def model(self) -> bytes:
+        """Serialized ONNX, loaded without optimizations: onnxruntime has already optimized it."""
+        return self.write()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copies the bytes of the task's only read to its only write."""
+
+
+Kernel = Program | Copy
