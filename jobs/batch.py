@@ -54,7 +54,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Stage, Strategy
 
-CUT_SHORT = "For lack of time not everything was searched: a larger --budget goes on with what was measured."
+CUT_SHORT = "The search is incomplete because the time ran out: continue it with a larger --budget."
 
 __all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
 
@@ -121,7 +121,7 @@ class _Job:
             except (IoschedError, ValueError) as error:
                 text = _first_line(error)
                 if len(names) > 1:
-                    notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {text}")
+                    notes.append(f"{', '.join(names)} cannot run together and run one by one instead: {text}")
                     left.extendleft((name,) for name in reversed(names))
                     continue
                 if not self.settings.skip_broken or isinstance(error, UsageError):
@@ -132,7 +132,7 @@ class _Job:
             left.extendleft(reversed(parts))
             found += [] if parts else [cluster]
         if not found:
-            raise InvalidModelError(f"no model is left: {'; '.join(left_out.values())}")
+            raise InvalidModelError(f"no model can run: {'; '.join(left_out.values())}")
         device, seconds = self.device.info, time.monotonic() - self.started
         notes = [*remarks(self.settings.device), *notes]
         return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
@@ -142,12 +142,12 @@ class _Job:
         limit = self.settings.limit_nbytes(self.device)
         if plan_nbytes is None or limit is None or plan_nbytes <= limit:
             return ()
-        text = f"{plan_nbytes / 1e6:,.3f} MB by the plan found, and {limit / 1e6:,.3f} MB are allowed"
+        text = f"{plan_nbytes / 1e6:,.3f} MB by its plan, over the limit of {limit / 1e6:,.3f} MB"
         if len(names) == 1:
-            notes.append(f"{names[0]} takes {text}: one model is not divided")
+            notes.append(f"{names[0]} needs {text}: a single model cannot be divided")
             return ()
         parts = divided({name: self.models[name] for name in names}, self.settings, limit, plan_nbytes)
-        notes.append(f"{', '.join(names)} take {text}: they go into {len(parts)} files")
+        notes.append(f"{', '.join(names)} as one file needs {text}: divided into {len(parts)} files")
         return parts
 
     def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
@@ -184,7 +184,7 @@ class _ClusterJob:
         whole = self.cluster.composition
         opened = self._opened(whole.model)
         if opened.baselines.only_way is not None:
-            raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: leave --precision out")
+            raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: remove --precision")
         apart = Site(whole.model, whole.members, opened, shares=whole.shared > 0)
         return replace(self, pace=self.pace.reserving(opened))._fastest(apart)
 
@@ -202,7 +202,7 @@ class _ClusterJob:
         return self._result(apart, rivals, compare_rivals(here, rivals, inputs, self.pace, self._say_round))
 
     def _say_round(self, done: int, total: int) -> None:
-        self.job.observer.progress(done, total, "comparing the ways to run the models")
+        self.job.observer.progress(done, total, "comparing ways to run the models")
 
     def _result(self, apart: Site, rivals: Sequence[Rival], compared: Compared) -> ClusterResult:
         shipped, whole = compared.rivals[compared.shipped], self.cluster.composition
@@ -242,7 +242,7 @@ class _ClusterJob:
         On a device that is not at hand, the rewritten model is run by onnxruntime.
         """
         is_measured = self.job.device.info.cost_kind == "measured"
-        self.job.observer.progress(0, None, "comparing outputs with onnxruntime's")
+        self.job.observer.progress(0, None, "comparing outputs with those of onnxruntime")
         try:
             inputs = random_inputs(self.cluster.model.graph.inputs)
             outputs = self._outputs(model, document, inputs)
@@ -251,7 +251,7 @@ class _ClusterJob:
         except (UsageError, DeviceError) as error:  # inputs cannot be made up, or onnxruntime is not installed
             if is_measured:
                 raise
-            return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
+            return (f"Outputs were not compared with those of the separate models: {_first_line(error)}",)
         return ()
 
     def _outputs(self, model: Model, document: ScheduleDocument, inputs: Arrays) -> Mapping[str, object]:
@@ -264,7 +264,7 @@ class _ClusterJob:
     def _rivals(self, apart: Site) -> list[Rival]:
         """All ways to run the models, as far as the policy allows them; `apart` has them apart."""
         until, policy = self.pace.is_over(SEARCHED), self.job.settings.policy
-        self._say("schedules of models in turn and side by side")
+        self._say("searching for schedules of separate models")
         without = self._without(apart)
         found = [] if policy == "packed" else list(serial_rivals(without, until))
         if policy != "serial":
@@ -313,7 +313,7 @@ class _ClusterJob:
         "auto", plans are also made for the share of these prices that the best schedule without batching takes of them
         (`_share`), and for the middle.
         """
-        self._say("prices of operators of several models as one")
+        self._say("measuring the gain of batched operators")
         sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
         costs = SampledCosts(sampled, self.cluster.ensemble, lambda model: self._best_us(model, apart.opened))
         plan = self._plan(costs)

@@ -34,12 +34,14 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.strategy_names import COMPARED, LIMITED, StrategyName
 from iosched.scheduler.transfer import fitted
 
-_NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
+_NO_SCHEDULE = "the model has no schedule: create one with 'iosched optimize'"
 
 MAX_SECONDS = 600.0
 """No further round begins after the runs have taken this many seconds together."""
 
-_FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
+_FEW_ROUNDS = (
+    f"Fewer than {LEAST_SAMPLES} rounds cannot show which is faster, so no speedup is given: use more --rounds."
+)
 
 _ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN, *FOR_THROUGHPUT)
 """Alternatives that need a search of their own, or take minutes to open: measured only if asked for by name."""
@@ -139,8 +141,8 @@ def _precision(document: ScheduleDocument | None, device: Device) -> str:
         return DEFAULT_PRECISION
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
         raise UsageError(
-            f"only OpenVINO runs this model in {document.precision}, so there is nothing to compare: time it with"
-            " 'iosched run --repeat', or bench the model as it was before"
+            f"only OpenVINO runs this model in {document.precision}, so there is nothing to compare it with: time it"
+            " with 'iosched run --repeat', or benchmark the original model"
         )
     return document.precision
 
@@ -167,7 +169,7 @@ class _Alternatives:
         asked = list(dict.fromkeys(["sequential", *shipped, *(names or usual)]))
         if baseline is not None and baseline not in asked:
             raise UsageError(
-                f"the baseline {baseline!r} is not among the rows {', '.join(asked)}: add --with {baseline}"
+                f"the baseline {baseline!r} is not one of the rows {', '.join(asked)}: add --with {baseline}"
             )
         on_start(asked)
         candidates: dict[str, Candidate] = {}
@@ -223,8 +225,8 @@ def _few_notes(rows: Sequence[Row]) -> Iterator[str]:
     runs = fewest.runs
     if runs < least:
         rounds = math.ceil(least * fewest.samples / runs)
-        rough = "p90 is only a guess and p99 is" if runs < least_samples(0.9) else "p99 is"
-        yield f"From {runs} runs of {fewest.name} {rough} not known: that takes {least} runs, or {rounds} rounds."
+        rough = "a reliable p90 or any p99" if runs < least_samples(0.9) else "p99"
+        yield f"{runs} runs of {fewest.name} are too few for {rough}: use {least} runs, which take {rounds} --rounds."
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -236,7 +238,7 @@ def _check_names(names: Sequence[str]) -> None:
 def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
     if observer is None:
         return None
-    return lambda done, total: observer.progress(done, total, "measuring in turn")
+    return lambda done, total: observer.progress(done, total, "interleaved runs")
 
 
 def _per_run(found: Measurement, in_flight: int) -> Measurement:

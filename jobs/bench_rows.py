@@ -6,9 +6,9 @@ from iosched.profiler.baselines.names import ON_CPU, ON_GPU
 from iosched.scheduler.strategy_names import COMPARED, MEANINGS, ONE_SESSION
 
 ROWS: dict[str, str] = {
-    "iosched": "what 'optimize' chose for this model",
+    "iosched": "the choice of 'optimize' for this model",
     **{name: MEANINGS[name] for name in COMPARED},
-    ONE_SESSION: "one operator after another, all in one session of onnxruntime",
+    ONE_SESSION: "one operator after another, in a single onnxruntime session",
     **ON_CPU,
     **ON_GPU,
 }

@@ -40,7 +40,7 @@ OPENVINO = "openvino"
 ORDER_SEED = 0
 """Of the order in which the ways have their turns within a round."""
 
-_WORDS = "the whole model by the schedule {!r}"
+_WORDS = "the whole model with the schedule {!r}"
 """What a way is called for people, by its name."""
 
 _UNSEARCHED = ("sequential", ONE_SESSION, "greedy")
@@ -144,7 +144,7 @@ class Comparison:
         try:
             openvino.opened  # noqa: B018 - raises if it may not be compared
         except MismatchError as error:
-            return None, (f"OpenVINO computes something else than onnxruntime, so it was not compared: {error}.",)
+            return None, (f"OpenVINO was not compared because its outputs differ from those of onnxruntime: {error}.",)
         except DeviceError:
             return None, ()
         return openvino, ()

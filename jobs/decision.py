@@ -67,7 +67,7 @@ class Decision:
         if found is None and self.rounds < LEAST_SAMPLES:
             return f"too few runs to tell whether {ours} is faster than {plain}"
         if found is None:
-            return f"{ours} takes no time that could be told from that of {plain}"
+            return f"the latency of {ours} is too short to measure"
         if self._is_other and self.among_plain is not None:
             than_usual = f"{plain} is {speedup_text(self.among_plain)} as fast as {words[self.usual]}"
             return f"{than_usual}, and {ours} {speedup_text(found)} as fast as {plain}"

@@ -255,8 +255,8 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
     if name in inside:
         return inside[name]
     close = get_close_matches(name, [*graph.by_name, *inside], n=3)
-    hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "'iosched show' lists them"
-    raise UsageError(f"there is no operator {name!r}: {hint}")
+    hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "'iosched show' lists the operators"
+    raise UsageError(f"unknown operator {name!r}: {hint}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ def explore(
         ships = partial(_shipped, models, replace(settings.optimize, device=device), workers)
         chosen, notes = _chosen(found, settings.top, ships, shown)
     left = () if was_interrupted else _missing(before, found, settings)
-    refused = "Variants were scored one by one: when several were one model, "
+    refused = "Variants were scored one by one because scoring several as one model failed: "
     notes = (*left, *(f"{refused}{each}" for each in trials.refusals), *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
 
@@ -113,16 +113,16 @@ def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
 
 def _missing(before: int, found: Found, settings: ExploreSettings) -> tuple[str, ...]:
     """Notes on the trials that were not made. `before` is the number of trials that had ended before this call."""
-    counted = f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
+    counted = f"No trial was added: --trials and --budget include earlier calls, and the study already has {before}"
     notes = () if len(found.finished) > before else (f"{counted} trials.",)
     missing = settings.trials - len(found.individuals)
     if missing <= 0:
         return notes
     what = f"{missing} of {settings.trials} trials were not made:"
     if settings.budget_s is None or found.seconds < settings.budget_s:
-        return (*notes, f"{what} the sampler {settings.sampler!r} has nothing more to try.")
-    limit = f"those of the study took {found.seconds:.1f} s, and --budget is {settings.budget_s:g} s."
-    return (*notes, f"{what} {limit} Call again with a larger --budget to go on.")
+        return (*notes, f"{what} the sampler {settings.sampler!r} has no further variants.")
+    limit = f"the trials of the study took {found.seconds:.1f} s of the --budget of {settings.budget_s:g} s."
+    return (*notes, f"{what} {limit} Continue with a larger --budget.")
 
 
 def study_in(path: Path) -> Found:
@@ -145,7 +145,7 @@ def check_optuna() -> None:
         DeviceError: it is not.
     """
     if find_spec("optuna") is None:
-        raise DeviceError(f"Optuna, which keeps studies, is not installed; {way_to_install('explore')}")
+        raise DeviceError(f"Optuna, which stores studies, is not installed; {way_to_install('explore')}")
 
 
 def _found(opened: OpenedStudy) -> Found:
@@ -186,7 +186,7 @@ def _chosen(
         except DeviceError:
             raise
         except IoschedError as error:
-            notes.append(f"Trial {each.number} is not written: {error}")
+            notes.append(f"Trial {each.number} was not written: {error}")
     return tuple(chosen), tuple(notes)
 
 

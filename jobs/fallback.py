@@ -51,7 +51,7 @@ def shipped_plain(
     left_s = _LOCATING_S if settings.budget_s is None else started + settings.budget_s - time.monotonic()
     fault = plan_error(place or _failing_operator(model, device, settings.threads, left_s), cause)
     attempt = Faults()
-    with attempt.contained("the model that would be written"):
+    with attempt.contained("the model to be written"):
         _run_plain(replace(model, original=None))
     if settings.strict or attempt.found:
         raise fault from cause
@@ -97,7 +97,7 @@ def _fails_alone(model: Model, operators: Sequence[Operator], device: ProfiledDe
     returned = {*model.graph.outputs, *operators[-1].outputs}
     outputs = [tensor for operator in operators for tensor in operator.outputs if tensor in returned]
     preparing, running = Faults(), Faults()
-    with suppress(IoschedError), preparing.contained("operators taken out of the model"):
+    with suppress(IoschedError), preparing.contained("operators extracted from the model"):
         part = part_alone(model, [operator.name for operator in operators], outputs)
         inputs = random_inputs(part.graph.inputs)
         with Reference(part) as reference:

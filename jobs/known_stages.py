@@ -21,9 +21,9 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.unit_graph import UnitGraph
 
-_COMPUTED = "latencies of this schedule are computed: nothing was measured on this device"
-_ELSEWHERE = "the schedule was made on another machine, and what was measured there is not in this profile database"
-_OTHER_UNITS = "this machine computes other operators together than the schedule does"
+_COMPUTED = "the latencies of this schedule are predicted: nothing was measured on this device"
+_ELSEWHERE = "the schedule was made on another machine, whose measurements are not in this profile database"
+_OTHER_UNITS = "this machine joins other operators into units than the schedule"
 
 
 @dataclass(frozen=True)

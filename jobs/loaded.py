@@ -225,15 +225,15 @@ def read(
     """
     if isinstance(source, Model):
         if batch_size is not None or input_shapes is not None:
-            raise UsageError("a model that is loaded has its shapes: give them to load_model")
+            raise UsageError("a loaded model has fixed shapes: pass batch_size and input_shapes to load_model instead")
         return source
     if not isinstance(source, str | bytes | os.PathLike):
-        raise TypeError(f"a model is a path or bytes, not {type(source).__name__}")
+        raise TypeError(f"a model must be a path or bytes, not {type(source).__name__}")
     unbound = read_unbound(source)
     if unbound.schedules_json is not None and batch_size is None and input_shapes is None:
         raise UsageError(
-            f"{unbound.name} is for several batch sizes: give batch_size=N for one of them, or load it with"
-            " iosched.load_batches, or iosched.load_any, for all"
+            f"{unbound.name} has schedules for several batch sizes: select one with batch_size=N, or load all"
+            " with iosched.load_batches or iosched.load_any"
         )
     return unbound.bound(batch_size=batch_size, input_shapes=input_shapes)
 
@@ -251,7 +251,7 @@ def _read_schedules(path: Path) -> ScheduleDocument | BatchSchedules:
     try:
         return read_schedules(path.read_bytes())
     except OSError as error:
-        raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file") from None
+        raise InvalidScheduleError(f"{path}: {error.strerror}: use a schedule file") from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError(f"{path}: {error}") from None
 
@@ -270,7 +270,7 @@ def _numbers(spec: TensorSpec, given: Any) -> np.ndarray:
     try:
         array = np.asarray(given)
     except ValueError:
-        raise UsageError(f"input {spec.name!r}: the lists in it are not all of one length") from None
+        raise UsageError(f"input {spec.name!r}: its lists have different lengths") from None
     if array.dtype.kind not in "biuf":
         return array
     with np.errstate(invalid="ignore"):

@@ -160,8 +160,8 @@ class LoadedBatches:
                 given = np.shape(inputs[name])
                 if len(given) == len(shape) and given[axis] > 0:
                     return int(given[axis])
-                raise UsageError(f"input {name!r} has shape {given}, where the model expects {shape}")
-        raise UsageError(f"no input that has the batch is given; there are {', '.join(self._model.inputs)}")
+                raise UsageError(f"input {name!r} has shape {given}, but the model expects {shape}")
+        raise UsageError(f"no input with a batch dimension is given: pass {', '.join(self._model.inputs)}")
 
     @contextmanager
     def _using(self, batch_size: int) -> Iterator[LoadedModel]:
@@ -241,7 +241,7 @@ def load_batches(
     if schedules is None:
         if unbound.schedules_json is None:
             raise InvalidScheduleError(
-                "the model carries no schedules for several batch sizes: load it with iosched.load, or make them with"
+                "the model has no schedules for several batch sizes: load it with iosched.load, or create them with"
                 " iosched.optimize_batches"
             )
         schedules = BatchSchedules.from_json(unbound.schedules_json)
@@ -275,6 +275,6 @@ def _read(path: Path) -> BatchSchedules:
     try:
         return BatchSchedules.from_json(path.read_bytes())
     except OSError as error:
-        raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file") from None
+        raise InvalidScheduleError(f"{path}: {error.strerror}: use a schedule file") from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError(f"{path}: {error}") from None

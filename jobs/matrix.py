@@ -290,6 +290,6 @@ def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batc
     """
     if set(first.by_name) != set(graph.by_name):
         raise UsageError(
-            f"at batch size {batch_size} the model has other operators than at the first one, so that their schedules"
-            " cannot change places: ask for one batch size at a time"
+            f"at batch size {batch_size} the model has other operators than at the first batch size, so that"
+            " schedules cannot be exchanged: use one batch size at a time"
         )

@@ -142,7 +142,7 @@ def _checked(schedule: Schedule, operators: Mapping[str, object]) -> Schedule:
     """Returns the schedule after checking that it contains each operator of the model exactly once."""
     names = [name for stage in schedule.stages for name in stage.operators]
     if sorted(names) != sorted(operators):
-        raise UsageError("a schedule that was sent is not one of the model's operators")
+        raise UsageError("a received schedule does not have exactly the operators of the model")
     return schedule
 
 

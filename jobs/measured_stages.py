@@ -64,4 +64,4 @@ def measured_stages_notes(
     latency_us = best_measured_us(opened, settings)
     if latency_us is None:
         return ()
-    return (f"The best schedule of nothing but measured stages takes {latency_us:,.1f} us.",)
+    return (f"The best schedule that uses only measured stages takes {latency_us:,.1f} us.",)

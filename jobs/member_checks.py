@@ -55,4 +55,6 @@ def check_members(
     """
     for member, found in member_checks(outputs, inputs, models, members, rtol=rtol):
         if not found.passed:
-            raise MismatchError(f"model {member.name!r} computes something else than alone: {found.reasons[0]}")
+            raise MismatchError(
+                f"outputs of model {member.name!r} differ from those of the model alone: {found.reasons[0]}"
+            )

@@ -106,8 +106,8 @@ def check_schedulable(opened: OpenModel) -> None:
     """
     if not opened.is_schedulable:
         raise UsageError(
-            "there is no schedule to measure: this model's inputs have no fixed size, as texts have none,\n"
-            "or it computes nothing. 'iosched run' runs it on plain onnxruntime."
+            "nothing to schedule: the model has inputs without a fixed size, such as strings, or no operators.\n"
+            "Run it on plain onnxruntime with 'iosched run'."
         )
 
 

@@ -166,7 +166,7 @@ class _Job:
         if self.settings.strict:
             return  # the search names the operators of a stage that fails, a whole model does not
         if self.pace.has_time_before_the_search:
-            self.observer.progress(0, None, "comparing what needs no search")
+            self.observer.progress(0, None, "comparing baselines")
             comparison.of(None, 0.0)
 
     @contextmanager
@@ -192,7 +192,7 @@ class _Job:
 
     def _searched(self) -> SearchResult:
         if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
-            raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
+            raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
         return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)

@@ -95,7 +95,7 @@ def optimize_batches(
     """
     sizes = sorted(set(batch_sizes))
     if not sizes or sizes[0] < 1 or len(sizes) > MAX_SIZES:
-        raise UsageError(f"give one to {MAX_SIZES} batch sizes, each of them positive")
+        raise UsageError(f"expected 1 to {MAX_SIZES} positive batch sizes")
     models = {size: model.at(size) for size in sizes}  # what cannot run is told before anything is measured
     sources = {size: None if schedules_from is None else taken_over(schedules_from, models[size]) for size in sizes}
     observer, held = observer or Silence(), interrupt or Uninterrupted()

@@ -10,7 +10,7 @@ from iosched.models.errors import OtherDeviceWarning
 from iosched.profiler.devices.resolve import runner_design, runner_name
 from iosched.scheduler.document import ScheduleDocument
 
-CONSEQUENCE = "it runs, but another may be faster here"
+CONSEQUENCE = "it runs, but another schedule may be faster on this device"
 
 
 def other_device(document: ScheduleDocument, device: str) -> str | None:
@@ -21,7 +21,7 @@ def other_device(document: ScheduleDocument, device: str) -> str | None:
     """
     made_for, here = document.device.get("name"), runner_name(device, document)
     if document.cost == "analytic":
-        return f"This schedule was made for {made_for}, by an analytic model"
+        return f"This schedule was made for {made_for} by the analytic model"
     if here and made_for != here:
         return f"This schedule was made for {made_for}, not for {here}"
     if here and (others := _differences(document.device, runner_design(device, document))):
@@ -47,6 +47,6 @@ def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
     """How the design of a device differs from that of the one here of its name; "" if it does not, or is not known."""
     keys = [key for key in here if made_for.get(key, here[key]) != here[key]]
     texts = [
-        "other instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys
+        "different instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys
     ]
     return "; ".join(texts)

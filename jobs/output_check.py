@@ -69,7 +69,9 @@ def _compared(site: Site) -> Check:
 def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None, *, strict: bool) -> OptimizeResult:
     result = replace(result, first_difference=found)
     if found is not None and found.cause == "rounding":
-        note = f"Outputs on random inputs differ from onnxruntime's by more than is allowed: {sentence(found)}."
+        note = (
+            f"Outputs on random inputs differ from those of onnxruntime by more than the tolerance: {sentence(found)}."
+        )
         return replace(result, notes=(*result.notes, note, *lines(found)[1:]))
     if strict or result.reference_us is None:
         raise MismatchError(mismatch_text(check.reasons, found))
@@ -78,6 +80,6 @@ def _differing(result: OptimizeResult, check: Check, found: FirstDifference | No
         document=replace(result.document, shipped="reference"),
         shipped="reference",
         kernels_after=result.kernels_before,
-        reason="the schedule found computes something else than onnxruntime",
+        reason="outputs of the schedule found differ from those of onnxruntime",
         notes=(*result.notes, *check.reasons, *lines(found)),
     )

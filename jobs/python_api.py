@@ -138,7 +138,7 @@ def optimize_batches(
 
 def _settings(settings: OptimizeSettings | None, words: OptimizeWords) -> OptimizeSettings:
     if settings is not None and words:
-        raise UsageError(f"settings and {min(words)}= are both given: put it into the settings")
+        raise UsageError(f"settings and {min(words)}= are both given: set it in the settings")
     fields = {"budget": "budget_s", "gap": "gap_percent"}
     named = {fields.get(name, name): value for name, value in words.items()}
     if (database := words.get("profile_db")) is not None:

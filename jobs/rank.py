@@ -198,7 +198,7 @@ def _ranked(pool: Pool, models: Mapping[str, Source], settings: RankSettings, ob
     by_device = {target.device: target for target in reversed(targets)}
     devices = tuple(dict.fromkeys(by_device[target.device] for target in targets))
     if not devices:
-        raise UsageError("there is no device to rank models on")
+        raise UsageError("no device to rank models on: name at least one")
     budget = pool.budget(settings.budget_s)
     return _Ranking(pool, settings, devices, models, observer or Silence(), time.monotonic(), budget).of()
 
@@ -210,9 +210,9 @@ def _check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
         UsageError: there is no model, or a setting is wrong.
     """
     if not models:
-        raise UsageError("there is no model to rank")
+        raise UsageError("no model to rank: name at least one")
     if settings.measure not in MEASURES:
-        raise UsageError(f"unknown measure {settings.measure!r}: there are {', '.join(MEASURES)}")
+        raise UsageError(f"unknown measure {settings.measure!r}: choose from {', '.join(MEASURES)}")
 
 
 def loaded(source: Source) -> Model | Exception:
@@ -236,7 +236,7 @@ def limited(settings: RankSettings, device: str, started: float, left: float) ->
     on_device = settings.on(device)
     budget_s = share_s(on_device.budget_s, started, max(left, 1))
     if budget_s == 0:
-        raise UsageError("there was no time left for this model: give a larger --budget")
+        raise UsageError("no time was left for this model: use a larger --budget")
     return replace(on_device, budget_s=budget_s)
 
 

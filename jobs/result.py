@@ -165,7 +165,7 @@ class OptimizeResult:
     @property
     def _optimized(self) -> OptimizedModel:
         if self.model is None:
-            raise UsageError("this result has no model with it: give both to iosched.load(model, schedule=document)")
+            raise UsageError("this result has no model: use iosched.load(model, schedule=result.document)")
         return self.model
 
     @property

@@ -123,11 +123,11 @@ def run(
     own = _members(model) if members else ()
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         if trace and executor.traced is None:
-            raise UsageError(f"a run cannot be traced here: it is by {executor.description}, not by lanes of a CPU")
+            raise UsageError(f"runs on {executor.description} cannot be traced: only those on lanes of a CPU")
         if by_schedule and executor.by != "schedule":
             raise UsageError(
-                "the schedule cannot be checked: no plan can be made for this model, which runs on"
-                f" {executor.description}. Leave --check-schedule out."
+                "the schedule cannot be checked: the model has no plan and runs on"
+                f" {executor.description}. Remove --check-schedule."
             )
         outputs, notes = executor.run(inputs), executor.notes
         if reference is not None and (drawn := _drawn(reference)):
@@ -150,7 +150,7 @@ def run(
     from iosched.jobs.bisect_mismatch.bisect import first_difference
     from iosched.jobs.bisect_mismatch.model_pair import Site
 
-    tell("Outputs differ from onnxruntime's: looking for the first operator that does.")
+    tell("Outputs differ from onnxruntime's: searching for the first operator that differs.")
     originals = _originals(reference, members, own)
     site = Site(model, document, runner(device, document), inputs, originals, rtol, threads)
     return replace(result, first_difference=first_difference(site))
@@ -172,7 +172,7 @@ def _as_scheduled(document: ScheduleDocument | None) -> ScheduleDocument:
         UsageError: there is no schedule.
     """
     if document is None:
-        raise UsageError("there is no schedule to run by: make one with 'iosched optimize'")
+        raise UsageError("the model has no schedule: create one with 'iosched optimize'")
     others = ("by", "precision") if document.is_on_openvino else ("by",)  # its schedule is for fp32
     runtime = {key: value for key, value in document.runtime.items() if key not in others}
     return replace(document, shipped="iosched", runtime=runtime)

@@ -101,7 +101,7 @@ class SelfTest:
         if self.passed:
             return None
         kind = MismatchError if all(isinstance(each.error, MismatchError) for each in self.failed) else ExecutionError
-        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; docs/cuda.md says what to send")
+        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; see docs/cuda.md for what to send")
 
     def _part(self, part: str) -> str:
         outcomes = [each.outcome for each in self.results if each.part == part]
@@ -114,7 +114,7 @@ class SelfTest:
         named += [each.title for each in self.failed[1:_MOST_NAMED]]
         more = f" and {len(self.failed) - _MOST_NAMED} more" if len(self.failed) > _MOST_NAMED else ""
         untried = sum(each.outcome == "not tried" for each in self.results)
-        lost = f"; not tried, since the device was lost: {untried}" if untried else ""
+        lost = f"; not tried because the device was lost: {untried}" if untried else ""
         return f"; failed: {', '.join(named)}{more}{lost}"
 
 

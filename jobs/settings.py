@@ -78,7 +78,7 @@ class OptimizeSettings:
                 for name, value, default in shown
                 if value != default
             )
-            or "by default"
+            or "defaults"
         )
 
     def __post_init__(self) -> None:

@@ -59,8 +59,10 @@ _ONE_CORE = ReferenceSettings("sequential", 1)
 _TRYING = 0.5
 """The part of a user's budget, beside what the comparison takes, in which teams may be tried."""
 
-_NOT_TRIED = "Of {possible} ways to divide the cores {tried} could be tried in the time: a larger --budget is for more."
-_ONE_WAY = "For lack of time plain onnxruntime was compared in one way alone: {way}."
+_NOT_TRIED = (
+    "Only {tried} of {possible} divisions of the cores were tried before the time ran out: use a larger --budget."
+)
+_ONE_WAY = "Plain onnxruntime was compared in one setting only because the time ran out: {way}."
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class _Job:
         opened: dict[str, Candidate] = {}
         with closing_all(opened):
             for number, opener in enumerate(openers):
-                with suppress(UsageError), self.faults.contained(f"a way to use teams of cores, number {number + 1}"):
+                with suppress(UsageError), self.faults.contained(f"division {number + 1} of the cores into teams"):
                     opened[str(number)] = opener()
             found = measure_rates(opened, self.within(_TRIED, 0.2), self.progress("trying teams"))
         rates = [found[name].min_us if (name := str(number)) in found else inf for number in range(len(openers))]
@@ -299,10 +301,12 @@ def _compared(
         notes: tuple[str, ...] = () if refusal is None else (f"The batch is not divided: {refusal}.",)
         notes += (*job.left_out, *job.faults.notes)
         if not check.passed and job.settings.strict:
-            raise MismatchError(f"teams compute something else than onnxruntime: {check.reasons[0]}")
+            raise MismatchError(f"outputs of teams differ from those of onnxruntime: {check.reasons[0]}")
         if not check.passed:  # never seen; the model is then served as it was
             opened.pop("iosched").close()
-            notes += (f"Teams compute something else than onnxruntime, so they were not compared: {check.reasons[0]}.",)
+            notes += (
+                f"Teams were not compared because their outputs differ from those of onnxruntime: {check.reasons[0]}.",
+            )
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
         notes += job.pace.openvino_notes if here.baselines.openvino is not None else ()
         if here.baselines.openvino is not None and job.pace.has_time_for_openvino:
@@ -342,7 +346,7 @@ def _verdict(
         "iosched": f"the schedule found ({choice.teams.text})",
         "sequential": here.measuring.wording.sequential,
         REFERENCE: f"plain onnxruntime ({setting.description if sessions is None else sessions.text})",
-        OPENVINO: "OpenVINO with its settings for throughput",
+        OPENVINO: "OpenVINO in its throughput settings",
     }
     teams = {
         "iosched": choice.teams,
@@ -352,7 +356,7 @@ def _verdict(
     running, shipped = here.running(None, {}), teams.get(decided.chosen)
     n_kernels = _n_kernels(job, decided.chosen, choice, sessions)
     if shipped is not None and shipped.requests > 1:
-        callers = f"It takes {shipped.requests} callers at a time to get so many images a second; one alone gets fewer."
+        callers = f"This throughput needs {shipped.requests} concurrent callers; a single one gets less."
         notes = (callers, *notes)
     return Verdict(
         shipped=cast(Shipped, decided.chosen),

@@ -174,7 +174,7 @@ class Pace:
         if self.has_time_for_openvino or self.interrupt.accepted or not self.can_decide:
             return ()
         needed_s = math.ceil(_ROOM_FOR_OPENVINO * self.least_comparison_s())
-        return (f"For lack of time OpenVINO was not compared: that takes about {needed_s} s of --budget or more.",)
+        return (f"OpenVINO was not compared because the time ran out: use a --budget of {needed_s} s or more.",)
 
     @property
     def _has_room_for_openvino(self) -> bool:
@@ -264,8 +264,8 @@ class Pace:
         times = "once" if n_rounds == 1 else f"{n_rounds} times"
         needed_s = math.ceil(self.least_comparison_s())
         return (
-            f"For lack of time whole models were run {times} each, too seldom to tell which is the fastest: this takes"
-            f" about {needed_s} s of --budget beside the search, and what was measured of stages is kept.",
+            f"Whole models ran only {times} each because the time ran out, too few to tell which is the fastest: add"
+            f" about {needed_s} s to --budget; measurements of stages are kept.",
         )
 
 

@@ -28,12 +28,12 @@ from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.strategy_names import ONE_SESSION
 from iosched.scheduler.teams import Teams
 
-_NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
+_NOTHING_TO_SCHEDULE = "nothing to schedule: the model has inputs without a fixed size, or no operators"
 
 
 _NOT_FASTER = (
-    "In {precision} the model was not found to be faster than on plain onnxruntime in fp32: without --precision it may"
-    " run faster, and more exactly."
+    "No gain of {precision} over plain onnxruntime in fp32 was measured: without --precision the model may be faster,"
+    " and is more accurate."
 )
 
 
@@ -166,7 +166,7 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
     ours, plain = words[trial.candidate], words[trial.fastest_plain]
     found = trial.ratio(trial.fastest_plain, trial.candidate)
     if found is None:
-        return f"too few runs to tell whether {ours} is faster than {plain}; the same command goes on from here"
+        return f"too few runs to tell whether {ours} is faster than {plain}; repeat the command to continue"
     as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
     if trial.verdict == "faster":
         return as_fast
@@ -177,7 +177,7 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
         return as_fast if than_usual else f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
     if trial.verdict == "equal":
         return f"no difference found: {as_fast}"
-    return f"undecided: {as_fast}; the same command goes on from here"
+    return f"undecided: {as_fast}; repeat the command to continue"
 
 
 def reduced_verdict(
@@ -200,7 +200,7 @@ def reduced_verdict(
     try:
         agreement = only_way.agreement
     except MismatchError as error:
-        raise MismatchError(f"in {precision} {error}\nLeave --precision out") from error
+        raise MismatchError(f"in {precision} {error}\nRemove --precision") from error
     compared = comparison.of_libraries(only_way)
     measured = compared.measured
     running = with_setting(here.running(None, {}), compared.setting)
@@ -211,11 +211,11 @@ def reduced_verdict(
         WITHOUT_OPENVINO: REFERENCE,
     }
     slow = () if compared.trial.verdict == "faster" else (_NOT_FASTER.format(precision=precision),)
-    off = f"{agreement.max_rel:.2g} of their scale, {agreement.max_abs:.2g} at most"
+    off = f"up to {agreement.max_abs:.2g}, {agreement.max_rel:.2g} of their scale"
     n_rounds = compared.trial.n_rounds(OPENVINO)
     return Verdict(
         shipped="openvino",
-        reason=f"nothing else runs in {precision} here; its outputs are off from those in fp32 by {off}",
+        reason=f"only OpenVINO runs in {precision} on this device; its outputs differ from fp32 by {off}",
         schedule=here.units.expanded(found.schedule),
         latencies=measured,
         kernels_before=running.n_kernels,
@@ -311,11 +311,11 @@ def _reason(
 ) -> str:
     by = "the analytic model" if measured_share is None else "measured and computed latencies"
     if shipped == "sequential":
-        return f"by {by} no other schedule is faster than one operator after another"
+        return f"by {by}, no schedule is faster than one operator after another"
     if intervals is not None and intervals.speedup["sequential"].is_equal:
-        return "as far as the analytic model can tell it is as fast as one operator after another, and not slower"
+        return "it is faster than one operator after another, but by less than the error of the analytic model"
     return (
-        f"by {by} it is {latency_us['sequential'] / latency_us['iosched']:.2f}x as fast as one operator after another"
+        f"by {by}, it is {latency_us['sequential'] / latency_us['iosched']:.2f}x as fast as one operator after another"
     )
 
 
@@ -332,6 +332,6 @@ def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]
     if found is None or not found.is_slower:
         return ()
     return (
-        f"After a rest {words[shipped]} is {speedup_text(found)} as fast as {words[plain]}, which serves better what"
-        " runs seldom.",
+        f"After idle time {words[shipped]} is {speedup_text(found)} as fast as {words[plain]}, which suits occasional"
+        " runs better.",
     )

@@ -181,7 +181,7 @@ class ScheduledSession:
     def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Runs once; see `InferenceSession.run`."""
         if run_options is not None and run_options.terminate:
-            raise UsageError("run_options.terminate is set: a run that is to end at once is not begun")
+            raise UsageError("run_options.terminate is set, so the run does not start")
         wanted = self._known(output_names) if output_names else self._outputs
         if missing := [name for name in self._inputs if name not in feed]:
             raise MissingInputError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
@@ -220,7 +220,7 @@ class ScheduledSession:
 
     def _known(self, names: Sequence[str]) -> Sequence[str]:
         if unknown := [name for name in names if name not in self._outputs]:
-            raise invalid_argument(f"Invalid output name: {unknown[0]}; there are {', '.join(self._outputs)}")
+            raise invalid_argument(f"Invalid output name: {unknown[0]}; the outputs are {', '.join(self._outputs)}")
         return names
 
     def close(self) -> None:

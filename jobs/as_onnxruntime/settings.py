@@ -49,11 +49,11 @@ def _threads(options: Any) -> int | None:
         (
             "graph_optimization_level",
             options.graph_optimization_level.name != "ORT_ENABLE_ALL",
-            "the schedule is of the optimized graph; load the model that it was made from",
+            "the schedule applies to the optimized graph; load the original model instead",
         ),
     ):
         if wrong:
-            raise UsageError(f"sess_options.{name} does not go together with a schedule: {way_out}")
+            raise UsageError(f"sess_options.{name} cannot be combined with a schedule: {way_out}")
     return options.intra_op_num_threads or None
 
 
@@ -62,13 +62,13 @@ def _device(providers: Sequence[Provider] | None, provider_options: Sequence[Map
     if not providers:
         return "auto"
     if provider_options is not None and len(provider_options) != len(providers):
-        raise UsageError("'providers' and 'provider_options' must be of one length if both are given")
+        raise UsageError("'providers' and 'provider_options' must have the same length if both are given")
     beside = provider_options or [{}] * len(providers)
     named = {name: {**given, **more} for (name, given), more in zip(map(_pair, providers), beside, strict=True)}
     for name in named:
         if name not in _KNOWN:
             warnings.warn(
-                f"Provider {name!r} runs no schedules, and is left out: these do {', '.join(_KNOWN)}", stacklevel=4
+                f"Provider {name!r} cannot run schedules and is ignored: use {' or '.join(_KNOWN)}", stacklevel=4
             )
     if CUDA not in named:
         return "cpu"

@@ -193,14 +193,14 @@ def document_of(device: Device, compared: Compared, running: Running) -> Schedul
 
 
 WORDS: Mapping[str, str] = {
-    "serial": "one model after another",
+    "serial": "running one model after another",
     "packed": "running models side by side",
-    "batched": "computing once what is equal, and as one operator what is alike,",
-    "mixed": "one schedule for all of them",
+    "batched": "batching operators of several models",
+    "mixed": "one schedule for all models",
 }
 """What the rows are called in sentences."""
 
-_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
+_NO_TIME = "OpenVINO was not compared in every setting because the time ran out: use a larger --budget."
 
 
 _LEAST_GAIN = 1.005
@@ -257,7 +257,7 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
         try:
             ready[rival] = rival.ready(inputs)
         except MismatchError as error:
-            notes[f"OpenVINO computes something else than onnxruntime, so it was not compared: {error}."] = None
+            notes[f"OpenVINO was not compared because its outputs differ from those of onnxruntime: {error}."] = None
         except (DeviceError, ExecutionError) as error:
             refused.append(error)
     if not ready:
@@ -301,9 +301,9 @@ def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, othe
     for name in others:
         chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
     if chosen == plain:
-        return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
+        return plain, f"the analytic model predicts nothing faster than {WORDS[plain]}", None
     times = plain_us / predicted[chosen].median_us
-    return chosen, f"by the analytic model {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
+    return chosen, f"the analytic model predicts that {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
 
 
 def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measurement], choose: _Choose) -> Compared:
@@ -315,14 +315,14 @@ def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measureme
     rows = tuple(Row(name, latencies[name], rival.text) for name, rival in rivals.items())
     if len(rows) == 1:
         (only,) = rivals
-        return Compared(rivals, rows, only, f"{WORDS[only]} is all that was asked for", None)
+        return Compared(rivals, rows, only, f"{WORDS[only]} is the only alternative", None)
     fastest_first = sorted(rivals, key=lambda name: latencies[name].median_us)
     plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*rivals][:1]
     others = [name for name in rivals if name not in (*UNBATCHED, plain)] or slower
     chosen, reason, ratio = choose(latencies, plain, others)
     if rivals[chosen].site.fed is not None:  # it has other inputs than those that are asked for
         chosen = next(name for name in fastest_first if rivals[name].site.fed is None)
-        reason += f"; since models were to share inputs, {WORDS[chosen]} ships all the same"
+        reason += f"; because the models share inputs, {WORDS[chosen]} ships instead"
     return Compared(rivals, rows, chosen, reason, ratio)
 
 

@@ -99,13 +99,13 @@ def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tu
         DeviceError: the device is not attached.
     """
     if not models:
-        raise UsageError("there is no model to put together.")
+        raise UsageError("no model to batch: name at least one")
     if settings.policy not in POLICY_NAMES:
-        raise UsageError(f"there is no policy {settings.policy!r}; there are {', '.join(POLICY_NAMES)}")
+        raise UsageError(f"unknown policy {settings.policy!r}: choose from {', '.join(POLICY_NAMES)}")
     own = {spec.name for model in models.values() for spec in model.graph.inputs}
     if unknown := [name for name in settings.shared_inputs if name not in own]:
         have = ", ".join(sorted(own))
-        raise UsageError(f"no model has an input {unknown[0]!r} that could be shared; they have {have}")
+        raise UsageError(f"cannot share input {unknown[0]!r}: no model has it; the inputs are {have}")
     return clusters_of(models, settings.policy, settings.limit_nbytes(device_for(models, settings)))
 
 
@@ -127,8 +127,8 @@ def clusters_of(
     for name, footprint in zip(names, footprints, strict=True):
         if (alone := together_nbytes([footprint])) > limit:
             raise UsageError(
-                f"model {name!r} takes {alone / 1e6:.1f} MB alone, and {limit / 1e6:.1f} MB are allowed.\n"
-                "Allow more with --memory, or leave the model out."
+                f"model {name!r} alone needs {alone / 1e6:.1f} MB, over the limit of {limit / 1e6:.1f} MB.\n"
+                "Raise the limit with --memory, or remove the model."
             )
 
     def fits(places: Collection[int]) -> bool:

@@ -47,4 +47,4 @@ def _check(before: Model, after: Model, models: Mapping[str, Model]) -> None:
     kept = {name for member in members if member.name not in models for name in member.outputs.values()}
     found = compare({name: outputs[name] for name in kept}, {name: expected[name] for name in kept})
     if not found.passed:
-        raise MismatchError(f"models that were not replaced compute something else than before: {found.reasons[0]}")
+        raise MismatchError(f"outputs of models that were not replaced have changed: {found.reasons[0]}")

@@ -71,7 +71,7 @@ def parse_bench(data: bytes, place: str) -> BenchFile:
         _check(line, place)
     sizes = [line.batch_size for line in lines]
     if len(set(sizes)) < len(sizes):
-        raise UsageError(f"{place}: has several results of one batch size: keep one of them")
+        raise UsageError(f"{place}: several results have the same batch size: keep one of them")
     return BenchFile(place, lines)
 
 
@@ -85,9 +85,9 @@ def _objects(data: bytes) -> Sequence[bytes]:
 
 def _check(line: BenchLine, place: str) -> None:
     if any(row.in_flight < 1 for row in line.rows):
-        raise UsageError(f"{place}: not a result of 'iosched bench --json': fewer than one run at a time")
+        raise UsageError(f"{place}: not a result of 'iosched bench --json': in_flight is below 1")
     for name in line.names:
         if not all(_LEAST_US <= each <= _MOST_US for each in line.samples(name)):
             raise UsageError(
-                f"{place}: the samples of {name!r} are not all latencies that a run can have: measure again"
+                f"{place}: samples of {name!r} are outside the range of plausible latencies: measure again"
             )

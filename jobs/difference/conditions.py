@@ -18,9 +18,9 @@ def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
         other: that of the other file.
     """
     for key, words in (
-        ("machine", "of different machines"),
-        ("versions", "of different versions"),
-        ("seeds", "of different seeds"),
+        ("machine", "from different machines"),
+        ("versions", "from different versions"),
+        ("seeds", "from different seeds"),
     ):
         before, after = one.get(key), other.get(key)
         if not isinstance(before, dict) or not isinstance(after, dict):
@@ -31,7 +31,7 @@ def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
             yield f"{words} ({'; '.join(found[:_MOST])}{more})"
     loads = [str(each.get("background_load", 0))[:_LONGEST] for each in (one, other)]
     if loads[0] != loads[1]:
-        yield f"measured next to unequal background loads ({', then '.join(loads)})"
+        yield f"measured under different background loads ({' and '.join(loads)})"
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
@@ -56,4 +56,4 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[st
     for key in dict.fromkeys((*before, *after)):
         one, other = before.get(key, "none"), after.get(key, "none")
         if one != other:
-            yield f"{key[:_LONGEST]} {one}, then {other}"
+            yield f"{key[:_LONGEST]} {one} and {other}"

@@ -113,14 +113,12 @@ def compare_results(
     pairs = _pairs(before, after, anyway)
     remarks = tuple(dict.fromkeys(text for one, other in pairs for text in _unlike(one, other)))
     if remarks and not anyway:
-        raise UsageError(
-            f"{before.place} and {after.place} are {'; '.join(remarks)}: compare them all the same with --anyway"
-        )
+        raise UsageError(f"{before.place} and {after.place} are {'; '.join(remarks)}: use --anyway to compare them")
     places = (text for one, other in pairs for text in unlike_places(one.provenance, other.provenance))
     remarks = (*remarks, *dict.fromkeys(places))
     rows = tuple(row for one, other in pairs for row in _rows(one, other, seed, relative_to))
     if not rows:
-        raise UsageError(f"{before.place} and {after.place} have no row in common to be compared")
+        raise UsageError(f"{before.place} and {after.place} have no row in common")
     only = [
         tuple((one.batch_size, name) for one, other in order for name in one.names if name not in other.names)
         for order in (pairs, [(other, one) for one, other in pairs])
@@ -143,15 +141,13 @@ def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] =
     for name in wanted:
         if all(row.name != name for row in found.rows):
             known = ", ".join(dict.fromkeys(row.name for row in found.rows))
-            raise UsageError(
-                f"there is no row {name!r} in both results to gate: name one with --row; there are {known}"
-            )
+            raise UsageError(f"row {name!r} is not in both results: select one with --row; both have {known}")
     rows = tuple(row for row in found.rows if row.name in wanted)
     few = [row for row in rows if row.interval is None]
     if few:
         raise UsageError(
-            f"{few[0].name!r} has too few samples for a gate ({min(few[0].samples)}, it takes {LEAST_SAMPLES}): measure"
-            " with more --rounds"
+            f"{few[0].name!r} has too few samples for a gate ({min(few[0].samples)} of at least {LEAST_SAMPLES}):"
+            " measure with more --rounds"
         )
     return Gate(max_regression, rows)
 
@@ -183,7 +179,7 @@ def _unlike(one: BenchLine, other: BenchLine) -> Iterator[str]:
 
 def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) -> Iterator[RowDifference]:
     if relative_to is not None and not (relative_to in one.names and relative_to in other.names):
-        raise UsageError(f"there is no row {relative_to!r} in both results: --relative-to names one that both have")
+        raise UsageError(f"row {relative_to!r} is not in both results: select another one with --relative-to")
     for name in one.names:
         if name in other.names and name != relative_to:
             first, second = _relative(one, name, relative_to), _relative(other, name, relative_to)

@@ -34,7 +34,7 @@ class SchedulesDifference:
         if self.found.equal:
             return None
         changed = len(self.found.operators)
-        return MismatchError(f"the schedules differ: {changed} of {self.found.count} operators do not run alike")
+        return MismatchError(f"the schedules differ: {changed} of {self.found.count} operators run differently")
 
 
 def compare_schedules(
@@ -56,8 +56,8 @@ def compare_schedules(
     one, other = _in_one_language(before, after)
     if not _is_one_model(one, other) and not anyway:
         raise UsageError(
-            f"these are schedules of different models ({before[0].model} and {after[0].model}), or of other shapes:"
-            " compare them all the same with --anyway"
+            f"the schedules are for different models ({before[0].model} and {after[0].model}) or input shapes:"
+            " use --anyway to compare them"
         )
     return SchedulesDifference(one, other, difference(one.schedule, other.schedule), _remarks(one, other))
 
@@ -87,12 +87,12 @@ def _is_one_model(one: ScheduleDocument, other: ScheduleDocument) -> bool:
 def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
     """What is not the same beside what runs where."""
     facts = (
-        ("made for different devices", one.device_name, other.device_name),
-        ("in different precisions", one.precision, other.precision),
-        ("made for different objectives", one.objective, other.objective),
-        ("of latencies that are known in different ways", one.cost, other.cost),
-        ("shipped differently", one.shipped, other.shipped),
-        ("divided among the cores differently", str(one.teams), str(other.teams)),
+        ("devices", one.device_name, other.device_name),
+        ("precisions", one.precision, other.precision),
+        ("objectives", one.objective, other.objective),
+        ("kinds of latencies", one.cost, other.cost),
+        ("shipped alternatives", one.shipped, other.shipped),
+        ("divisions of the cores", str(one.teams), str(other.teams)),
     )
-    told = [f"They are {what}: {first} and {second}." for what, first, second in facts if first != second]
+    told = [f"Different {what}: {first} and {second}." for what, first, second in facts if first != second]
     return (*told, *(f"They are {text}." for text in unlike_places(one.provenance, other.provenance)))

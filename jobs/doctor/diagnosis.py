@@ -81,7 +81,7 @@ Modules are imported when a check runs: a broken dependency fails that check alo
 """
 
 NOTHING_ASKED = Asked()
-_REPORT = "report it with all of this text, as a bug of iosched"
+_REPORT = "report this as a bug of iosched, with the whole report"
 _MOST_COLUMNS = 300
 
 
@@ -136,8 +136,8 @@ def _failed(name: str, error: Exception) -> Finding:
     if isinstance(error, ImportError):
         library = error.name or "a library"
         what = f"a dependency cannot be imported: {type(error).__name__}: {text}"
-        return Finding(what, f"check of {name}", f"install {library} again, or iosched with its dependencies")
-    return Finding(f"it failed: {type(error).__name__}: {text}", f"check of {name}", _REPORT)
+        return Finding(what, f"check of {name}", f"reinstall {library}, or iosched with its dependencies")
+    return Finding(f"the check failed: {type(error).__name__}: {text}", f"check of {name}", _REPORT)
 
 
 _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*)://[^\s'\",;)]+", re.IGNORECASE)

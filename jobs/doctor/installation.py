@@ -40,7 +40,7 @@ def check_software(asked: Asked) -> Section:
             "virtual_environment": sys.prefix != sys.base_prefix,
         },
         (
-            ("iosched", f"{version or 'of no known version'}, in {place}"),
+            ("iosched", f"{version or 'unknown version'}, in {place}"),
             ("Python", f"{python} ({kind}), {sys.executable}"),
         ),
         tuple(_software_findings(version)),
@@ -56,7 +56,9 @@ def _version() -> str | None:
 
 def _software_findings(version: str | None) -> Iterator[Finding]:
     if version is None:
-        yield Finding("it is not installed, only on Python's path", "iosched", "run pip install -e . in its folder")
+        yield Finding(
+            "iosched is not installed, only on Python's path", "iosched", "run 'pip install -e .' in its folder"
+        )
         return
     tried = _tried_pythons()
     here = sys.version_info[:2]
@@ -68,11 +70,11 @@ def _software_findings(version: str | None) -> Iterator[Finding]:
         )
     elif tried and here > max(tried):
         way = f"use Python {_version_text(max(tried))} if something fails"
-        yield Finding(f"iosched was not tried on Python {_version_text(here)}", sys.executable, way, is_broken=False)
+        yield Finding(f"iosched is not tested with Python {_version_text(here)}", sys.executable, way, is_broken=False)
     other = shutil.which("iosched")
     if other is not None and Path(other).resolve().parent not in _folders_of_commands():
-        way = "call python -m iosched, or put this environment first in PATH"
-        what = f"the command iosched in PATH is not that of {sys.executable}"
+        way = "run 'python -m iosched', or put this environment first in PATH"
+        what = f"the 'iosched' command in PATH is not the one of {sys.executable}"
         yield Finding(what, other, way, is_broken=False)
 
 
@@ -188,7 +190,7 @@ def _troubles(packages: Sequence[str]) -> Mapping[str, str | None]:
 def _library_rows(found: Sequence[_Library]) -> Iterator[tuple[str, str]]:
     for each in found:
         if each.version is not None:
-            trouble = "" if each.trouble is None else f", which does not load: {each.trouble}"
+            trouble = "" if each.trouble is None else f", which fails to load: {each.trouble}"
             yield each.package, f"{each.version}{trouble}"
     for extra in _FOR_USERS[1:]:
         missing = [each.package for each in found if each.version is None and extra in each.extras]
@@ -198,20 +200,20 @@ def _library_rows(found: Sequence[_Library]) -> Iterator[tuple[str, str]]:
 
 def _library_findings(found: Sequence[_Library]) -> Iterator[Finding]:
     if not found:
-        what = "the installed iosched does not say which packages it needs"
+        what = "the metadata of iosched lists no dependencies"
         yield Finding(what, "iosched", "install it with pip", is_broken=False)
     for each in found:
         if each.version is None and each.is_needed:
             yield Finding(f"{each.package} is not installed", each.package, way_to_install(None))
         elif each.trouble is not None:
-            yield Finding(f"it does not load: {each.trouble}", f"{each.package} {each.version}", each.install)
+            yield Finding(f"the package fails to load: {each.trouble}", f"{each.package} {each.version}", each.install)
         elif each.version is not None and not is_met(each.version, each.asked):
-            yield Finding(f"iosched asks for {each.wanted}", f"{each.package} {each.version}", each.install)
+            yield Finding(f"iosched requires {each.wanted}", f"{each.package} {each.version}", each.install)
     for rivals in _ONE_OF:
         here = [name for name in rivals if package_version(name) is not None]
         if len(here) > 1:
-            way = f"pip uninstall {' '.join(here)}, then install the extra for this machine alone"
-            yield Finding("they overwrite each other's files", ", ".join(here), way)
+            way = f"run 'pip uninstall {' '.join(here)}', then install only the extra for this machine"
+            yield Finding("these packages overwrite each other's files", ", ".join(here), way)
 
 
 _FORM = re.compile(
@@ -279,9 +281,9 @@ def why_not(module: str) -> str | None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_IMPORT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"it takes longer than {_IMPORT_SECONDS:.0f} seconds"
+        return f"the import takes more than {_IMPORT_SECONDS:.0f} s"
     if done.returncode < 0:
-        return f"the process that imports it ends by {_signal(-done.returncode)}"
+        return f"the import ends the process with {_signal(-done.returncode)}"
     if done.returncode > 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return (lines[-1] if lines else f"exit code {done.returncode}")[:_MOST_COLUMNS]

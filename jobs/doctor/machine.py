@@ -45,12 +45,12 @@ def check_machine(asked: Asked) -> Section:
         "memory_limit_nbytes": limit,
     }
     most = f" of {os.cpu_count()}" if os.cpu_count() != cores else ""
-    limited = "" if quota is None else f", the time of {quota:g}"
+    limited = "" if quota is None else f", quota of {quota:g}"
     rows = (
         ("system", ", ".join(filter(None, (_distribution(), f"{platform.system()} {platform.release()}", libc)))),
         ("architecture", platform.machine()),
-        ("cores", f"{cores}{most}{limited}; threads by default: {threads}"),
-        ("load", "not known" if load is None else f"{load:.1f} over the last minute"),
+        ("cores", f"{cores}{most}{limited}; default threads: {threads}"),
+        ("load", "unknown" if load is None else f"{load:.1f} over the last minute"),
         ("memory", f"{_size(total)}, {_size(available)} available{'' if limit is None else f', limit {_size(limit)}'}"),
     )
     return Section(values, rows, tuple(_machine_findings(load, threads, available)))
@@ -58,22 +58,27 @@ def check_machine(asked: Asked) -> Section:
 
 def _machine_findings(load: float | None, threads: int, available: int | None) -> Iterator[Finding]:
     if (system := not_linux()) is not None:
-        what = f"models run and are measured on Linux, and this is {system}"
-        yield Finding(what, "system", "use a container, a virtual machine or WSL with Linux; plans for GPUs work here")
+        what = f"models run only on Linux, and this is {system}"
+        yield Finding(
+            what, "system", "use Linux in a container, a virtual machine or WSL; simulated GPUs need no Linux"
+        )
     if load is not None and load > max(threads, os.cpu_count() or 1):
-        way = "end other programs before measuring; what was disturbed is measured again"
-        yield Finding(f"more programs run than there are cores (load {load:.1f})", "cores", way, is_broken=False)
+        way = "stop other programs before measuring; measurements with interference are repeated"
+        yield Finding(f"the load of {load:.1f} exceeds the number of cores", "cores", way, is_broken=False)
     if available is not None and available < _LITTLE_MEMORY:
-        way = "close other programs, or take a smaller batch size"
-        yield Finding(f"only {_size(available)} of memory are available", "memory", way, is_broken=False)
+        way = "stop other programs, or use a smaller batch size"
+        yield Finding(f"only {_size(available)} of memory is available", "memory", way, is_broken=False)
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError:
-        yield Finding("no folder for temporary files can be written", "TMPDIR", "set TMPDIR to one that can")
+        yield Finding("no folder for temporary files is writable", "TMPDIR", "set TMPDIR to a writable folder")
         return
     if (free := shutil.disk_usage(folder).free) < _LITTLE_TEMPORARY_SPACE:
         yield Finding(
-            f"only {_size(free)} are free", folder, "make room, or set TMPDIR to another folder", is_broken=False
+            f"only {_size(free)} of disk space is free",
+            folder,
+            "free some, or set TMPDIR to another folder",
+            is_broken=False,
         )
 
 
@@ -114,7 +119,7 @@ def _distribution() -> str | None:
 
 
 def _size(nbytes: int | None) -> str:
-    return "not known" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
+    return "unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
 
 
 def check_devices(asked: Asked) -> Section:
@@ -139,7 +144,7 @@ def check_database(asked: Asked) -> Section:
 
     path = asked.profile_db or default_path()
     if path is None or str(path) == IN_MEMORY:
-        return Section({"path": None}, (("path", "none: measurements are kept in memory alone"),))
+        return Section({"path": None}, (("path", "none: measurements are kept in memory only"),))
     found = health(path)
     values = {
         "path": str(found.path),
@@ -157,7 +162,7 @@ def check_database(asked: Asked) -> Section:
 
 def _state(found: Health) -> str:
     if not found.exists:
-        return "not there yet; it is made when something is measured"
+        return "does not exist yet; the first measurement creates it"
     words = ["readable" if found.readable else "not readable", "writable" if found.writable else "not writable"]
     words += [] if found.intact is None else ["intact" if found.intact else "damaged"]
     schema = "" if found.schema is None else f", schema {found.schema} of {found.newest_schema}"
@@ -173,8 +178,8 @@ def _database_findings(found: Health) -> Iterator[Finding]:
     from iosched.profiler.store.errors import WAY_OUT
 
     if (free := shutil.disk_usage(folder).free) < _LITTLE_DATABASE_SPACE:
-        what = f"only {free / 2**20:.0f} MiB are free beside the profile database"
-        yield Finding(what, str(found.path), f"make room. {WAY_OUT}", is_broken=False)
+        what = f"only {free / 2**20:.0f} MiB of disk space is free for the profile database"
+        yield Finding(what, str(found.path), f"free disk space. {WAY_OUT}", is_broken=False)
 
 
 _OWN = "IOSCHED_"
@@ -200,7 +205,7 @@ def check_environment(asked: Asked) -> Section:
     rows = tuple((name, value or "set, empty") for name, value in found.items())
     return Section(
         {"shown": values, "hidden": hidden},
-        rows or (("variables", "none that matter is set"),),
+        rows or (("variables", "none that affects iosched is set"),),
         tuple(_variable_findings(os.environ)),
     )
 
@@ -213,13 +218,15 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _variable_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     if environ.get("LD_PRELOAD"):
-        what = "a library is loaded before all others, and may change what is measured"
+        what = "a preloaded library may affect measurements"
         yield Finding(what, "LD_PRELOAD", "unset it to compare", is_broken=False)
     if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        yield Finding("it hides all GPUs", "CUDA_VISIBLE_DEVICES", "unset it to use one", is_broken=False)
+        yield Finding("it hides all GPUs", "CUDA_VISIBLE_DEVICES", "unset it to use a GPU", is_broken=False)
     if "IOSCHED_SHARE_CORES" in environ:
-        what = "processes of iosched take the same cores, and slow each other down where several run"
-        yield Finding(what, "IOSCHED_SHARE_CORES", "unset it where several run at a time", is_broken=False)
+        what = "concurrent processes of iosched use the same cores and slow each other down"
+        yield Finding(
+            what, "IOSCHED_SHARE_CORES", "unset it if several processes run at the same time", is_broken=False
+        )
 
 
 def check_settings(asked: Asked) -> Section:
@@ -234,7 +241,7 @@ def check_settings(asked: Asked) -> Section:
             ],
             "set": {key: {"value": value, "from": place} for key, (value, place) in asked.set_to.items()},
         },
-        tuple(rows) or (("files", "none; nothing is set for all calls"),),
+        tuple(rows) or (("files", "none"),),
         tuple(_settings_findings(asked)),
     )
 
@@ -243,18 +250,18 @@ def _settings_text(file: SettingsFile) -> str:
     if file.problem is not None:
         return "cannot be used"
     said = ", ".join(f"{key} = {value}" for key, value in file.values.items()) or "sets nothing"
-    return said if file.counts else f"{said}; not read: a nearer file comes first"
+    return said if file.counts else f"{said}; ignored: a nearer file takes precedence"
 
 
 def _settings_findings(asked: Asked) -> Iterator[Finding]:
     for each in asked.settings:
         if each.problem is not None and each.counts:
             what, _, way = each.problem.partition("\n")
-            yield Finding(f"commands that need a setting refuse this file: {what}", each.path, way or "fix it")
+            yield Finding(f"the file is invalid: {what}", each.path, way or "fix it")
     if "threads" in asked.set_to:
         value, place = asked.set_to["threads"]
         if not (str(value).isdecimal() and int(value) > 0):
-            yield Finding(f"threads is {value!r}, and has to be a whole number from 1", place, "fix or unset it")
+            yield Finding(f"threads is {value!r}, not a positive integer", place, "fix or unset it")
     if "device" in asked.set_to:
         yield from _device_findings(*asked.set_to["device"])
 

@@ -47,7 +47,7 @@ def _locked(name: str, exclusively: bool, waiting: Callable[[], object] | None) 
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: set TMPDIR to a folder of your own") from None
+        raise UsageError(f"{path}: {error.strerror}: set TMPDIR to a folder that you own") from None
     kind = fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH
     try:
         while waiting is not None:

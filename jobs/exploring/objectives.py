@@ -126,9 +126,9 @@ def _each_once(found: Iterable[Wanted], what: str, key: Callable[[Wanted], objec
     asked = tuple(found)
     keys = [key(each) for each in asked]
     if repeated := next((each.name for place, each in enumerate(asked) if keys[place] in keys[:place]), None):
-        raise UsageError(f"{what} {repeated!r} is given twice: leave one out")
+        raise UsageError(f"{what} {repeated!r} is given twice: remove one")
     if len(asked) > _MOST:
-        raise UsageError(f"{len(asked)} {what}s: there may be {_MOST}")
+        raise UsageError(f"{len(asked)} {what}s are too many: give {_MOST} at most")
     return asked
 
 
@@ -147,16 +147,16 @@ def _constraint(word: str) -> Constraint:
     with suppress(ValueError):
         bound = float(match[3])
     if not math.isfinite(bound):
-        raise UsageError(f"constraint {word!r}: {match[3]!r} is no number; latencies are in microseconds")
+        raise UsageError(f"constraint {word!r}: {match[3]!r} is not a number; latencies are in microseconds")
     return Constraint(_name(match[1], word), cast(Relation, match[2]), bound)
 
 
 def _name(name: str, word: str) -> str:
     if name == "latency" or (name.startswith(LATENCY) and not device_of(name)):
-        raise UsageError(f"{word!r} does not say on which device: {LATENCY}cpu, {LATENCY}v100, …")
+        raise UsageError(f"{word!r} lacks a device: write {LATENCY}cpu, {LATENCY}v100, …")
     if len(name) > _LONGEST or not (name.startswith(LATENCY) or _SCORE.fullmatch(name)):
-        known = f"{LATENCY}DEVICE, {', '.join(COUNTED)}, and the keys that the score command prints"
-        raise UsageError(f"{word!r} names nothing that can be known of a model: there are {known}")
+        known = f"{LATENCY}DEVICE, {', '.join(COUNTED)}, or a key that the score command prints"
+        raise UsageError(f"{word!r} is not a value of a model: use {known}")
     return name
 
 
@@ -213,8 +213,8 @@ class Card:
         own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
         if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
             raise UsageError(
-                f"{place} is a study of {self.name} in {self.space} with other {unlike}: {own[unlike][:200]}, not "
-                f"{other[unlike][:200]}\nGive the same, or another --storage."
+                f"{place} is a study of {self.name} in {self.space} with {unlike} {own[unlike][:200]}, not "
+                f"{other[unlike][:200]}\nUse the same, or another --storage."
             )
 
     def _told(self) -> tuple[str, ...]:
@@ -230,14 +230,16 @@ def card_of(plain: object, place: str) -> Card:
     """
     version = plain.get("version") if isinstance(plain, dict) else None
     if isinstance(version, int) and version > VERSION:
-        raise UsageError(f"{place} is a study of version {version}; this iosched reads version {VERSION}")
+        raise UsageError(
+            f"{place} has version {version} of the format, and this iosched reads {VERSION}: update iosched"
+        )
     try:
         file = msgspec.convert(plain, _File, strict=True)
         if file.format != _FORMAT or not file.objectives:
             raise UsageError(f"its format is {file.format[:40]!r}")
         objectives, constraints = parse_objectives(file.objectives), parse_constraints(file.constraints)
     except (msgspec.ValidationError, UsageError) as error:
-        raise UsageError(f"{place} is no study of iosched's: {error}") from None
+        raise UsageError(f"{place} is not a study of iosched: {error}") from None
     return Card(file.base, file.name, file.space, objectives, constraints, file.seed)
 
 

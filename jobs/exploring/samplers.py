@@ -106,7 +106,7 @@ def _found_class(name: str) -> Callable[..., BaseSampler]:
     found = getattr(module, what, None)
     if isinstance(found, type) and issubclass(found, BaseSampler):
         return found
-    fault = "is not there" if found is None else "is no class that derives from optuna.samplers.BaseSampler"
+    fault = "does not exist" if found is None else "is not a subclass of optuna.samplers.BaseSampler"
     raise UsageError(f"--sampler {name}: {what!r} {fault}")
 
 

@@ -67,9 +67,9 @@ def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> Sc
     if not words:
         raise UsageError("--score-cmd is empty: give a program and its arguments")
     if not any(MODEL in word or PARAMS in word for word in words):
-        raise UsageError(f"--score-cmd has neither {MODEL} nor {PARAMS}, so it would say the same of every model")
+        raise UsageError(f"--score-cmd has neither {MODEL} nor {PARAMS}, so every model would get the same score")
     if shutil.which(words[0]) is None:
-        raise UsageError(f"--score-cmd: there is no program {words[0]!r} that can be run")
+        raise UsageError(f"--score-cmd: program {words[0]!r} does not exist or is not executable")
     return ScoreCommand(tuple(words), timeout_s, tuple(keys) or (UNNAMED,))
 
 
@@ -82,7 +82,7 @@ def said(ran: Ran, timeout_s: float | None) -> object:
     if ran.cut == "time":
         raise ScoreError(f"the score command took longer than {timeout_s:g} s")
     if ran.cut == "output":
-        raise ScoreError("the score command printed more than can be a score")
+        raise ScoreError("the score command printed too much")
     if ran.code:
         raise ScoreError(f"the score command failed with exit code {ran.code}{_last_words(ran)}")
     lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
@@ -91,7 +91,7 @@ def said(ran: Ran, timeout_s: float | None) -> object:
     for text in (ran.out, lines[-1]):
         with suppress(ValueError, RecursionError):
             return json.loads(text)
-    raise ScoreError(f"the last line that the score command printed is neither a number nor JSON: {_short(lines[-1])}")
+    raise ScoreError(f"the last line of the score command's output is neither a number nor JSON: {_short(lines[-1])}")
 
 
 def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
@@ -102,12 +102,14 @@ def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
     """
     if not isinstance(found, dict):
         if len(keys) != 1:
-            raise ScoreError(f"the score command printed one number, and {', '.join(keys)} are asked for: print JSON")
-        return {keys[0]: _number(found, "what the score command printed")}
+            raise ScoreError(f"the score command printed one number, but {', '.join(keys)} are required: print JSON")
+        return {keys[0]: _number(found, "the output of the score command")}
     if missing := [key for key in keys if key not in found]:
-        raise ScoreError(f"the score command did not say {missing[0]!r}; it said {_short(', '.join(map(str, found)))}")
+        raise ScoreError(
+            f"the score command did not print {missing[0]!r}; it printed {_short(', '.join(map(str, found)))}"
+        )
     if len(found) > _MOST_KEYS:
-        raise ScoreError(f"the score command printed {len(found)} keys; there may be {_MOST_KEYS}")
+        raise ScoreError(f"the score command printed {len(found)} keys, more than {_MOST_KEYS}")
     known = {key: value for key, value in found.items() if key in keys or _is_number(value)}
     return {key: _number(value, f"{key!r} of the score command") for key, value in known.items()}
 
@@ -120,7 +122,7 @@ def _is_number(value: object) -> bool:
 
 def _number(value: Any, what: str) -> float:
     if not _is_number(value):
-        raise ScoreError(f"{what} is no number: {_short(json.dumps(value))}")
+        raise ScoreError(f"{what} is not a number: {_short(json.dumps(value))}")
     return float(value)
 
 
@@ -199,7 +201,7 @@ class Scores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _score(work: Score, here: Context) -> Scores:
     if (lacking := _lacking(work)) is not None:
-        return Scores(reason=f"there is no {lacking} on the worker's machine")
+        return Scores(reason=f"the worker's machine has no {lacking}")
     command, watched = work.command, None if work.watched is None else Watched(work.watched, here.step)
     timeout_s = command.timeout_s and command.timeout_s * max(1, len(work.members))
     with tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder:
@@ -221,13 +223,13 @@ def _score(work: Score, here: Context) -> Scores:
     if not work.members:
         return Scores((_scored(found, command),))
     if not isinstance(found, dict) or not found.keys() & set(work.members):
-        return Scores(reason="the score command printed no JSON object by the members' names")
+        return Scores(reason="the score command printed no JSON object with the names of the members")
     return Scores(tuple(_scored(found.get(member), command) for member in work.members))
 
 
 def _scored(found: object, command: ScoreCommand) -> Scored:
     if found is None:
-        return Scored(reason="the score command said nothing of this one of several models")
+        return Scored(reason="the score command printed no score for this model")
     try:
         return Scored(values_of(found, command.keys))
     except ScoreError as error:
@@ -238,7 +240,7 @@ def _lacking(work: Score) -> str | None:
     """What the command needs and this machine has not."""
     folder, program = Path(work.folder), work.command.words[0]
     if not folder.is_dir():
-        return f"folder {work.folder!r}, in which the score command is to be run,"
+        return f"folder {work.folder!r} to run the score command in"
     found = shutil.which(str(folder / program) if "/" in program else program)
     return None if found else f"program {program!r}"
 

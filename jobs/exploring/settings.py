@@ -88,32 +88,32 @@ def asked(settings: ExploreSettings) -> Asked:
     """
     if settings.sampler not in SAMPLER_NAMES and ":" not in settings.sampler:
         known = f"{', '.join(SAMPLER_NAMES)}, FILE.py:CLASS and MODULE:CLASS"
-        raise UsageError(f"unknown sampler {settings.sampler!r}: there are {known}")
+        raise UsageError(f"unknown sampler {settings.sampler!r}: choose from {known}")
     if settings.trials < 1 or settings.top < 0 or settings.population < 2:
-        raise UsageError("a study takes at least 1 trial, a top of 0 or more, and a population of 2 or more")
+        raise UsageError("a study needs at least 1 trial, a top of at least 0 and a population of at least 2")
     objectives, constraints = parse_objectives(settings.objectives), parse_constraints(settings.constraints)
     if not objectives:
-        raise UsageError(f"there is no objective: name one, as {DEFAULT_OBJECTIVE}")
+        raise UsageError(f"no objective: add one, such as {DEFAULT_OBJECTIVE}")
     names = names_in(objectives, constraints)
     devices = tuple(device for name in names if (device := device_of(name)) is not None)
     for device in devices:
         check_name(device)
     keys = tuple(name for name in names if is_scored(name))
     if settings.prunes and (len(objectives) > 1 or [each.name for each in objectives] != list(keys)):
-        raise UsageError("pruning takes one objective, which a score command says: leave --prune or the others out")
+        raise UsageError("pruning needs exactly one objective, from the score command: remove --prune or the others")
     return Asked(objectives, constraints, devices, _score_command(settings, keys))
 
 
 def _score_command(settings: ExploreSettings, keys: Sequence[str]) -> ScoreCommand | None:
     if settings.score_batch < 1 or (settings.score_batch > 1 and settings.prunes):
-        raise UsageError("--score-batch takes at least 1 variant, and only one where --prune is given")
+        raise UsageError("--score-batch must be at least 1, and 1 with --prune")
     if settings.score_command is None:
         if keys:
-            raise UsageError(f"nothing says what {keys[0]!r} of a model is: give a score command, with --score-cmd")
+            raise UsageError(f"nothing computes {keys[0]!r}: add a score command with --score-cmd")
         if settings.score_batch > 1:
-            raise UsageError("--score-batch is given without --score-cmd: leave it out")
+            raise UsageError("--score-batch needs --score-cmd: add it, or remove --score-batch")
         return None
     command = parse_command(settings.score_command, settings.score_timeout_s, keys)
     if not keys:
-        raise UsageError("--score-cmd is given, and no objective or constraint asks for what it says: name one")
+        raise UsageError("no objective or constraint uses the output of --score-cmd: add one")
     return command

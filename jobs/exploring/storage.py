@@ -109,17 +109,17 @@ def check_study_file(path: Path, *, makes: bool) -> None:
     except FileNotFoundError:
         head = b""
         if not makes:
-            raise UsageError(f"{path}: there is no such file: give one that 'iosched explore' wrote") from None
+            raise UsageError(f"{path}: no such file: use one that 'iosched explore' wrote") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     if not head and makes:
         return
     if head != _MAGIC:
-        raise UsageError(f"{path} is no study: it is no SQLite database")
+        raise UsageError(f"{path} is not a study: it is not an SQLite database")
     try:
         _check_contents(path)
     except sqlite3.Error as error:
-        raise UsageError(f"{path} is no study, or a damaged one: {error}") from None
+        raise UsageError(f"{path} is not a study, or is damaged: {error}") from None
 
 
 def _check_contents(path: Path) -> None:
@@ -129,7 +129,7 @@ def _check_contents(path: Path) -> None:
         for kind, name in connection.execute("SELECT type, name FROM sqlite_master"):
             # Triggers and views are programs, and would be run by what Optuna asks.
             if kind not in ("table", "index") or (kind == "table" and name not in _TABLES):
-                raise UsageError(f"{path} is no study of iosched's: it has the {kind} {str(name)[:80]!r}")
+                raise UsageError(f"{path} is not a study of iosched: it has the {kind} {str(name)[:80]!r}")
         if next(connection.execute("PRAGMA quick_check(1)"))[0] != "ok":
             raise UsageError(f"{path} is damaged")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -137,4 +137,4 @@ def _check_contents(path: Path) -> None:
             return  # begun, and never finished
         names = [name for (name,) in connection.execute("SELECT study_name FROM studies LIMIT 2")]
         if names not in ([], [STUDY_NAME]):
-            raise UsageError(f"{path} has studies that are not iosched's: {', '.join(map(repr, names))[:200]}")
+            raise UsageError(f"{path} contains studies of other programs: {', '.join(map(repr, names))[:200]}")

@@ -189,7 +189,7 @@ class StudyStrategy:
         with sampling(self._kind.name):
             taken = Trial(study, trial._trial_id)
         if attempt > _MOST_ATTEMPTS:
-            reason = f"the process ended {_MOST_ATTEMPTS} times while it was evaluated: it may lack memory"
+            reason = f"the process ended {_MOST_ATTEMPTS} times during its evaluation, perhaps for lack of memory"
             taken.set_user_attr(_FEEDBACK, msgspec.to_builtins(Feedback(reason=reason)))
             study.tell(taken, state=TrialState.FAIL)
             return None

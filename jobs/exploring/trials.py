@@ -153,7 +153,7 @@ class Trials:
 
     def _make(self, number: int) -> None:
         """Makes a variant; one that was evaluated already, or is being evaluated, need not be costed."""
-        self._say(number, "made")
+        self._say(number, "creating the variant")
         began_s = time.monotonic()
         answer = partial(self.strategy.ask_choice, number)
         try:
@@ -356,7 +356,7 @@ def _latency(cost: ModelCost) -> Latency:
 def _violated(constraints: Sequence[Constraint], values: Mapping[str, float]) -> str | None:
     """Which constraint a variant violates, by what is known before it is scored."""
     broken = (each for each in constraints if each.name in values and each.violation(values[each.name]) > 0)
-    return next((f"{each.name} is {values[each.name]:g}, not {each}: not scored" for each in broken), None)
+    return next((f"not scored: {each.name} is {values[each.name]:g}, not {each}" for each in broken), None)
 
 
 def _covered_s(tasks: Iterable[Pending[Any]]) -> float:

@@ -189,8 +189,8 @@ class _FromStages:
         if in_turn_us is None:
             missing = sum(us is None for us in names.values())
             raise UsageError(
-                f"the profile database does not know {missing} of {len(names)} different operators of this model on"
-                " this device: measure them with --measure stages"
+                f"the profile database has no latency on this device for {missing} of {len(names)} distinct operators"
+                " of this model: measure them with --measure stages"
             )
         return replace(self._estimated(_total_us(self._known_schedule()), in_turn_us), cache_hits=len(names))
 
@@ -212,7 +212,7 @@ class _FromStages:
         try:
             return found_by(self.here.graph, cost, Effort(), self.settings.strategy, self.settings.pruning)
         except ExecutionError as error:
-            raise UsageError(f"of what the profile database knows no schedule can be made: {error}") from error
+            raise UsageError(f"the stages in the profile database do not form a schedule: {error}") from error
 
     def _known_us(self, stage: Stage) -> float | None:
         return known_us(self.here.cost, stage) if self.settings.resume else None
@@ -220,7 +220,7 @@ class _FromStages:
     def _check(self) -> None:
         """Refuses what has no stages to be measured."""
         if self.here.baselines.only_way is not None:
-            raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
+            raise UsageError(f"no schedule runs in {self.settings.precision} on this device: use --measure models")
         check_schedulable(self.here)
 
     def _estimated(self, total_us: float, in_turn_us: float) -> ModelCost:
@@ -256,7 +256,7 @@ def _total_us(found: SearchResult) -> float:
     """
     total_us = found.schedule.predicted_us
     if total_us is None:
-        raise UsageError("there was no time to measure stages: give a larger --budget")
+        raise UsageError("no time was left to measure stages: use a larger --budget")
     return total_us
 
 
@@ -268,12 +268,12 @@ def share_of(model: Model, latency_us: float, peak_tflops: float | None) -> floa
 def _note(calibration: Calibration) -> str:
     if calibration.error is None:
         return (
-            f"How far sums of stages are from whole models is not known: {calibration.models} of {LEAST_MODELS} models"
-            " that it takes were measured both ways on this device. --measure models does that."
+            f"The error of sums of stage latencies is unknown: {calibration.models} of the {LEAST_MODELS} whole models"
+            " that its estimate needs were measured on this device. Measure more with --measure models."
         )
     return (
-        f"Sums of stages are multiplied by {calibration.factor:.2f}, and {LEVEL:.0%} of them are then off by"
-        f" {calibration.error - 1:.0%} at most, by {calibration.models} models that were measured both ways."
+        f"Sums of stage latencies are multiplied by {calibration.factor:.2f}; {LEVEL:.0%} of the results are then"
+        f" within {calibration.error - 1:.0%}, as estimated from {calibration.models} whole models."
     )
 
 

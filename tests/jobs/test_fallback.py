@@ -92,7 +92,7 @@ def test_a_baseline_that_fails_is_left_out_of_the_comparison(
     fail_where(monkeypatch, is_side_by_side, FAULTS[0])
     result = optimize(fire(), settings)
     assert result.greedy_us is None
-    assert any("the whole model by the schedule 'greedy' (HazardError: tasks clash)" in note for note in result.notes)
+    assert any("the whole model with the schedule 'greedy' (HazardError: tasks clash)" in note for note in result.notes)
 
 
 def test_a_stage_that_failed_is_not_kept_as_measured(

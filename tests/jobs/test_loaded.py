@@ -68,7 +68,7 @@ def test_a_model_without_a_schedule_runs_on_plain_onnxruntime() -> None:
 
 
 def test_a_schedule_for_another_device_runs_with_one_warning(tmp_path: Path) -> None:
-    def warns(call: Callable[[], object], match: str = "made for Tesla V100.*by an analytic model: it runs") -> None:
+    def warns(call: Callable[[], object], match: str = "made for Tesla V100.*by the analytic model: it runs") -> None:
         with pytest.warns(iosched.OtherDeviceWarning, match=match) as found:
             call()
         assert [each.filename for each in found] == [__file__]
@@ -83,7 +83,10 @@ def test_a_schedule_for_another_device_runs_with_one_warning(tmp_path: Path) -> 
     warns(lambda: iosched.run(model, result.document, {"x": X}, repeats=2))
     warns(lambda: iosched.bench(model, result.document, names=["iosched"], rounds=3, threads=1))
     other = replace(document(model), device={"kind": "cpu", "name": "Other CPU"})
-    warns(lambda: iosched.load(model, schedule=other), "made for Other CPU, not for .*another may be faster here")
+    warns(
+        lambda: iosched.load(model, schedule=other),
+        "made for Other CPU, not for .*another schedule may be faster on this device",
+    )
 
 
 @pytest.mark.parametrize("given", [{}, {"shipped": "reference", "device": {"kind": "cpu", "name": "Other CPU"}}])
@@ -132,7 +135,7 @@ def test_a_schedule_that_is_none_is_refused(tmp_path: Path, content: bytes | Non
         ({"x": X, "z": X}, "no input 'z'; it has x"),
         ({"x": X.astype(np.float64)}, "float32 of shape (1, 8, 6, 6), not float64"),
         ({"x": X[:, :4]}, "not float32 of shape (1, 4, 6, 6)"),
-        ({"x": [[1.0], [2.0, 3.0]]}, "not all of one length"),
+        ({"x": [[1.0], [2.0, 3.0]]}, "lists have different lengths"),
         ({"x": ["a"]}, "not <U1"),
         ({"x": None}, "not object"),
     ],
@@ -300,5 +303,5 @@ def test_a_child_that_is_forked_amid_a_run_closes_the_model_at_once(tmp_path: Pa
 def test_a_result_from_elsewhere_says_how_to_run_it() -> None:
     result = replace(iosched.optimize(branches().SerializeToString(), device="v100"), model=None)
     result.close()
-    with pytest.raises(UsageError, match="schedule=document"):
+    with pytest.raises(UsageError, match=r"schedule=result\.document"):
         result.run({"x": X})

@@ -62,7 +62,7 @@ def test_there_is_none_where_a_block_was_not_measured() -> None:
 def test_it_is_said_where_a_part_of_what_was_found_is_computed() -> None:
     some = opened((sequential(GRAPH), 1000.0))
     (note,) = measured_stages_notes(some, SETTINGS, 0.4)
-    assert note == "The best schedule of nothing but measured stages takes 8,000.0 us."
+    assert note == "The best schedule that uses only measured stages takes 8,000.0 us."
 
 
 @pytest.mark.parametrize("share", [None, 1.0])

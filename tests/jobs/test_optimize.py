@@ -161,7 +161,7 @@ def test_a_smaller_median_alone_is_no_reason_to_ship(
     result = optimize(fire(), settings)
     assert (result.shipped, result.verdict, result.candidate) == ("reference", "undecided", "iosched")
     assert result.reason.startswith("undecided: the schedule found is ")
-    assert result.reason.endswith("as fast as plain onnxruntime; the same command goes on from here")
+    assert result.reason.endswith("as fast as plain onnxruntime; repeat the command to continue")
     assert result.ratio is not None
     assert result.ratio.low < 1 < result.ratio.value <= result.ratio.high
 
@@ -408,7 +408,7 @@ def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
         result = optimize(fire(), settings)
         assert (result.shipped, result.measured_us) == ("iosched", 10.0)
         assert result.rested_us == {"iosched": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
-        assert any("After a rest the schedule found is 0.833x" in note for note in result.notes) == is_said
+        assert any("After idle time the schedule found is 0.833x" in note for note in result.notes) == is_said
 
 
 def test_rounds_of_whole_models_are_checked_for_other_processes(

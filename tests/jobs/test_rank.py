@@ -88,7 +88,7 @@ def test_where_no_model_has_a_latency_the_first_reason_is_that_of_all(settings: 
     assert isinstance(result.failure, InvalidModelError)
     nothing = rank({"a": fire()}, replace(settings, measure="none"))
     assert isinstance(nothing.failure, UsageError)
-    assert "does not know" in (nothing.rows[0].error or "")
+    assert "has no latency" in (nothing.rows[0].error or "")
     assert nothing.rows[0].flops == fire().flops
 
 
@@ -160,7 +160,7 @@ def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.M
     models = {name: fire() for name in "abcd"}
     result = rank(models, RankSettings(("v100",), budget_s=100.0))
     assert asked == [90 / 4, 60 / 3, 10 / 2]
-    assert "no time left" in (result.rows[-1].error or "")
+    assert "no time was left" in (result.rows[-1].error or "")
 
 
 def test_the_budget_of_a_row_is_of_what_the_rows_before_have_left(monkeypatch: pytest.MonkeyPatch) -> None:

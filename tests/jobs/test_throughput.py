@@ -124,7 +124,7 @@ def test_one_image_is_served_to_as_many_callers_as_there_are_cores(monkeypatch: 
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 1)
     result = optimized(small(1), strategy="sequential")
     assert result.document.teams == Teams(2, 1, 1)
-    assert any("2 callers at a time" in note for note in result.notes)
+    assert any("2 concurrent callers" in note for note in result.notes)
     with closing(open_executor(small(1), result.document, threads=2)) as executor:
         assert executor.in_flight == 2
     check_runs(small(1), result.document, threads=1)
@@ -173,7 +173,7 @@ def test_teams_that_fail_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.shipped == "iosched"
     assert result.document.teams is not None
     assert result.document.teams.images != 2
-    assert any("a way to use teams of cores" in note and "HazardError: tasks clash" in note for note in result.notes)
+    assert any("of the cores into teams" in note and "HazardError: tasks clash" in note for note in result.notes)
 
 
 def test_teams_that_fail_are_an_error_if_faults_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,12 +194,12 @@ def test_teams_that_compute_something_else_do_not_ship(monkeypatch: pytest.Monke
     monkeypatch.setattr(CpuTeams, "ready", wrong)
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
     if strict:
-        with pytest.raises(MismatchError, match="teams compute something else than onnxruntime"):
+        with pytest.raises(MismatchError, match="outputs of teams differ from those of onnxruntime"):
             optimized(small(4), strategy="sequential", strict=True)
         return
     result = optimized(small(4), strategy="sequential")
     assert result.shipped == "reference"
-    assert any("Teams compute something else" in note for note in result.notes)
+    assert any("Teams were not compared because their outputs differ" in note for note in result.notes)
 
 
 def test_openvino_that_computes_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_threads_are_those_of_one_operator() -> None:
     ],
 )
 def test_what_no_schedule_can_give_is_refused_with_the_way_out(values: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=f"{next(iter(values))} does not go together with a schedule: .+"):
+    with pytest.raises(UsageError, match=f"{next(iter(values))} cannot be combined with a schedule: .+"):
         asked(options(**values), None, None)
 
 
@@ -62,5 +62,5 @@ def test_a_provider_that_runs_no_schedules_is_left_out_with_a_warning() -> None:
 
 
 def test_options_of_other_providers_than_are_named_are_refused() -> None:
-    with pytest.raises(UsageError, match="one length"):
+    with pytest.raises(UsageError, match="same length"):
         asked(None, [CPU], [{}, {}])

@@ -91,8 +91,8 @@ def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
     """The file would have other inputs than those that are asked for."""
     found = decided(tmp_path, monkeypatch, shares=True, serial=around(4), packed=around(6), mixed=around(9))
     assert found.shipped == "mixed"
-    assert "one model after another is faster" in found.reason
-    assert found.reason.endswith("since models were to share inputs, one schedule for all of them ships all the same")
+    assert "running one model after another is faster" in found.reason
+    assert found.reason.endswith("because the models share inputs, one schedule for all models ships instead")
     with ExitStack() as stack:
         ways = [replace(each, found=slowed(each.found, each.row)) for each in rivals(tmp_path, stack, shares=True)]
         assert predict_rivals(ways).shipped == "mixed"
@@ -131,10 +131,10 @@ def test_the_better_of_the_others_ships_where_it_is_not(tmp_path: Path, monkeypa
     noisy = [3.0, 7.0, 4.0, 8.0, 3.5, 7.5, 6.5, 4.5, 5.0, 6.0]
     found = decided(tmp_path, monkeypatch, serial=around(9), packed=around(6), mixed=noisy)
     assert found.shipped == "packed"
-    assert found.reason.startswith("undecided: one schedule for all of them is")
+    assert found.reason.startswith("undecided: one schedule for all models is")
     found = decided(tmp_path, monkeypatch, serial=around(5), packed=around(6), mixed=around(7))
     assert found.shipped == "serial"
-    assert found.reason.startswith("one model after another is faster")
+    assert found.reason.startswith("running one model after another is faster")
 
 
 def test_ways_that_the_device_refuses_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_where_openvino_is_missing_sessions_of_onnxruntime_run(measured: Path, m
 
 
 @NEEDS_OPENVINO
-@pytest.mark.parametrize(("late", "note"), [(False, "computes something else"), (True, "lack of time")])
+@pytest.mark.parametrize(("late", "note"), [(False, "outputs differ"), (True, "time ran out")])
 def test_openvino_takes_no_part_where_it_is_wrong_or_there_is_no_time(
     late: bool, note: str, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_an_operator_that_runs_merged_is_named_with_those_that_run_as_one_with_i
     found = named(ran(model, way))
     assert (found.operator, found.unseen, found.cause) == ("b", (), "runtime")
     assert found.place == Place(0, 0, 1, "merge", ("a",))
-    assert "stage 1, group 2, as one with 'a'" in lines(found)[0]
+    assert "stage 1, group 2, run as one with 'a'" in lines(found)[0]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -167,7 +167,7 @@ def test_a_wrong_weight_of_the_file_is_named_whatever_runs_it(operator: str, shi
     changed = replace(with_other_weight(original, name), proto=with_inline(original, name))
     found = named(ran(changed, document(changed, shipped=shipped), original))
     assert (found.operator, found.cause, found.unseen) == (operator, "model", ())
-    assert "other weights" in lines(found)[1]
+    assert "but not from the original" in lines(found)[1]
 
 
 def with_inline(model: Model, name: str) -> onnx.ModelProto:

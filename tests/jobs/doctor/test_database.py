@@ -35,7 +35,7 @@ def test_a_sound_one(tmp_path: Path) -> None:
 def test_one_that_is_not_there_yet_is_no_finding(tmp_path: Path) -> None:
     found = machine.check_database(Asked(tmp_path / "a" / "b.sqlite"))
     assert found.findings == ()
-    assert "not there yet" in dict(found.rows)["state"]
+    assert "does not exist yet" in dict(found.rows)["state"]
 
 
 def test_one_in_memory_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def test_addresses_and_unknown_variables_of_ours_are_not(looked) -> None:
 
 
 def test_nothing_set_is_said(looked) -> None:
-    assert looked().rows == (("variables", "none that matter is set"),)
+    assert looked().rows == (("variables", "none that affects iosched is set"),)
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ def test_memory_is_in_bytes() -> None:
 def test_other_programs_on_the_cores_are_worth_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
     (finding,) = findings()
-    assert "load 1000.0" in finding.what
+    assert "load of 1000.0" in finding.what
     assert not finding.is_broken
 
 
 def test_so_is_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_lines", lambda file: ["MemAvailable: 102400 kB"])
     (finding,) = findings()
-    assert (finding.what, finding.is_broken) == ("only 0.1 GiB of memory are available", False)
+    assert (finding.what, finding.is_broken) == ("only 0.1 GiB of memory is available", False)
 
 
 def test_so_is_little_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_another_system_is_broken_and_what_it_does_not_tell_is_not_known(monkeyp
     (finding,) = found.findings
     assert "this is macOS" in finding.what
     assert finding.is_broken
-    assert dict(found.rows)["load"] == "not known"
+    assert dict(found.rows)["load"] == "unknown"
     assert found.values["memory_nbytes"] is None
 
 

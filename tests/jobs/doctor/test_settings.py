@@ -11,7 +11,7 @@ from iosched.jobs.doctor.machine import check_settings
 def test_nothing_set_is_said() -> None:
     found = check_settings(Asked())
     assert found.values == {"files": [], "set": {}}
-    assert found.rows == (("files", "none; nothing is set for all calls"),)
+    assert found.rows == (("files", "none"),)
     assert found.findings == ()
 
 
@@ -23,7 +23,7 @@ def test_each_file_is_told_with_what_it_sets_and_whether_that_counts() -> None:
     found = check_settings(Asked(settings=files, set_to={"threads": (2, "/a/iosched.toml")}))
     assert found.rows == (
         ("/a/iosched.toml", "threads = 2"),
-        ("/iosched.toml", "threads = 4; not read: a nearer file comes first"),
+        ("/iosched.toml", "threads = 4; ignored: a nearer file takes precedence"),
         ("threads", "2, from /a/iosched.toml"),
     )
     assert found.values["set"] == {"threads": {"value": 2, "from": "/a/iosched.toml"}}
@@ -44,8 +44,8 @@ def test_a_file_that_cannot_be_used_is_broken_with_the_way_out_unless_nobody_rea
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("threads", "two", "a whole number"),
-        ("threads", 0, "a whole number"),
+        ("threads", "two", "not a positive integer"),
+        ("threads", 0, "not a positive integer"),
         ("device", "cpu,v1000", "no device 'v1000'"),
     ],
 )

@@ -347,7 +347,7 @@ def test_a_score_that_is_none_is_a_reason(talk: Talk) -> None:
     assert found == Scores(reason="the score command failed with exit code 3")
     missing = replace(command(""), words=("no-such-program", "{model}"))
     found = talk(SCORE, Score("t", missing, HERE, {}), fire())
-    assert found.reason == "there is no program 'no-such-program' on the worker's machine"
+    assert found.reason == "the worker's machine has no program 'no-such-program'"
 
 
 def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_path: Path) -> None:
@@ -361,9 +361,7 @@ def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_pa
     assert talk(SCORE, Score("t", named, str(tmp_path), {}), fire()) == Scores((Scored({"score": 0.25}),))
     elsewhere = str(tmp_path / "nowhere")
     found = talk(SCORE, Score("t", named, elsewhere, {}), fire())
-    assert found.reason == (
-        f"there is no folder {elsewhere!r}, in which the score command is to be run, on the worker's machine"
-    )
+    assert found.reason == (f"the worker's machine has no folder {elsewhere!r} to run the score command in")
 
 
 STEPS = 'import time\nfor n in range(600): print(\'{"step": %d, "score": 0.5}\' % n, flush=True); time.sleep(0.1)'

@@ -244,7 +244,7 @@ def test_a_graph_that_an_idle_gpu_is_slower_with_ships_with_a_word_on_it(
     assert result.measured_us < result.sequential_us
     assert result.rested_us["iosched"] > result.rested_us["sequential"]
     (note,) = [each for each in result.notes if "After a rest" in each]
-    assert "as fast as one operator after another in one CUDA graph, which serves better what runs seldom" in note
+    assert "as fast as one operator after another in one CUDA graph, which suits occasional runs better" in note
 
 
 def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
