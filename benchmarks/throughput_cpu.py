@@ -19,7 +19,7 @@ from typing import Any
 
 from testbed import keep_results
 
-from iosched.jobs.throughput import team_choices
+from iosched.jobs.optimizing.throughput import team_choices
 from iosched.models import zoo
 from iosched.models.errors import DeviceError
 from iosched.models.load import load_model

@@ -38,7 +38,7 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
 from iosched.cli.tables import print_items, print_pairs
 from iosched.cli.text import latency_text
-from iosched.jobs.bench_rows import ROWS
+from iosched.jobs.row import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.strategy_names import is_searched

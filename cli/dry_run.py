@@ -9,7 +9,7 @@ from iosched.cli.output import emit_json, note
 from iosched.cli.tables import print_columns, print_pairs
 
 if TYPE_CHECKING:
-    from iosched.jobs.estimate import Estimate
+    from iosched.jobs.optimizing.estimate import Estimate
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
 
@@ -21,7 +21,7 @@ _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "mea
 
 def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
     """Prints how large the search that `optimize` would make with these settings is, block by block."""
-    from iosched.jobs.estimate import estimate
+    from iosched.jobs.optimizing.estimate import estimate
     from iosched.profiler.devices.resolve import remarks
 
     for line in remarks(settings.device):

@@ -20,7 +20,7 @@ from iosched.cli.source import read_open_model
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.interrupt import Interrupt
+    from iosched.jobs.observer import Interrupt
     from iosched.jobs.optimize_batches import BatchesResult, OptimizeOne
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.dynamic_batch import DynamicBatchModel

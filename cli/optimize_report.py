@@ -13,7 +13,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.jobs.result import OptimizeResult
+    from iosched.jobs.optimizing.result import OptimizeResult
     from iosched.runtime.compare import Check
 
 _OBJECT = """

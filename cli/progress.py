@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from iosched.cli.errors import printable
 from iosched.cli.output import quiet
-from iosched.jobs.progress import Observer
+from iosched.jobs.observer import Observer
 from iosched.models.log import logger
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
-    from iosched.jobs.schedule_fit import Taken
+    from iosched.jobs.schedule_file import Taken
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -221,7 +221,7 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
         UsageError: both files of the command line are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    from iosched.jobs.other_device import CONSEQUENCE, other_device
+    from iosched.jobs.run import CONSEQUENCE, other_device
 
     found = embedded_schedules(model) if schedule is None else read_schedules(schedule, model=text)
     if found is None:

@@ -29,11 +29,10 @@ from iosched.jobs.batching.comparison import (
     predict_rivals,
 )
 from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.member_checks import check_members
 from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.member_checks import check_members
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import profile_database
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
 from iosched.jobs.time_budget import PRICED, SEARCHED, Pace, share_s
 from iosched.models.batching.replacement import note_record

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from iosched.jobs.bench_rows import ROWS
+from iosched.jobs.observer import Observer
 from iosched.jobs.open_model import check_schedulable, opened
-from iosched.jobs.other_device import warn_of_other_device
-from iosched.jobs.progress import Observer
-from iosched.jobs.row import Row
+from iosched.jobs.row import ROWS, Row
+from iosched.jobs.run import warn_of_other_device
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model

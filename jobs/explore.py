@@ -18,11 +18,10 @@ from iosched.jobs.exploring.result import Chosen, ExploreResult, Found, Individu
 from iosched.jobs.exploring.score import SCORE
 from iosched.jobs.exploring.settings import ExploreSettings, asked
 from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Pool, Task
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.task import Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError

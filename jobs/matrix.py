@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from iosched.jobs.matrix_cells import PRICE, SEARCH, MatrixIntervals, Price, Priced, Search, Searched, fastest
+from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Kind, Pool, Target, Task, refuse_measuring_anew
-from iosched.jobs.progress import Observer, Silence
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model

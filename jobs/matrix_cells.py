@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from iosched.jobs.costing import measured_share, schedule_latency_us, stages_as_run
 from iosched.jobs.open_model import check_schedulable
 from iosched.jobs.pool.task import Context, Kind
 from iosched.jobs.schedules import schedule_by
@@ -16,8 +16,12 @@ from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
+from iosched.scheduler.cost import Remeasurable
+from iosched.scheduler.prefetch import ask_ahead
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule, Scope
+from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Schedule, Scope, Stage, Strategy
+from iosched.scheduler.strategies import STAGES
 from iosched.scheduler.strategy_names import SearchStrategy
 
 _ROUNDING = 1e-9
@@ -153,3 +157,47 @@ def _check_stopped(here: Context) -> None:
 
 SEARCH = Kind("search", Search, Searched, _search)
 PRICE = Kind("price", Price, Priced, _price)
+
+
+def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
+    """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
+    stages = tuple(opened.units.stages(schedule))
+    ask_ahead(opened.cost, [Question(stage, "again") for stage in stages])
+    return sum(stage_latency_us(opened, stage) for stage in stages)
+
+
+def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
+    """Latency in microseconds of a stage of units; if it cannot be merged on this device, of its groups side by side.
+
+    A measured stage counts with its second measurement (`Remeasurable`). The first one is too low on average for the
+    stages that a search chose by it, which would favour the schedule that was found with these latencies.
+    """
+    if opened.here is not None:
+        return measured_stage_us(opened.here.cost, stage)
+    return opened.cost.stage_latency_us(_runnable(opened, stage))
+
+
+def stages_as_run(opened: OpenModel, schedule: Schedule) -> tuple[Stage, ...]:
+    """The stages that a device which is not attached would run; they take `schedule_latency_us`."""
+    return tuple(_runnable(opened, stage) for stage in opened.units.stages(schedule))
+
+
+def _runnable(opened: OpenModel, stage: Stage) -> Stage:
+    """The stage, or its groups side by side where it cannot be merged."""
+    refusal = STAGES[stage.strategy].refusal(opened.graph, stage.operators)
+    return stage if refusal is None else _side_by_side(stage)
+
+
+def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
+    """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `FoundElsewhere`."""
+    return opened.details.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
+
+
+def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:
+    """The second measurement of a stage in microseconds; if it cannot be merged here, of its groups side by side."""
+    latency_us = cost.remeasure(stage)
+    return cost.remeasure(_side_by_side(stage)) if math.isinf(latency_us) else latency_us
+
+
+def _side_by_side(stage: Stage) -> Stage:
+    return replace(stage, strategy=Strategy.CONCURRENT)

@@ -7,20 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from iosched.jobs.comparison import Comparison, comparing
-from iosched.jobs.fallback import shipped_plain
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.measured_stages import measured_stages_notes
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import NOTHING_LENT, Lent, opened
-from iosched.jobs.output_check import checked
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult, result_of
+from iosched.jobs.optimizing.comparison import Comparison, comparing
+from iosched.jobs.optimizing.fallback import shipped_plain
+from iosched.jobs.optimizing.measured_stages import measured_stages_notes
+from iosched.jobs.optimizing.output_check import checked
+from iosched.jobs.optimizing.result import OptimizeResult, result_of
+from iosched.jobs.optimizing.throughput import best_throughput
+from iosched.jobs.optimizing.verdict import (
+    Verdict,
+    measured_verdict,
+    predicted_verdict,
+    reduced_verdict,
+    unscheduled_verdict,
+)
+from iosched.jobs.optimizing.whole_models import keep_whole
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.throughput import best_throughput
 from iosched.jobs.time_budget import Pace
-from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, reduced_verdict, unscheduled_verdict
-from iosched.jobs.whole_models import keep_whole
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model

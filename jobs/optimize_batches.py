@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iosched.jobs.annotate import annotated_batches
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize import optimize
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult
-from iosched.jobs.schedule_fit import taken_over
+from iosched.jobs.optimizing.result import OptimizeResult
+from iosched.jobs.schedule_file import taken_over
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import share_s
 from iosched.models.dynamic_batch import DynamicBatchModel

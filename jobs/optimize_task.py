@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize import optimize
+from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.pool.messages import Progress, Step
 from iosched.jobs.pool.task import Context, Kind, Pool, Task, outcome
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 

@@ -9,12 +9,10 @@ from typing import TypedDict, Unpack
 
 from iosched.jobs import optimize as job
 from iosched.jobs import optimize_batches as job_batches
-from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.loaded import read
+from iosched.jobs.loading.model import read
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.optimize_batches import BatchesResult
-from iosched.jobs.optimized_model import OptimizedModel
-from iosched.jobs.progress import Observer
-from iosched.jobs.result import OptimizeResult
+from iosched.jobs.optimizing.result import OptimizedModel, OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.errors import UsageError

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Pending, Pool, Target, refuse_measuring_anew
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iosched.profiler.baselines.names import ON_CPU, ON_GPU
 from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.scheduler.strategy_names import COMPARED, MEANINGS, ONE_SESSION
 
 
 @dataclass(frozen=True)
@@ -128,3 +130,13 @@ class Row:
     def speedup_over_baseline(self) -> float | None:
         """How many times as fast as the baseline, see `over_baseline`; None where it is not known."""
         return None if self.over_baseline is None else self.over_baseline.value
+
+
+ROWS: dict[str, str] = {
+    "iosched": "the choice of 'optimize' for this model",
+    **{name: MEANINGS[name] for name in COMPARED},
+    ONE_SESSION: "one operator after another, in a single onnxruntime session",
+    **ON_CPU,
+    **ON_GPU,
+}
+"""What each row is, by its name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from iosched.jobs.other_device import warn_of_other_device
-from iosched.models.errors import UsageError
+from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.profiler.devices.resolve import runner
+from iosched.profiler.devices.resolve import runner, runner_design, runner_name
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, combine, compare, rtol_of
 from iosched.runtime.executor import Executor
@@ -204,7 +205,7 @@ def _compared_members(
     members: Sequence[Member],
     rtol: float,
 ) -> Check:
-    from iosched.jobs.member_checks import member_checks
+    from iosched.jobs.batching.member_checks import member_checks
 
     found = member_checks(outputs, inputs, models, members, rtol=rtol)
     return combine([replace(check, reasons=_named(member, check)) for member, check in found])
@@ -236,3 +237,45 @@ def open_executor(
     executor = runner(device, document).executor(model, document, threads)
     _log.info("%r runs on %s", model.name, executor.description)
     return executor
+
+
+CONSEQUENCE = "it runs, but another schedule may be faster on this device"
+
+
+def other_device(document: ScheduleDocument, device: str) -> str | None:
+    """A clause that names the other device; None if the schedule was measured on such a device as `--device` names.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    made_for, here = document.device.get("name"), runner_name(device, document)
+    if document.cost == "analytic":
+        return f"This schedule was made for {made_for} by the analytic model"
+    if here and made_for != here:
+        return f"This schedule was made for {made_for}, not for {here}"
+    if here and (others := _differences(document.device, runner_design(device, document))):
+        return f"This schedule was made for another {here} ({others})"
+    return None
+
+
+def warn_of_other_device(document: ScheduleDocument, device: str) -> None:
+    """Warns where the schedule ships and was made for another device; the warning names the line of the user's code."""
+    if document.is_shipped and (text := other_device(document, device)) is not None:
+        warnings.warn(f"{text}: {CONSEQUENCE}.", OtherDeviceWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """How many frames above the caller the first one of the user's code is, as `stacklevel` counts them."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("iosched.", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """How the design of a device differs from that of the one here of its name; "" if it does not, or is not known."""
+    keys = [key for key in here if made_for.get(key, here[key]) != here[key]]
+    texts = [
+        "different instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys
+    ]
+    return "; ".join(texts)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from iosched.jobs.progress import Observer, SearchProgress
+from iosched.jobs.observer import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us

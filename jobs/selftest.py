@@ -6,13 +6,15 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from iosched.models.errors import DeviceLostError, ExecutionError, IoschedError, MismatchError
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.facts import installed
 from iosched.profiler.devices.resolve import resolve
-from iosched.runtime.selfcheck import SelfCheck
+
+if TYPE_CHECKING:  # imports numpy
+    from iosched.runtime.selfcheck import SelfCheck
 
 Outcome = Literal["passed", "failed", "not tried"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines.onnxruntime import QUICK, PlainOnnxruntime
 from iosched.profiler.baselines.openvino import PlainOpenvino

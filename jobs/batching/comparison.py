@@ -9,7 +9,7 @@ from typing import cast
 
 from iosched.jobs.batching.baselines import Rival, predicted_us
 from iosched.jobs.decision import decide
-from iosched.jobs.interrupt import compared_in_turn
+from iosched.jobs.observer import Interrupt
 from iosched.jobs.row import Row
 from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.time_budget import OPENED, Pace
@@ -18,8 +18,8 @@ from iosched.models.errors import DeviceError, ExecutionError, IoschedError, Mis
 from iosched.models.model import Model
 from iosched.profiler.devices.candidates import Running
 from iosched.profiler.devices.device import OpenModelHere
-from iosched.profiler.measuring.interleaved_models import closing_all, interference_notes
-from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
@@ -200,6 +200,8 @@ WORDS: Mapping[str, str] = {
 }
 """What the rows are called in sentences."""
 
+_HURRIED = Budget(rounds=LEAST_SAMPLES)
+
 _NO_TIME = "OpenVINO was not compared in every setting because the time ran out: use a larger --budget."
 
 
@@ -240,7 +242,7 @@ def compare_rivals(
         best = _best_of_rows(usual_us)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
         budget = pace.comparison_of(here.measuring.budget, [usual_us[rival] for rival in best.values()])
-        measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
+        measured = _interleaved(here, candidates, budget, pace.interrupt, observer)
         return replace(_compared(best, measured, _choose_measured), notes=(*interference_notes(measured), *notes))
 
 
@@ -330,3 +332,32 @@ def _predicted(rival: Rival) -> Measurement:
     known, schedule = rival.site.opened.details.uncertainty, rival.found.schedule
     found = Interval(0.0, 0.0, inf) if known is None else known.latency_us(tuple(schedule.stages))
     return Measurement(schedule.predicted_us or 0.0, found.low, found.high, ())
+
+
+class _StoppedError(Exception):
+    """The user interrupted the comparison between two rounds."""
+
+
+def _interleaved(
+    here: OpenModelHere,
+    candidates: Mapping[str, Candidate],
+    budget: Budget,
+    interrupt: Interrupt,
+    observer: Callable[[int, int], None],
+) -> Mapping[str, Measurement]:
+    """Measures candidates in turn; at an interruption the user is asked, and they are measured anew for a moment.
+
+    Raises:
+        KeyboardInterrupt: the user does not want that.
+    """
+
+    def round_done(done: int, total: int) -> None:
+        if interrupt.came:
+            raise _StoppedError
+        observer(done, total)
+
+    try:
+        return here.in_turn(candidates, budget, round_done)
+    except _StoppedError:
+        interrupt.ask()
+        return here.in_turn(candidates, _HURRIED, round_done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iosched.jobs.member_checks import check_members
+from iosched.jobs.batching.member_checks import check_members
 from iosched.models.batching.replacement import replaced
 from iosched.models.composition.members import members_of
 from iosched.models.errors import MismatchError

@@ -15,10 +15,9 @@ from iosched.jobs.exploring.objectives import LATENCY, Constraint
 from iosched.jobs.exploring.result import Feedback, Latency
 from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
-from iosched.jobs.interrupt import Interrupt
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
 from iosched.jobs.pool.task import Pending, Pool, Target, Task
-from iosched.jobs.progress import Observer
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError

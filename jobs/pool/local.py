@@ -10,12 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import NOTHING_LENT, Lent, profile_database
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.export import write_model
 from iosched.models.model import Model

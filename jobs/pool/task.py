@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from iosched.jobs.interrupt import Interrupt
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.open_model import Lent
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import Progress, Rows, Step
-from iosched.jobs.progress import Observer
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.model import Model

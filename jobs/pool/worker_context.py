@@ -11,12 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.jobs.interrupt import Interrupt
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.open_model import Lent
 from iosched.jobs.pool.messages import Call, Opened, Progress, Step
 from iosched.jobs.pool.prefetch import RemotePrefetch
 from iosched.jobs.pool.task import How
-from iosched.jobs.progress import Observer
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import InvalidModelError

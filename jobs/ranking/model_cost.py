@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.measured_stages import MeasuredOnly
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import NOTHING_LENT, Lent, check_schedulable, opened
 from iosched.jobs.optimize import optimize
-from iosched.jobs.progress import Observer, Silence
+from iosched.jobs.optimizing.measured_stages import MeasuredOnly
+from iosched.jobs.optimizing.result import OptimizeResult
+from iosched.jobs.optimizing.whole_models import operators_us, whole_key
 from iosched.jobs.ranking.measures import Measure
-from iosched.jobs.result import OptimizeResult
 from iosched.jobs.schedules import found_by, schedule_asked_for
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import Pace
-from iosched.jobs.whole_models import operators_us, whole_key
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us

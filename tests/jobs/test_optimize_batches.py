@@ -18,7 +18,7 @@ import iosched
 from iosched.jobs.annotate import annotated_batches
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimize_batches import BatchesResult, optimize_batches
-from iosched.jobs.result import OptimizeResult
+from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, InvalidScheduleError, UsageError

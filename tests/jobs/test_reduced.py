@@ -11,8 +11,8 @@ from scripted import fire, script_models, script_openvino
 from shipped import document
 
 from iosched.jobs.bench import bench
-from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.optimizing.estimate import estimate
 from iosched.jobs.run import open_executor, run
 from iosched.models.errors import MismatchError, UsageError
 from iosched.profiler.devices.cpu import device as cpu_device

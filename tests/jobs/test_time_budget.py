@@ -211,7 +211,7 @@ def test_a_budget_holds_for_throughput_too(
 
     monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.1, 0.005))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.1))
-    monkeypatch.setattr("iosched.jobs.throughput.measure_rates", turned)
+    monkeypatch.setattr("iosched.jobs.optimizing.throughput.measure_rates", turned)
     monkeypatch.setattr("iosched.profiler.baselines.onnxruntime.fastest_setting", chosen)
     without_openvino(monkeypatch)
     result = optimize(fire(batch), replace(settings, budget_s=budget_s, objective="throughput"))

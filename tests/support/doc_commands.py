@@ -28,9 +28,9 @@ from small_models import branches
 
 import iosched
 from iosched.cli.main import cli, main
-from iosched.jobs import throughput
 from iosched.jobs import time_budget as pace
 from iosched.jobs.doctor import installation
+from iosched.jobs.optimizing import throughput
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu import open as cpu_open

@@ -17,8 +17,8 @@ from iosched.jobs.batching import baselines as rivals_
 from iosched.jobs.batching import comparison
 from iosched.jobs.batching.baselines import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.batching.comparison import Compared, compare_rivals, document_of, predict_rivals
+from iosched.jobs.batching.member_checks import check_members
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.member_checks import check_members
 from iosched.jobs.open_model import opened
 from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor

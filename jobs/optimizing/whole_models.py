@@ -11,8 +11,8 @@ import json
 import math
 from datetime import UTC, datetime
 
+from iosched.jobs.optimizing.verdict import Verdict
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES

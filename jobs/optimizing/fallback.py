@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from iosched.jobs.result import OptimizeResult, result_of
+from iosched.jobs.optimizing.result import OptimizeResult, result_of
+from iosched.jobs.optimizing.verdict import Verdict, with_setting
 from iosched.jobs.schedule_file import document_from
 from iosched.jobs.schedules import unsearched
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import IoschedError, PlanError, UsageError
 from iosched.models.graph import Operator
 from iosched.models.model import Model

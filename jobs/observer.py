@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -60,3 +61,47 @@ class SearchProgress:
 
     def _say(self, text: str) -> None:
         self._observer.progress(self._finished, self._n_blocks, f"{self._best}{text}")
+
+
+class Interrupt(Protocol):
+    """Holds back interruptions during a search, and asks the user what to do about them."""
+
+    @property
+    def can_come(self) -> bool:
+        """Whether interruptions are held back; if not, they are raised as `KeyboardInterrupt` at once."""
+        ...
+
+    @property
+    def came(self) -> bool:
+        """Whether an interruption was held back, and `ask` has not been called since."""
+        ...
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the user wants the best schedule known, and soon."""
+        ...
+
+    def holding(self) -> AbstractContextManager[None]:
+        """A context in which the first interruption is held back."""
+        ...
+
+    def ask(self) -> None:
+        """Asks the user whether to go on with the best schedule known.
+
+        Raises:
+            KeyboardInterrupt: the user does not want it.
+        """
+        ...
+
+
+class Uninterrupted:
+    """Interruptions are not held back, but raised at once: the caller deals with them."""
+
+    can_come = came = accepted = False
+
+    def holding(self) -> AbstractContextManager[None]:
+        """A context in which nothing is held back."""
+        return nullcontext()
+
+    def ask(self) -> None:
+        """Asks nobody, since no interruption was held back."""

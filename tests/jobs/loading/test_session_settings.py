@@ -7,7 +7,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from iosched.jobs.as_onnxruntime.settings import Asked, asked
+from iosched.jobs.loading.session import Asked, asked
 from iosched.models.errors import UsageError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared, Comparison
+from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE, Compared, Comparison
 from iosched.jobs.schedules import priced
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import MismatchError

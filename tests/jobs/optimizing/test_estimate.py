@@ -10,8 +10,8 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
-from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.optimizing.estimate import estimate
 from iosched.profiler.devices.cpu.open import CPU_PRICES
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 

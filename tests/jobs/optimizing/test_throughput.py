@@ -14,9 +14,9 @@ import pytest
 from scripted import OPENVINO_OPENED, script_openvino
 from small_models import branches
 
-from iosched.jobs import throughput
 from iosched.jobs.explain import explain_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.optimizing import throughput
 from iosched.jobs.run import open_executor
 from iosched.models.errors import MismatchError, PlanError, UsageError
 from iosched.models.load import load_model

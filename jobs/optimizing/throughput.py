@@ -14,13 +14,13 @@ from functools import partial
 from math import inf
 from typing import cast
 
-from iosched.jobs.comparison import OPENVINO, REFERENCE
 from iosched.jobs.decision import decide
-from iosched.jobs.progress import Observer
+from iosched.jobs.observer import Observer
+from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE
+from iosched.jobs.optimizing.verdict import Verdict, with_setting
 from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import Pace
-from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.images import with_images
 from iosched.models.model import Model

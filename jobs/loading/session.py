@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
-from iosched.jobs.as_onnxruntime.settings import CPU, CUDA, Provider, asked
-from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg, metadata_of, node_arg
-from iosched.jobs.loaded import LoadedModel
-from iosched.jobs.loaded_batches import LoadedBatches, load_any
+import onnx
+from onnx import TypeProto
+
+from iosched.jobs.loading.batches import LoadedBatches, load_any
+from iosched.jobs.loading.model import LoadedModel
 from iosched.models.errors import DeviceError, InvalidModelError, UsageError
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY
+from iosched.models.shapes import type_text
 from iosched.models.source import Source, read_proto
 from iosched.runtime.session import load_onnxruntime
 
@@ -246,3 +250,131 @@ def _invalid_argument() -> type[UsageError]:
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
     return type("InvalidArgument", (UsageError, InvalidArgument), {"__doc__": invalid_argument.__doc__})
+
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+_KNOWN = (CPU, CUDA)
+
+Provider = str | tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `LoadedModel` takes of a session's settings.
+
+    Attributes:
+        device: as `--device` takes it.
+        threads: the number of CPU cores; None for all that the process may use.
+    """
+
+    device: str
+    threads: int | None
+
+
+def asked(
+    options: Any, providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None
+) -> Asked:
+    """Reads the settings of a session.
+
+    Raises:
+        UsageError: one of them asks for what does not go together with a schedule; the text says what to do.
+    """
+    return Asked(_device(providers, provider_options), _threads(options))
+
+
+def _threads(options: Any) -> int | None:
+    if options is None:
+        return None
+    for name, wrong, way_out in (
+        ("enable_profiling", options.enable_profiling, "trace it with 'iosched run --trace'"),
+        ("optimized_model_filepath", options.optimized_model_filepath, "'iosched optimize' writes the optimized model"),
+        (
+            "graph_optimization_level",
+            options.graph_optimization_level.name != "ORT_ENABLE_ALL",
+            "the schedule applies to the optimized graph; load the original model instead",
+        ),
+    ):
+        if wrong:
+            raise UsageError(f"sess_options.{name} cannot be combined with a schedule: {way_out}")
+    return options.intra_op_num_threads or None
+
+
+def _device(providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> str:
+    """The device that the providers allow: a GPU only where CUDA is among them, by the number in its options."""
+    if not providers:
+        return "auto"
+    if provider_options is not None and len(provider_options) != len(providers):
+        raise UsageError("'providers' and 'provider_options' must have the same length if both are given")
+    beside = provider_options or [{}] * len(providers)
+    named = {name: {**given, **more} for (name, given), more in zip(map(_pair, providers), beside, strict=True)}
+    for name in named:
+        if name not in _KNOWN:
+            warnings.warn(
+                f"Provider {name!r} cannot run schedules and is ignored: use {' or '.join(_KNOWN)}", stacklevel=4
+            )
+    if CUDA not in named:
+        return "cpu"
+    number = named[CUDA].get("device_id")
+    return "auto" if number is None else f"cuda:{number}"
+
+
+def _pair(provider: Provider) -> tuple[str, Mapping[str, Any]]:
+    return (provider, {}) if isinstance(provider, str) else provider
+
+
+_NO_VERSION = 2**63 - 1  # what onnxruntime says where the file says nothing
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model.
+
+    Attributes:
+        name: its name.
+        shape: for each dimension a number, the name of one that is free, or None; empty for what is no tensor.
+        type: onnxruntime's text, "tensor(float)" or "seq(map(int64,tensor(float)))".
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the model's file says about itself, by onnxruntime's names."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: Mapping[str, str]
+
+
+def node_arg(value: onnx.ValueInfoProto) -> NodeArg:
+    """An input or output as the graph declares it."""
+    return NodeArg(value.name, _shape(value.type), type_text(value.type, _element))
+
+
+def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
+    """The metadata of a model's file."""
+    return ModelMetadata(
+        proto.producer_name,
+        proto.graph.name,
+        proto.domain,
+        proto.doc_string,
+        proto.graph.doc_string,
+        proto.model_version if proto.HasField("model_version") else _NO_VERSION,
+        {item.key: item.value for item in proto.metadata_props},
+    )
+
+
+def _shape(kind: TypeProto) -> list[int | str | None]:
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.tensor_type.shape.dim]
+
+
+def _element(number: int) -> str:
+    return str(onnx.TensorProto.DataType.Name(number)).lower()

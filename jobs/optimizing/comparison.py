@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from iosched.jobs.progress import Observer
+from iosched.jobs.observer import Observer
 from iosched.jobs.time_budget import Pace
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger

@@ -14,9 +14,9 @@ from import_helpers import data
 from small_models import branches
 
 import iosched
-from iosched.jobs import loaded_batches
-from iosched.jobs.loaded import LoadedModel
-from iosched.jobs.loaded_batches import LoadedBatches
+from iosched.jobs.loading import batches as loaded_batches
+from iosched.jobs.loading.batches import LoadedBatches
+from iosched.jobs.loading.model import LoadedModel
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 

@@ -11,7 +11,7 @@ import pytest
 from networks import zoo_model
 from scripted import fire
 
-from iosched.jobs.costing import schedule_latency_us
+from iosched.jobs.matrix_cells import schedule_latency_us
 from iosched.jobs.schedules import priced
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu import open as cpu_open

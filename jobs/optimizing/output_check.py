@@ -9,7 +9,7 @@ from iosched.jobs.bisect_mismatch.bisect import first_difference
 from iosched.jobs.bisect_mismatch.difference import FirstDifference
 from iosched.jobs.bisect_mismatch.model_pair import Original, Site
 from iosched.jobs.bisect_mismatch.report import lines, mismatch_text, sentence
-from iosched.jobs.result import OptimizeResult
+from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.models.composition.values import is_random
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.model import Model

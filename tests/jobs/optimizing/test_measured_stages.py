@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from scripted import fire
 
-from iosched.jobs.measured_stages import best_measured_us, measured_stages_notes
+from iosched.jobs.optimizing.measured_stages import best_measured_us, measured_stages_notes
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.device import CostDetails

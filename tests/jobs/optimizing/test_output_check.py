@@ -12,8 +12,8 @@ from onnx import helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
 from wrong_kernels import falsify
 
-from iosched.jobs import output_check as checked_module
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.optimizing import output_check as checked_module
 from iosched.jobs.run import open_executor
 from iosched.models.model import Model
 from iosched.profiler.devices.resolve import resolve

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
 from wrong_kernels import falsify
 
-from iosched.jobs import fallback as containment
-from iosched.jobs import output_check as checked_module
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.optimizing import fallback as containment
+from iosched.jobs.optimizing import output_check as checked_module
 from iosched.jobs.run import open_executor
 from iosched.models.errors import (
     DeviceError,

@@ -8,8 +8,8 @@ from import_helpers import model_of
 from members import chains, loaded
 from onnx import helper
 
+from iosched.jobs.batching.member_checks import check_members, member_checks
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.member_checks import check_members, member_checks
 from iosched.models.errors import MismatchError
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
