@@ -36,7 +36,7 @@ from iosched.jobs.loading.batches import LoadedBatches
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.run import open_executor
-from iosched.jobs.schedule_file import for_batch
+from iosched.jobs.schedule_selection import for_batch
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch

@@ -10,7 +10,7 @@ from iosched.cli.output import note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.schedule_file import Taken
+    from iosched.jobs.schedule_selection import Taken
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -120,7 +120,7 @@ def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> Taken:
     Raises:
         InvalidScheduleError: the schedules are of another model.
     """
-    from iosched.jobs.schedule_file import Taken, for_batch
+    from iosched.jobs.schedule_selection import Taken, for_batch
     from iosched.scheduler.document import ScheduleDocument
 
     if isinstance(found, ScheduleDocument):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from iosched.jobs.run import RunResult, RunTrace
-    from iosched.jobs.schedule_file import Taken
+    from iosched.jobs.schedule_selection import Taken
     from iosched.models.model import Model
     from iosched.runtime.compare import Check
     from iosched.scheduler.document import ScheduleDocument

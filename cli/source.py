@@ -21,7 +21,7 @@ from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
-    from iosched.jobs.schedule_file import Taken
+    from iosched.jobs.schedule_selection import Taken
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules

@@ -10,7 +10,7 @@ from iosched.jobs.annotate import annotated_batches
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimizing.result import OptimizeResult
-from iosched.jobs.schedule_file import taken_over
+from iosched.jobs.schedule_selection import taken_over
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import share_s
 from iosched.models.dynamic_batch import DynamicBatchModel

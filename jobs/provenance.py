@@ -1,4 +1,4 @@
-"""Where a result comes from: the machine, the versions, the command, the seeds and the time."""
+"""Where results and schedule files come from: the machine, the versions, the command, the seeds and the time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
+from typing import TYPE_CHECKING
 
 from iosched.models.version import iosched_commit, iosched_version
 from iosched.profiler.devices.facts import package_version
 from iosched.runtime.cores import allowed_cpus
+from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.processor import read_processor
 from iosched.runtime.quota import cpu_quota
+from iosched.scheduler import document_format as file
+from iosched.scheduler.checks import model_dtype
+from iosched.scheduler.document import ScheduleDocument
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.devices.device import OpenModelHere
+    from iosched.runtime.device import Device
+    from iosched.scheduler.pruning import Pruning
+    from iosched.scheduler.schedule import Schedule
+    from iosched.scheduler.search import SearchResult
+    from iosched.scheduler.strategy_names import RecordedStrategy
 
 _PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino"),
@@ -112,3 +126,37 @@ def versions_here() -> dict[str, str]:
         own = {}
     known = {"commit": iosched_commit(), **{name: package_version(name) for name in _PACKAGES}}
     return {**own, "python": platform.python_version(), **{name: text for name, text in known.items() if text}}
+
+
+def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:
+    """A schedule file that says of which model, device, machine and versions it is, and nothing of the search.
+
+    One whose latencies are computed is the same on every machine, and says nothing of the one that it was made on.
+
+    Args:
+        model: that the schedule runs.
+        device: for which it was found.
+        here: the model as it was open there, if the device is at hand.
+        schedule: what runs together.
+    """
+    return ScheduleDocument(
+        model=model.name,
+        sha256=model.digest,
+        inputs=dict(model.bindings),
+        dtype=model_dtype(model.graph),
+        device={**device.info.design, "kind": device.info.kind, "name": device.info.name},
+        schedule=schedule,
+        cost=device.info.cost_kind,
+        versions={"iosched": iosched_version(), **({} if here is None else here.measuring.versions)},
+        structure=model.structure,
+        provenance={} if device.info.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
+    )
+
+
+def search_record(
+    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: OpenModelHere | None
+) -> file.SearchRecord:
+    """What a schedule file says of a search; `here` is the model as it was open, if the device is at hand."""
+    signatures = found.measured if here is None else here.cost.signatures
+    counts = file.Counts(found.states, found.transitions, found.stages, signatures)
+    return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from iosched.jobs.loading.model import LoadedModel, load
-from iosched.jobs.schedule_file import for_batch
+from iosched.jobs.schedule_selection import for_batch
 from iosched.models.batch_shape import DynamicBatchSpec
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
 from iosched.models.errors import InvalidScheduleError, UsageError

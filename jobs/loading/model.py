@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from iosched.jobs.run import open_executor
-from iosched.jobs.schedule_file import for_batch
+from iosched.jobs.schedule_selection import for_batch
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.load import read_unbound

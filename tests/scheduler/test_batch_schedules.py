@@ -16,7 +16,7 @@ from import_helpers import data
 from shipped import document
 from small_models import branches
 
-from iosched.jobs.schedule_file import Taken, for_batch, taken_over
+from iosched.jobs.schedule_selection import Taken, for_batch, taken_over
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.load import load_model, read_unbound
