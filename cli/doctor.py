@@ -17,11 +17,11 @@ from iosched.cli.output import emit_result
 from iosched.cli.site_files import KEYS, candidates, read_site_file, user_file
 from iosched.cli.tables import print_pairs
 from iosched.cli.terminal import say
-from iosched.jobs.doctor.diagnosis import Asked, SettingsFile
+from iosched.jobs.doctor.diagnosis import DoctorRequest, SettingsFile
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.doctor.diagnosis import Asked, Diagnosis
+    from iosched.jobs.doctor.diagnosis import Diagnosis, DoctorRequest
 
 
 @click.command(
@@ -65,9 +65,9 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
         raise found.failure
 
 
-def _set_elsewhere(asked: Asked) -> Path | None:
+def _set_elsewhere(request: DoctorRequest) -> Path | None:
     """The database that a file of settings names; the library itself reads the variable."""
-    value, place = asked.set_to.get("profile-db", (None, ""))
+    value, place = request.set_to.get("profile-db", (None, ""))
     return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))
 
 
@@ -89,7 +89,7 @@ def _print(found: Diagnosis) -> None:
         say("No problems found.")
 
 
-def survey() -> Asked:
+def survey() -> DoctorRequest:
     """What a command would take from files and the environment, without a word on what is wrong with it."""
     files = _files()
     counting = [each for each in files if each.counts]
@@ -102,7 +102,7 @@ def survey() -> Asked:
         setter = next((each for each in counting if key in each.values), None)
         if setter is not None:
             set_to[key] = setter.values[key], setter.path
-    return Asked(settings=files, set_to=set_to)
+    return DoctorRequest(settings=files, set_to=set_to)
 
 
 def _files() -> tuple[SettingsFile, ...]:

@@ -21,7 +21,7 @@ from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
-    from iosched.jobs.schedule_selection import Taken
+    from iosched.jobs.schedule_selection import SelectedSchedule
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -206,7 +206,7 @@ def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
         raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
 
 
-def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> Taken | None:
+def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> SelectedSchedule | None:
     """The schedule to run `model` by: that of the file given, else the one that the model carries, else None.
 
     Says on stderr where it was made for another device than the one that it is to run on.

@@ -10,23 +10,23 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 from iosched.jobs.batching.baselines import (
-    Rival,
-    Site,
+    Method,
+    OpenComposition,
     alone_us,
-    batched_rivals,
-    mixed_rivals,
-    packed_rivals,
+    batched_methods,
+    mixed_methods,
+    packed_methods,
     predicted_us,
-    serial_rivals,
+    serial_methods,
 )
 from iosched.jobs.batching.comparison import (
+    BatchComparison,
     BatchResult,
     ClusterResult,
-    Compared,
     MemberResult,
-    compare_rivals,
+    compare_methods,
     document_of,
-    predict_rivals,
+    predict_methods,
 )
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.member_checks import check_members
@@ -34,7 +34,7 @@ from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import profile_database
 from iosched.jobs.schedules import schedule_by
-from iosched.jobs.time_budget import PRICED, SEARCHED, Pace, share_s
+from iosched.jobs.time_budget import PRICED, SEARCHED, TimeBudget, share_s
 from iosched.models.batching.replacement import note_record
 from iosched.models.batching.rewrite import weightless
 from iosched.models.composition.compose import compose, footprint_of, together_nbytes
@@ -151,11 +151,13 @@ class _Job:
 
     def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
         """The file of a cluster; `n_left` clusters share the rest of the budget evenly."""
-        pace = Pace(share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt)
+        time_budget = TimeBudget(
+            share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt
+        )
         models = {name: self.models[name] for name in names}
         cluster = composed(models, self.settings.shared_inputs, names[0] if len(names) == 1 else "batch")
         with ExitStack() as kept:
-            return _ClusterJob(self, models, cluster, pace, kept).result()
+            return _ClusterJob(self, models, cluster, time_budget, kept).result()
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +168,7 @@ class _ClusterJob:
         job: the call that it is for.
         models: by name, each alone.
         cluster: the same in one graph.
-        pace: how much time there is.
+        time_budget: how much time there is.
         kept: closes the models that are opened here.
         notes: keys are sentences that a user should read; they grow.
     """
@@ -174,7 +176,7 @@ class _ClusterJob:
     job: _Job
     models: Mapping[str, Model]
     cluster: Cluster
-    pace: Pace
+    time_budget: TimeBudget
     kept: ExitStack
     notes: dict[str, None] = field(default_factory=dict)
 
@@ -184,8 +186,8 @@ class _ClusterJob:
         opened = self._opened(whole.model)
         if opened.baselines.only_way is not None:
             raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: remove --precision")
-        apart = Site(whole.model, whole.members, opened, shares=whole.shared > 0)
-        return replace(self, pace=self.pace.reserving(opened))._fastest(apart)
+        apart = OpenComposition(whole.model, whole.members, opened, shares=whole.shared > 0)
+        return replace(self, time_budget=self.time_budget.reserving(opened))._fastest(apart)
 
     def _opened(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
         return self.kept.enter_context(closing(self._open(model, beside)))
@@ -193,33 +195,35 @@ class _ClusterJob:
     def _open(self, model: Model, beside: OpenModel | None) -> OpenModel:
         return self.job.device.open(model, self.job.settings.opening, self.job.database, beside=beside)
 
-    def _fastest(self, apart: Site) -> ClusterResult:
-        rivals, here = self._rivals(apart), apart.opened.here
+    def _fastest(self, apart: OpenComposition) -> ClusterResult:
+        methods, here = self._methods(apart), apart.opened.here
         if here is None:
-            return self._result(apart, rivals, predict_rivals(rivals))
+            return self._result(apart, methods, predict_methods(methods))
         inputs = random_inputs(self.cluster.model.graph.inputs)
-        return self._result(apart, rivals, compare_rivals(here, rivals, inputs, self.pace, self._say_round))
+        return self._result(apart, methods, compare_methods(here, methods, inputs, self.time_budget, self._say_round))
 
     def _say_round(self, done: int, total: int) -> None:
         self.job.observer.progress(done, total, "comparing ways to run the models")
 
-    def _result(self, apart: Site, rivals: Sequence[Rival], compared: Compared) -> ClusterResult:
-        shipped, whole = compared.rivals[compared.shipped], self.cluster.composition
-        if shipped.site.groups:
-            note_record(shipped.site.model.proto, whole.model.proto, shipped.site.groups, whole.model.weight_digests)
+    def _result(self, apart: OpenComposition, methods: Sequence[Method], compared: BatchComparison) -> ClusterResult:
+        shipped, whole = compared.methods[compared.shipped], self.cluster.composition
+        if shipped.target.groups:
+            note_record(
+                shipped.target.model.proto, whole.model.proto, shipped.target.groups, whole.model.weight_digests
+            )
         on_paper = Running(0, {"precision": self.job.settings.precision, "launch": self.job.settings.launch})
         running = on_paper if apart.opened.here is None else shipped.running()
         document = document_of(self.job.device, compared, running)
-        notes = self._check(shipped.site.model, document)
+        notes = self._check(shipped.target.model, document)
         return ClusterResult(
-            model=shipped.site.model,
+            model=shipped.target.model,
             document=document,
-            members=tuple(self._members(apart, rivals)),
+            members=tuple(self._members(apart, methods)),
             rows=compared.rows,
             shipped=compared.shipped,
             reason=compared.reason,
             ratio=compared.ratio,
-            batched=sum(map(len, shipped.site.groups)),
+            batched=sum(map(len, shipped.target.groups)),
             shared=whole.shared,
             memory=whole.weights,
             estimated_nbytes=together_nbytes(map(footprint_of, self.models.values())),
@@ -227,11 +231,11 @@ class _ClusterJob:
             notes=(*self.notes, *compared.notes, *running.notes, *notes),
         )
 
-    def _members(self, apart: Site, rivals: Sequence[Rival]) -> Iterator[MemberResult]:
+    def _members(self, apart: OpenComposition, methods: Sequence[Method]) -> Iterator[MemberResult]:
         alone: Sequence[float | None] = [None] * len(self.models)
-        serial = next((rival for rival in rivals if rival.row == "serial"), None)
+        serial = next((method for method in methods if method.row == "serial"), None)
         if serial is not None and apart.opened.is_schedulable:
-            alone = alone_us(serial.site, serial.found.schedule)
+            alone = alone_us(serial.target, serial.found.schedule)
         for (name, model), latency_us in zip(self.models.items(), alone, strict=True):
             yield MemberResult(name, len(model.proto.graph.node), latency_us)
 
@@ -260,25 +264,25 @@ class _ClusterJob:
         with closing(self.job.device.executor(model, document, self.job.settings.threads)) as executor:
             return executor.run(inputs)
 
-    def _rivals(self, apart: Site) -> list[Rival]:
+    def _methods(self, apart: OpenComposition) -> list[Method]:
         """All ways to run the models, as far as the policy allows them; `apart` has them apart."""
-        until, policy = self.pace.is_over(SEARCHED), self.job.settings.policy
+        until, policy = self.time_budget.is_over(SEARCHED), self.job.settings.policy
         self._say("searching for schedules of separate models")
         without = self._without(apart)
-        found = [] if policy == "packed" else list(serial_rivals(without, until))
+        found = [] if policy == "packed" else list(serial_methods(without, until))
         if policy != "serial":
-            found += packed_rivals(without, until, with_ours=policy == "packed")
+            found += packed_methods(without, until, with_ours=policy == "packed")
         if policy == "packed" and not found:  # one model has nobody beside it
-            found += serial_rivals(without, until)
+            found += serial_methods(without, until)
         if self.job.settings.batches:
-            found += self._batching(apart, list(mixed_rivals(apart, until)))
+            found += self._batching(apart, list(mixed_methods(apart, until)))
         self._note_if_over(SEARCHED)
         return found
 
-    def _without(self, apart: Site) -> Site:
+    def _without(self, apart: OpenComposition) -> OpenComposition:
         """The models as they run without this program, each with inputs of its own and sharing no operator.
 
-        Where plain onnxruntime is a rival, its sessions are that. A schedule for a GPU needs a model of its own.
+        Where plain onnxruntime is a method, its sessions are that. A schedule for a GPU needs a model of its own.
         """
         if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
             return apart
@@ -289,23 +293,23 @@ class _ClusterJob:
         opened = self._opened(without.model, apart.opened)
         pairs = zip(without.members, apart.members, strict=True)
         fed = {called: whole.inputs[name] for own, whole in pairs for name, called in own.inputs.items()}
-        return Site(without.model, without.members, opened, fed=fed)
+        return OpenComposition(without.model, without.members, opened, fed=fed)
 
-    def _batching(self, apart: Site, unbatched: list[Rival]) -> Iterator[Rival]:
+    def _batching(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Method]:
         """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""
         yield from unbatched
         if apart.shares:
-            yield from batched_rivals(apart)
+            yield from batched_methods(apart)
         if len(apart.members) < 2 or not apart.opened.is_schedulable:
             return
         for plan in self._plans(apart, unbatched):
             self._say("scheduling the batched models")
             model = self.cluster.batched(plan)
-            site = Site(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
-            yield from batched_rivals(site)
-            yield from mixed_rivals(site, self.pace.is_over(SEARCHED))
+            target = OpenComposition(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
+            yield from batched_methods(target)
+            yield from mixed_methods(target, self.time_budget.is_over(SEARCHED))
 
-    def _plans(self, apart: Site, unbatched: list[Rival]) -> Iterator[Plan]:
+    def _plans(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Plan]:
         """Plans that differ and batch something.
 
         Operators apart are priced one by one, though whole models beside each other wait less for each other. With
@@ -339,7 +343,7 @@ class _ClusterJob:
 
         It is infinite where the device cannot run the model by a schedule, and once the time for prices is over.
         """
-        is_over = self.pace.is_over(PRICED)
+        is_over = self.time_budget.is_over(PRICED)
         if is_over():
             return math.inf
         try:
@@ -351,11 +355,11 @@ class _ClusterJob:
             return math.inf
 
     def _note_if_over(self, part: float) -> None:
-        if self.pace.is_over(part)() and not self.pace.interrupt.accepted:
+        if self.time_budget.is_over(part)() and not self.time_budget.interrupt.accepted:
             self.notes[CUT_SHORT] = None
 
     def _say(self, text: str) -> None:
-        self.pace.ask()
+        self.time_budget.ask()
         self.job.observer.progress(0, None, f"{', '.join(self.models)}: {text}")
 
 

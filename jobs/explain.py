@@ -39,7 +39,7 @@ MOST_IN_TURN = 3
 
 
 @dataclass(frozen=True)
-class Considered:
+class ConsideredSchedule:
     """Another schedule that was considered.
 
     Attributes:
@@ -56,7 +56,7 @@ class Considered:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """An explanation and where its latencies come from.
 
     Attributes:
@@ -95,7 +95,7 @@ class Explained:
     idle: Mapping[Stage, float | None]
     measurements: int = 0
     measured_share: float | None = None
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[ConsideredSchedule, ...] = ()
     in_turn: Mapping[Elsewhere, Interval] = field(default_factory=dict)
     equal: frozenset[Elsewhere] | None = None
     teams: Teams | None = None
@@ -120,7 +120,7 @@ def explain_operator(
     *,
     measurements: int = MEASUREMENTS,
     profile_db: Path | None = None,
-) -> Explained:
+) -> Explanation:
     """Compares every other place of the operator `name` by latencies on the device that `document` was made for.
 
     Args:
@@ -140,14 +140,14 @@ def explain_operator(
     return _weighed(model, document, operator, measurements, profile_db)
 
 
-def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[Considered]:
+def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[ConsideredSchedule]:
     units, unit = open_model.units, open_model.units.unit_of[operator]
     for alternative in document.alternatives:
         own = next((stage for stage in alternative.schedule.stages if operator in stage.operators), None)
         if own is not None:
             in_units = units.scheduled(alternative.schedule).stages
             idle = next(open_model.details.idle_share(stage) for stage in in_units if unit in stage.operators)
-            yield Considered(alternative.name, alternative.latency_us, own, idle)
+            yield ConsideredSchedule(alternative.name, alternative.latency_us, own, idle)
 
 
 def _idle(open_model: OpenModel, found: Places) -> dict[Stage, float | None]:
@@ -157,7 +157,7 @@ def _idle(open_model: OpenModel, found: Places) -> dict[Stage, float | None]:
 
 def _weighed(
     model: Model, document: ScheduleDocument, operator: Operator, measurements: int, profile_db: Path | None
-) -> Explained:
+) -> Explanation:
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db) as whole_model:
         open_model, teams = of_a_team(whole_model, document)
@@ -178,7 +178,7 @@ def _weighed(
                 pruning=pruning,
                 bound_slack=open_model.effort.bound_slack,
             )
-        return Explained(
+        return Explanation(
             document,
             operator,
             open_model.units,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import Card
-from iosched.jobs.exploring.result import Chosen, ExploreResult, Found, Individual
+from iosched.jobs.exploring.result import Chosen, ExploreResult, Individual, StudyHistory
 from iosched.jobs.exploring.score import SCORE
-from iosched.jobs.exploring.settings import ExploreSettings, asked
+from iosched.jobs.exploring.settings import ExploreSettings, parse_settings
 from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
@@ -81,7 +81,7 @@ def explore(
     from iosched.jobs.exploring.storage import using
     from iosched.jobs.exploring.study import StudyStrategy, begun_study
 
-    wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
+    wanted, kind = parse_settings(settings), kind_of(settings.sampler, settings.population)
     models = space.begun(base)
     card = Card(*_identity(models, space), space.name, wanted.objectives, wanted.constraints, settings.seed)
     storage, held, shown = Path(settings.storage), interrupt or Uninterrupted(), observer or Silence()
@@ -110,7 +110,7 @@ def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
     return sha256("".join(model.digest for model in models).encode()).hexdigest(), space.name
 
 
-def _missing(before: int, found: Found, settings: ExploreSettings) -> tuple[str, ...]:
+def _missing(before: int, found: StudyHistory, settings: ExploreSettings) -> tuple[str, ...]:
     """Notes on the trials that were not made. `before` is the number of trials that had ended before this call."""
     counted = f"No trial was added: --trials and --budget include earlier calls, and the study already has {before}"
     notes = () if len(found.finished) > before else (f"{counted} trials.",)
@@ -124,7 +124,7 @@ def _missing(before: int, found: Found, settings: ExploreSettings) -> tuple[str,
     return (*notes, f"{what} {limit} Continue with a larger --budget.")
 
 
-def study_in(path: Path) -> Found:
+def study_in(path: Path) -> StudyHistory:
     """What is known of the study in a file.
 
     Raises:
@@ -147,8 +147,8 @@ def check_optuna() -> None:
         raise DeviceError(f"Optuna, which stores studies, is not installed; {way_to_install('explore')}")
 
 
-def _found(opened: OpenedStudy) -> Found:
-    return Found(opened.path, opened.card, tuple(opened.history()))
+def _found(opened: OpenedStudy) -> StudyHistory:
+    return StudyHistory(opened.path, opened.card, tuple(opened.history()))
 
 
 def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt) -> AbstractContextManager[Pool]:
@@ -173,7 +173,7 @@ def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt)
 
 
 def _chosen(
-    found: Found, top: int, ships: Callable[[Individual], Chosen], observer: Observer
+    found: StudyHistory, top: int, ships: Callable[[Individual], Chosen], observer: Observer
 ) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
     """The models of the best variants with their schedules, and why one is missing."""
     best = [each for _, each in found.ranked()[:top]]

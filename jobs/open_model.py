@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
@@ -19,7 +19,7 @@ from iosched.scheduler.teams import Teams
 
 
 @dataclass(frozen=True)
-class Lent:
+class SharedResources:
     """What somebody who has many jobs done lends to each of them.
 
     Attributes:
@@ -30,15 +30,15 @@ class Lent:
     """
 
     database: ProfileDatabase | None = None
-    ahead: Callable[[OpenModel, Pace], Prefetchable | None] | None = None
+    ahead: Callable[[OpenModel, TimeBudget], Prefetchable | None] | None = None
     counts_opening: bool = True
 
-    def ahead_on(self, open_model: OpenModel, pace: Pace) -> Prefetchable | None:
+    def ahead_on(self, open_model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
         """What answers questions about a model that is open ahead; None where nobody does."""
-        return None if self.ahead is None else self.ahead(open_model, pace)
+        return None if self.ahead is None else self.ahead(open_model, time_budget)
 
 
-NOTHING_LENT = Lent()
+NO_SHARED_RESOURCES = SharedResources()
 
 
 @contextmanager
@@ -49,22 +49,22 @@ def opened(
     profile_db: Path | None,
     *,
     writes: bool = True,
-    lent: Lent = NOTHING_LENT,
+    shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> Iterator[OpenModel]:
     """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
 
     Args:
         profile_db: the profile database; by default the user's own.
         writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
-        lent: has a profile database that takes the place of both, if any.
+        shared: has a profile database that takes the place of both, if any.
 
     Raises:
         UsageError: a setting is wrong, or the file is damaged or no profile database.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device cannot place the model, or a library is missing.
     """
-    if lent.database is not None:
-        with closing(device.open(model, settings, lent.database)) as open_model:
+    if shared.database is not None:
+        with closing(device.open(model, settings, shared.database)) as open_model:
             yield open_model
         return
     with (

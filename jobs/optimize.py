@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
-from iosched.jobs.open_model import NOTHING_LENT, Lent, opened
+from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, opened
 from iosched.jobs.optimizing.comparison import Comparison, comparing
 from iosched.jobs.optimizing.fallback import shipped_plain
 from iosched.jobs.optimizing.measured_stages import measured_stages_notes
@@ -25,7 +25,7 @@ from iosched.jobs.optimizing.verdict import (
 from iosched.jobs.optimizing.whole_models import keep_whole
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
@@ -53,7 +53,7 @@ def optimize(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    lent: Lent = NOTHING_LENT,
+    shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> OptimizeResult:
     """Finds the fastest way to run `model` on a device of this machine or, by the analytic model, on another GPU.
 
@@ -72,7 +72,7 @@ def optimize(
         settings: what to optimize for, and how hard to try.
         observer: is shown the progress.
         interrupt: holds back interruptions of the search; by default they are raised at once.
-        lent: what takes the place of what is opened here.
+        shared: what takes the place of what is opened here.
 
     Raises:
         UsageError: a setting is wrong.
@@ -95,7 +95,7 @@ def optimize(
     _log.info("optimize %r on %s: %s", model.name, device.info.name, settings.words)
     started, attempt = time.monotonic(), Faults()
     with attempt.contained(model.name):
-        return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), lent, started)
+        return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), shared, started)
     result = shipped_plain(attempt.found[model.name], model, settings, device, started)
     return replace(result, notes=(*remarks(settings.device), *result.notes))
 
@@ -106,15 +106,19 @@ def _optimized(
     device: ProfiledDevice,
     observer: Observer,
     interrupt: Interrupt,
-    lent: Lent,
+    shared: SharedResources,
     started: float,
 ) -> OptimizeResult:
-    with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
-        started = started if lent.counts_opening else time.monotonic()
+    with opened(device, model, settings.opening, settings.profile_db, shared=shared) as open_model:
+        started = started if shared.counts_opening else time.monotonic()
         baselines = open_model.baselines
         least = LEAST_SAMPLES if settings.objective == "throughput" else LEAST_ROUNDS
-        pace = Pace(settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least)
-        result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
+        time_budget = TimeBudget(
+            settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least
+        )
+        result = _Job(
+            model, settings, open_model, observer, time_budget, shared.ahead_on(open_model, time_budget)
+        ).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
 
@@ -126,15 +130,15 @@ class _Job:
     settings: OptimizeSettings
     opened: OpenModel
     observer: Observer
-    pace: Pace
+    time_budget: TimeBudget
     ahead: Prefetchable | None
 
     def run(self) -> OptimizeResult:
         """Searches a schedule, compares it with others, and decides which one ships."""
-        with self.pace.interrupt.holding():
+        with self.time_budget.interrupt.holding():
             if self.settings.objective == "throughput" and self.opened.is_schedulable:
                 here = attached(self.opened)
-                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
+                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.time_budget))
             found, verdict, search_seconds = self._decided()
         result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
@@ -148,7 +152,7 @@ class _Job:
             return self._searched_and_compared()
         found = unsearched(sequential(self.opened.graph))
         with self._comparing() as comparison:
-            return found, self._verdict(found, comparison).noting(attempt.notes), self.pace.seconds
+            return found, self._verdict(found, comparison).noting(attempt.notes), self.time_budget.seconds
 
     def _searched_and_compared(self) -> tuple[SearchResult, Verdict, float]:
         """What was found, and the verdict on it; what needs no search is compared before."""
@@ -156,9 +160,9 @@ class _Job:
             if comparison is not None and self.settings.schedule_from is None:
                 self._compare_unsearched(comparison)
             found = self._searched()
-            search_seconds = self.pace.seconds
+            search_seconds = self.time_budget.seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
-            self.pace.ask()
+            self.time_budget.ask()
             return found, self._verdict(found, comparison), search_seconds
 
     def _compare_unsearched(self, comparison: Comparison) -> None:
@@ -170,7 +174,7 @@ class _Job:
             return
         if self.settings.strict:
             return  # the search names the operators of a stage that fails, a whole model does not
-        if self.pace.has_time_before_the_search:
+        if self.time_budget.has_time_before_the_search:
             self.observer.progress(0, None, "comparing baselines")
             comparison.of(None, 0.0)
 
@@ -182,14 +186,14 @@ class _Job:
             yield None
             return
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
-        with comparing(latencies, here, self.pace, self.observer, Faults(self.settings.strict)) as comparison:
+        with comparing(latencies, here, self.time_budget, self.observer, Faults(self.settings.strict)) as comparison:
             yield comparison
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None = None) -> OptimizeResult:
         here = self.opened.here
         cost = here.cost if cost is None and here is not None else cost
         of_model = self.model, self.settings, self.opened.device, here
-        result = result_of(*of_model, found, verdict, cost, self.pace.seconds)
+        result = result_of(*of_model, found, verdict, cost, self.time_budget.seconds)
         counts = result.measurements, result.cache_hits, result.seconds
         _log.info("%d stages measured, %d known before, %.1f s in all", *counts)
         _log.info("ships %s: %s", result.shipped, result.reason)
@@ -200,7 +204,7 @@ class _Job:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
-        return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)
+        return schedule_asked_for(self.opened, self.settings, self.observer, self.time_budget.deadline, self.ahead)
 
     def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
         here = self.opened.here
@@ -210,10 +214,10 @@ class _Job:
             share = verdict.running.runtime.get("measured_share")
             return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
         if here.baselines.only_way is not None:
-            return reduced_verdict(here, here.baselines.only_way, found, self.pace, comparison)
+            return reduced_verdict(here, here.baselines.only_way, found, self.time_budget, comparison)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        compared = comparison.of(found.schedule, self.pace.deciding_s(self.pace.seconds))
-        verdict = measured_verdict(here, found, compared, self.pace)
+        compared = comparison.of(found.schedule, self.time_budget.deciding_s(self.time_budget.seconds))
+        verdict = measured_verdict(here, found, compared, self.time_budget)
         keep_whole(self.model, self.settings, here, found, verdict)
         return verdict

@@ -149,12 +149,12 @@ def run(
     if check is None or check.passed:
         return result
     from iosched.jobs.bisect_mismatch.bisect import first_difference
-    from iosched.jobs.bisect_mismatch.model_pair import Site
+    from iosched.jobs.bisect_mismatch.model_pair import MismatchCase
 
     tell("Outputs differ from onnxruntime's: searching for the first operator that differs.")
     originals = _originals(reference, members, own)
-    site = Site(model, document, runner(device, document), inputs, originals, rtol, threads)
-    return replace(result, first_difference=first_difference(site))
+    case = MismatchCase(model, document, runner(device, document), inputs, originals, rtol, threads)
+    return replace(result, first_difference=first_difference(case))
 
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:

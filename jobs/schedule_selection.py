@@ -13,7 +13,7 @@ from iosched.scheduler.transfer import fitted, rebatched
 
 
 @dataclass(frozen=True)
-class Taken:
+class SelectedSchedule:
     """The schedule that a model is run by.
 
     Attributes:
@@ -27,7 +27,7 @@ class Taken:
     is_exact: bool = True
 
 
-def for_batch(schedules: BatchSchedules, model: Model) -> Taken:
+def for_batch(schedules: BatchSchedules, model: Model) -> SelectedSchedule:
     """The schedule for the batch size that `model` is bound to, or that for the nearest one.
 
     That for the nearest one is one of `model`: what runs together is the same, and no latency is known.
@@ -41,8 +41,8 @@ def for_batch(schedules: BatchSchedules, model: Model) -> Taken:
     size = schedules.nearest(batch_size)
     document = schedules.by_size[size]
     if size == batch_size:
-        return Taken(document, size)
-    return Taken(rebatched(document, model), size, is_exact=False)
+        return SelectedSchedule(document, size)
+    return SelectedSchedule(rebatched(document, model), size, is_exact=False)
 
 
 def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> ScheduleDocument:
@@ -59,10 +59,10 @@ def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> Sched
         return rebatched(source, model)
 
 
-def _of_other_names(schedules: BatchSchedules, model: Model) -> Taken:
+def _of_other_names(schedules: BatchSchedules, model: Model) -> SelectedSchedule:
     """The schedule that fits a model whose inputs are called otherwise, or else the nearest one."""
     for size, document in schedules.by_size.items():
         with suppress(InvalidScheduleError):
-            return Taken(fitted(document, model), size)
+            return SelectedSchedule(fitted(document, model), size)
     size = schedules.nearest(max(model.batch_size, 1))
-    return Taken(rebatched(schedules.by_size[size], model), size, is_exact=False)
+    return SelectedSchedule(rebatched(schedules.by_size[size], model), size, is_exact=False)

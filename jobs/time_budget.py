@@ -40,7 +40,7 @@ def share_s(budget_s: float | None, started: float, parts: float) -> float | Non
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
+class TimeBudget:
     """The time of one call of `optimize`, or of one cluster of `batch`.
 
     Attributes:
@@ -64,7 +64,7 @@ class Pace:
     least: int = LEAST_SAMPLES
     reserved_s: float = 0.0
 
-    def reserving(self, opened: OpenModel) -> Pace:
+    def reserving(self, opened: OpenModel) -> TimeBudget:
         """The same with time kept for the least comparison of an open model; under a budget it is run."""
         plain = opened.baselines.onnxruntime
         if self.budget_s is None or plain is None:

@@ -1,1 +1,1 @@
-"""What the job `batch` is made of: plans, prices, schedules, rivals, and the check of what is written."""
+"""What the job `batch` is made of: plans, prices, schedules, methods, and the check of what is written."""

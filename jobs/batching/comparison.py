@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import cast
 
-from iosched.jobs.batching.baselines import Rival, predicted_us
+from iosched.jobs.batching.baselines import Method, predicted_us
 from iosched.jobs.decision import decide
 from iosched.jobs.observer import Interrupt
 from iosched.jobs.provenance import document_from, search_record
 from iosched.jobs.row import Row
-from iosched.jobs.time_budget import OPENED, Pace
+from iosched.jobs.time_budget import OPENED, TimeBudget
 from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
@@ -34,11 +34,11 @@ _STRATEGIES: Mapping[RowName, RecordedStrategy] = {
 
 
 @dataclass(frozen=True)
-class Compared:
+class BatchComparison:
     """The ways that were compared, and which one ships.
 
     Attributes:
-        rivals: for each row its fastest way.
+        methods: for each row its fastest way.
         rows: their latencies, in the order of `ROW_NAMES`.
         shipped: the row that ships.
         reason: a text that says why.
@@ -47,7 +47,7 @@ class Compared:
         notes: sentences that a user should read about what was not compared.
     """
 
-    rivals: Mapping[RowName, Rival]
+    methods: Mapping[RowName, Method]
     rows: tuple[Row, ...]
     shipped: RowName
     reason: str
@@ -163,31 +163,31 @@ def _summed(rows: Sequence[Row]) -> Row:
     return Row(rows[0].name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
 
 
-def document_of(device: Device, compared: Compared, running: Running) -> ScheduleDocument:
-    """The schedule file of the rival that ships; others that run a schedule of the same model are its alternatives.
+def document_of(device: Device, compared: BatchComparison, running: Running) -> ScheduleDocument:
+    """The schedule file of the method that ships; others that run a schedule of the same model are its alternatives.
 
     Args:
         device: that it was found on.
-        compared: the rivals.
+        compared: the methods.
         running: facts about running the one that ships.
     """
-    rival = compared.rivals[compared.shipped]
-    model, here = rival.site.model, rival.site.opened.here
+    method = compared.methods[compared.shipped]
+    model, here = method.target.model, method.target.opened.here
     latency_us: dict[str, float | None] = {row.name: row.latency_us for row in compared.rows}
     return replace(
-        document_from(model, device, here, rival.schedule),
-        shipped=rival.row,
-        search=search_record(_STRATEGIES[rival.row], DEFAULT_PRUNING, rival.found, here),
+        document_from(model, device, here, method.schedule),
+        shipped=method.row,
+        search=search_record(_STRATEGIES[method.row], DEFAULT_PRUNING, method.found, here),
         latency_us={
-            "predicted": rival.found.schedule.predicted_us,
-            "measured": None if here is None else latency_us[rival.row],
+            "predicted": method.found.schedule.predicted_us,
+            "measured": None if here is None else latency_us[method.row],
             **latency_us,
         },
         runtime=dict(running.runtime),
         alternatives=tuple(
             Alternative(other.row, other.schedule, None if here is None else latency_us[other.row])
-            for other in compared.rivals.values()
-            if other.row != rival.row and other.site is rival.site and other.library is None
+            for other in compared.methods.values()
+            if other.row != method.row and other.target is method.target and other.library is None
         ),
     )
 
@@ -215,19 +215,23 @@ _Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Cho
 """Chooses by latencies what ships: the plain row, or one of the others."""
 
 
-def compare_rivals(
-    here: OpenModelHere, rivals: Sequence[Rival], inputs: Arrays, pace: Pace, observer: Callable[[int, int], None]
-) -> Compared:
-    """Measures rivals in turn: all ways of each row for a moment, and then the fastest of each.
+def compare_methods(
+    here: OpenModelHere,
+    methods: Sequence[Method],
+    inputs: Arrays,
+    time_budget: TimeBudget,
+    observer: Callable[[int, int], None],
+) -> BatchComparison:
+    """Measures methods in turn: all ways of each row for a moment, and then the fastest of each.
 
     A way that the device cannot run takes no part, as long as its row has another one. Nor does OpenVINO where it
     computes something else than onnxruntime, or where there is no time to open it, which it does slowly.
 
     Args:
         here: a model that is open on the device.
-        rivals: ways to run the same models, at least one.
+        methods: ways to run the same models, at least one.
         inputs: of the composed model.
-        pace: how much time there is.
+        time_budget: how much time there is.
         observer: is called after each round with the rounds done and the rounds in all.
 
     Raises:
@@ -235,29 +239,31 @@ def compare_rivals(
         ExecutionError: a kernel fails.
         KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
     """
-    ready: dict[Rival, Candidate] = {}
+    ready: dict[Method, Candidate] = {}
     with closing_all(ready):
-        notes = _open(rivals, inputs, pace, ready)
-        usual_us = _usual_us(here, ready, pace)
+        notes = _open(methods, inputs, time_budget, ready)
+        usual_us = _usual_us(here, ready, time_budget)
         best = _best_of_rows(usual_us)
-        candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
-        budget = pace.comparison_of(here.measuring.budget, [usual_us[rival] for rival in best.values()])
-        measured = _interleaved(here, candidates, budget, pace.interrupt, observer)
+        candidates: dict[str, Candidate] = {row: ready[method] for row, method in best.items()}
+        budget = time_budget.comparison_of(here.measuring.budget, [usual_us[method] for method in best.values()])
+        measured = _interleaved(here, candidates, budget, time_budget.interrupt, observer)
         return replace(_compared(best, measured, _choose_measured), notes=(*interference_notes(measured), *notes))
 
 
-def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival, Candidate]) -> tuple[str, ...]:
-    """Makes rivals ready, OpenVINO last; returns sentences about what is left out."""
+def _open(
+    methods: Sequence[Method], inputs: Arrays, time_budget: TimeBudget, ready: dict[Method, Candidate]
+) -> tuple[str, ...]:
+    """Makes methods ready, OpenVINO last; returns sentences about what is left out."""
     refused: list[IoschedError] = []
     notes: dict[str, None] = {}
-    is_late = pace.is_over(OPENED)
-    for rival in sorted(rivals, key=lambda rival: rival.library == OPENVINO):
-        pace.ask()
-        if rival.library == OPENVINO and is_late():
-            notes |= {} if pace.interrupt.accepted else {_NO_TIME: None}
+    is_late = time_budget.is_over(OPENED)
+    for method in sorted(methods, key=lambda method: method.library == OPENVINO):
+        time_budget.ask()
+        if method.library == OPENVINO and is_late():
+            notes |= {} if time_budget.interrupt.accepted else {_NO_TIME: None}
             continue
         try:
-            ready[rival] = rival.ready(inputs)
+            ready[method] = method.ready(inputs)
         except MismatchError as error:
             notes[f"OpenVINO was not compared because its outputs differ from those of onnxruntime: {error}."] = None
         except (DeviceError, ExecutionError) as error:
@@ -267,23 +273,25 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     return tuple(notes)
 
 
-def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:
+def _usual_us(here: OpenModelHere, ready: Mapping[Method, Candidate], time_budget: TimeBudget) -> dict[Method, float]:
     """About how long each way takes: its usual latency in some rounds in turn, or the second of two runs.
 
     Not the least: threads that spin may find each other at once now and then.
     """
-    pace.ask()
-    second_us = {rival: each.time(2)[-1] for rival, each in ready.items()} if isfinite(pace.remaining_s()) else {}
-    budget = pace.choice(second_us.values())
+    time_budget.ask()
+    second_us = (
+        {method: each.time(2)[-1] for method, each in ready.items()} if isfinite(time_budget.remaining_s()) else {}
+    )
+    budget = time_budget.choice(second_us.values())
     if budget is None:
         return second_us
-    names = {str(index): rival for index, rival in enumerate(ready)}
-    measured = here.in_turn({name: ready[rival] for name, rival in names.items()}, budget)
-    return {rival: measured[name].median_us for name, rival in names.items()}
+    names = {str(index): method for index, method in enumerate(ready)}
+    measured = here.in_turn({name: ready[method] for name, method in names.items()}, budget)
+    return {method: measured[name].median_us for name, method in names.items()}
 
 
-def _best_of_rows(usual_us: Mapping[Rival, float]) -> dict[RowName, Rival]:
-    rows = {row: [rival for rival in usual_us if rival.row == row] for row in ROW_NAMES}
+def _best_of_rows(usual_us: Mapping[Method, float]) -> dict[RowName, Method]:
+    rows = {row: [method for method in usual_us if method.row == row] for row in ROW_NAMES}
     return {row: min(ways, key=lambda way: usual_us[way]) for row, ways in rows.items() if ways}
 
 
@@ -292,10 +300,10 @@ def _choose_measured(measured: Mapping[str, Measurement], plain: RowName, others
     return cast(RowName, found.chosen), found.reason(WORDS), found.ratio()
 
 
-def predict_rivals(rivals: Sequence[Rival]) -> Compared:
-    """Compares rivals by computed latencies, on a device that is not at hand; of equals one without batching ships."""
-    best = _best_of_rows({rival: predicted_us(rival.found.schedule) for rival in rivals})
-    return _compared(best, {row: _predicted(rival) for row, rival in best.items()}, _choose_predicted)
+def predict_methods(methods: Sequence[Method]) -> BatchComparison:
+    """Compares methods by computed latencies, on a device that is not at hand; of equals one without batching ships."""
+    best = _best_of_rows({method: predicted_us(method.found.schedule) for method in methods})
+    return _compared(best, {row: _predicted(method) for row, method in best.items()}, _choose_predicted)
 
 
 def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, others: Sequence[RowName]) -> _Choice:
@@ -308,28 +316,30 @@ def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, othe
     return chosen, f"the analytic model predicts that {WORDS[chosen]} is {times:.2f}x as fast as {WORDS[plain]}", None
 
 
-def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measurement], choose: _Choose) -> Compared:
-    """The comparison of rivals.
+def _compared(
+    methods: Mapping[RowName, Method], latencies: Mapping[str, Measurement], choose: _Choose
+) -> BatchComparison:
+    """The comparison of methods.
 
     Of one after another and side by side the one that took less is what batching has to beat, and ships if nothing is
     faster. Where nothing is batched, it is compared with the other one.
     """
-    rows = tuple(Row(name, latencies[name], rival.text) for name, rival in rivals.items())
+    rows = tuple(Row(name, latencies[name], method.text) for name, method in methods.items())
     if len(rows) == 1:
-        (only,) = rivals
-        return Compared(rivals, rows, only, f"{WORDS[only]} is the only alternative", None)
-    fastest_first = sorted(rivals, key=lambda name: latencies[name].median_us)
-    plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*rivals][:1]
-    others = [name for name in rivals if name not in (*UNBATCHED, plain)] or slower
+        (only,) = methods
+        return BatchComparison(methods, rows, only, f"{WORDS[only]} is the only alternative", None)
+    fastest_first = sorted(methods, key=lambda name: latencies[name].median_us)
+    plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*methods][:1]
+    others = [name for name in methods if name not in (*UNBATCHED, plain)] or slower
     chosen, reason, ratio = choose(latencies, plain, others)
-    if rivals[chosen].site.fed is not None:  # it has other inputs than those that are asked for
-        chosen = next(name for name in fastest_first if rivals[name].site.fed is None)
+    if methods[chosen].target.fed is not None:  # it has other inputs than those that are asked for
+        chosen = next(name for name in fastest_first if methods[name].target.fed is None)
         reason += f"; because the models share inputs, {WORDS[chosen]} ships instead"
-    return Compared(rivals, rows, chosen, reason, ratio)
+    return BatchComparison(methods, rows, chosen, reason, ratio)
 
 
-def _predicted(rival: Rival) -> Measurement:
-    known, schedule = rival.site.opened.details.uncertainty, rival.found.schedule
+def _predicted(method: Method) -> Measurement:
+    known, schedule = method.target.opened.details.uncertainty, method.found.schedule
     found = Interval(0.0, 0.0, inf) if known is None else known.latency_us(tuple(schedule.stages))
     return Measurement(schedule.predicted_us or 0.0, found.low, found.high, ())
 

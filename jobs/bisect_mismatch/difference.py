@@ -12,7 +12,7 @@ Cause = Literal["runtime", "model", "rounding"]
 
 
 @dataclass(frozen=True)
-class Place:
+class SchedulePosition:
     """Where an operator stands in a schedule.
 
     Attributes:
@@ -56,7 +56,7 @@ class FirstDifference:
     operator: str
     type: str
     unseen: tuple[str, ...]
-    place: Place | None
+    place: SchedulePosition | None
     max_abs: float | None
     max_rel: float | None
     inputs_max_rel: float | None
@@ -67,7 +67,7 @@ class FirstDifference:
     looks: int
 
 
-def place_of(schedule: Schedule | None, operator: str) -> Place | None:
+def position_of(schedule: Schedule | None, operator: str) -> SchedulePosition | None:
     """Where `operator` stands in `schedule`; None where it does not, or there is none."""
     number = 0
     for block in () if schedule is None else schedule.blocks:
@@ -75,6 +75,8 @@ def place_of(schedule: Schedule | None, operator: str) -> Place | None:
             for group, names in enumerate(stage.groups):
                 if operator in names:
                     others = tuple(name for name in stage.operators if name != operator)
-                    return Place(block.index, number, group, stage.strategy.value, others if runs_as_one(stage) else ())
+                    return SchedulePosition(
+                        block.index, number, group, stage.strategy.value, others if runs_as_one(stage) else ()
+                    )
             number += 1
     return None

@@ -55,7 +55,7 @@ class Original:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class MismatchCase:
     """A model whose outputs differ from what onnxruntime computes from the same inputs.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosched.jobs.bisect_mismatch.difference import FirstDifference, Place
+from iosched.jobs.bisect_mismatch.difference import FirstDifference, SchedulePosition
 from iosched.runtime.faults import REPORT
 
 _SHOWN = 4
@@ -54,7 +54,7 @@ def mismatch_text(reasons: Sequence[str], found: FirstDifference | None) -> str:
     return "\n".join(["outputs differ from onnxruntime's:", *few, *lines(found)])
 
 
-def _where(place: Place | None) -> str:
+def _where(place: SchedulePosition | None) -> str:
     if place is None:
         return ""
     as_one = f", run as one with {_names(place.as_one_with)}" if place.as_one_with else ""

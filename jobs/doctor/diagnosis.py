@@ -34,7 +34,7 @@ class SettingsFile:
 
 
 @dataclass(frozen=True)
-class Asked:
+class DoctorRequest:
     """What the user said of the machine to look at.
 
     Attributes:
@@ -80,7 +80,7 @@ CHECKS = {
 Modules are imported when a check runs: a broken dependency fails that check alone.
 """
 
-NOTHING_ASKED = Asked()
+EMPTY_REQUEST = DoctorRequest()
 _REPORT = "report this as a bug of iosched, with the whole report"
 _MOST_COLUMNS = 300
 
@@ -111,19 +111,19 @@ class Diagnosis:
         return ExecutionError(f"{count} {'problem' if count == 1 else 'problems'} found: see the report")
 
 
-def diagnose(asked: Asked = NOTHING_ASKED, *, checks: Iterable[str] = CHECKS) -> Diagnosis:
+def diagnose(request: DoctorRequest = EMPTY_REQUEST, *, checks: Iterable[str] = CHECKS) -> Diagnosis:
     """Looks at this machine, and changes nothing on it. Raises no error of its own.
 
     Args:
         asked: what the user said of it.
         checks: the names of the checks to run.
     """
-    return Diagnosis({name: _looked(name, asked) for name in checks})
+    return Diagnosis({name: _looked(name, request) for name in checks})
 
 
-def _looked(name: str, asked: Asked) -> Section:
+def _looked(name: str, request: DoctorRequest) -> Section:
     try:
-        section = getattr(import_module(f"{__package__}.{CHECKS[name]}"), f"check_{name}")(asked)
+        section = getattr(import_module(f"{__package__}.{CHECKS[name]}"), f"check_{name}")(request)
         assert isinstance(section, Section)
         return discreet(section)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with this machine, the report must be made

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires
 from pathlib import Path
 
-from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.facts import package_version
 from iosched.profiler.devices.finding import Finding
@@ -25,9 +25,9 @@ from iosched.runtime.missing_dependencies import way_to_install
 _TRIED = "Programming Language :: Python :: "
 
 
-def check_software(asked: Asked) -> Section:
+def check_software(request: DoctorRequest) -> Section:
     """The versions of both, where they are, and whether they go together."""
-    del asked
+    del request
     version, place = _version(), str(Path(__file__).parents[2])
     python, kind = platform.python_version(), platform.python_implementation()
     return Section(
@@ -148,9 +148,9 @@ class _Library:
         return " or ".join(dict.fromkeys(each.wanted for each in self.asked))
 
 
-def check_libraries(asked: Asked) -> Section:
+def check_libraries(request: DoctorRequest) -> Section:
     """Each package with its version; those that are here are imported, each in a process of its own."""
-    del asked
+    del request
     found = _libraries()
     values = [
         {

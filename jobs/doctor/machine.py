@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.jobs.doctor.diagnosis import Asked, Section, SettingsFile
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section, SettingsFile
 from iosched.profiler.devices.finding import Finding
 from iosched.profiler.devices.system import not_linux
 from iosched.runtime.cores import allowed_cpus, cpu_count
@@ -23,9 +23,9 @@ _LITTLE_MEMORY = 2**29
 _LITTLE_TEMPORARY_SPACE = 2**28
 
 
-def check_machine(asked: Asked) -> Section:
+def check_machine(request: DoctorRequest) -> Section:
     """What Linux tells of it; what is not told is None."""
-    del asked
+    del request
     total, available, limit = _meminfo("MemTotal"), _meminfo("MemAvailable"), _group_limit()
     cores, threads, quota, load = len(allowed_cpus()), cpu_count(), cpu_quota(), _load()
     libc = " ".join(platform.libc_ver()).strip()
@@ -122,11 +122,11 @@ def _size(nbytes: int | None) -> str:
     return "unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
 
 
-def check_devices(asked: Asked) -> Section:
+def check_devices(request: DoctorRequest) -> Section:
     """Facts about each kind of device on this machine."""
     from iosched.profiler.devices.resolve import facts_here
 
-    del asked
+    del request
     found = facts_here()
     rows = tuple((f"{facts.kind}: {label}", text) for facts in found for label, text in facts.rows)
     findings = tuple(each for facts in found for each in facts.findings)
@@ -136,13 +136,13 @@ def check_devices(asked: Asked) -> Section:
 _LITTLE_DATABASE_SPACE = 2**26
 
 
-def check_database(asked: Asked) -> Section:
+def check_database(request: DoctorRequest) -> Section:
     """The file that commands would take here; it is neither made nor changed."""
     from iosched.profiler.store.database import default_path
     from iosched.profiler.store.errors import IN_MEMORY
     from iosched.profiler.store.health import health
 
-    path = asked.profile_db or default_path()
+    path = request.profile_db or default_path()
     if path is None or str(path) == IN_MEMORY:
         return Section({"path": None}, (("path", "none: measurements are kept in memory only"),))
     found = health(path)
@@ -196,9 +196,9 @@ _HIDDEN = ("RAY_ADDRESS",)
 _SET = "set, not shown"
 
 
-def check_environment(asked: Asked) -> Section:
+def check_environment(request: DoctorRequest) -> Section:
     """Those that are set; of any that may name a host or hold a secret, only that it is."""
-    del asked
+    del request
     found = _variables(os.environ)
     values = {name: value for name, value in found.items() if value != _SET}
     hidden = [name for name, value in found.items() if value == _SET]
@@ -229,20 +229,20 @@ def _variable_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def check_settings(asked: Asked) -> Section:
+def check_settings(request: DoctorRequest) -> Section:
     """The files that the caller found, in the order in which they come, and what holds in the end."""
-    rows = [(f"{each.path}", _settings_text(each)) for each in asked.settings]
-    rows += [(key, f"{value}, from {place}") for key, (value, place) in asked.set_to.items()]
+    rows = [(f"{each.path}", _settings_text(each)) for each in request.settings]
+    rows += [(key, f"{value}, from {place}") for key, (value, place) in request.set_to.items()]
     return Section(
         {
             "files": [
                 {"path": each.path, "counts": each.counts, "values": dict(each.values), "problem": each.problem}
-                for each in asked.settings
+                for each in request.settings
             ],
-            "set": {key: {"value": value, "from": place} for key, (value, place) in asked.set_to.items()},
+            "set": {key: {"value": value, "from": place} for key, (value, place) in request.set_to.items()},
         },
         tuple(rows) or (("files", "none"),),
-        tuple(_settings_findings(asked)),
+        tuple(_settings_findings(request)),
     )
 
 
@@ -253,17 +253,17 @@ def _settings_text(file: SettingsFile) -> str:
     return said if file.counts else f"{said}; ignored: a nearer file takes precedence"
 
 
-def _settings_findings(asked: Asked) -> Iterator[Finding]:
-    for each in asked.settings:
+def _settings_findings(request: DoctorRequest) -> Iterator[Finding]:
+    for each in request.settings:
         if each.problem is not None and each.counts:
             what, _, way = each.problem.partition("\n")
             yield Finding(f"the file is invalid: {what}", each.path, way or "fix it")
-    if "threads" in asked.set_to:
-        value, place = asked.set_to["threads"]
+    if "threads" in request.set_to:
+        value, place = request.set_to["threads"]
         if not (str(value).isdecimal() and int(value) > 0):
             yield Finding(f"threads is {value!r}, not a positive integer", place, "fix or unset it")
-    if "device" in asked.set_to:
-        yield from _device_findings(*asked.set_to["device"])
+    if "device" in request.set_to:
+        yield from _device_findings(*request.set_to["device"])
 
 
 def _device_findings(value: str | int, place: str) -> Iterator[Finding]:
@@ -278,17 +278,17 @@ def _device_findings(value: str | int, place: str) -> Iterator[Finding]:
             yield Finding(what, place, way or "fix or unset it")
 
 
-def check_kernels(asked: Asked) -> Section:
+def check_kernels(request: DoctorRequest) -> Section:
     """Counts of the model's kernels by operator; empty without a model."""
     from iosched.profiler.devices.device import CountsKernelCalls
     from iosched.profiler.devices.resolve import resolve
 
-    if asked.model is None:
+    if request.model is None:
         return Section()
     device = resolve("cpu")
     if not isinstance(device, CountsKernelCalls):
         return Section()
-    calls = device.kernel_calls(asked.model)
+    calls = device.kernel_calls(request.model)
     rows = (("called without a session", _counts_text(calls["invoked"])), ("sessions", _counts_text(calls["sessions"])))
     return Section(calls, rows)
 

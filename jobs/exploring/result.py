@@ -89,7 +89,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Found:
+class StudyHistory:
     """What is known of a study.
 
     Attributes:
@@ -148,7 +148,7 @@ class ExploreResult:
         was_interrupted: whether the user ended it before all trials were done.
     """
 
-    found: Found
+    found: StudyHistory
     chosen: tuple[Chosen, ...]
     seconds: float
     notes: tuple[str, ...] = ()

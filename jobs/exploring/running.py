@@ -24,7 +24,7 @@ Cut = Literal["time", "output", "stopped"]
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """What came of a command.
 
     Attributes:
@@ -75,7 +75,7 @@ def run_command(
     folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     on_line: Callable[[str], object] | None = None,
-) -> Ran:
+) -> CommandResult:
     """Runs a command without a shell, and ends it and all that it has started.
 
     Args:
@@ -107,7 +107,7 @@ def run_command(
             cut = _watched(process, (out, errors), is_over)
         finally:
             _end(process)
-    return Ran(process.returncode, out.text, errors.text, cut)
+    return CommandResult(process.returncode, out.text, errors.text, cut)
 
 
 def _watched(

@@ -30,7 +30,7 @@ _KEPT = 64
 
 
 @dataclass(frozen=True)
-class Kind:
+class SamplerKind:
     """A way to sample.
 
     Attributes:
@@ -46,7 +46,7 @@ class Kind:
     has_to_wait: Callable[[Sequence[FrozenTrial]], bool] = lambda trials: False
 
 
-def kind_of(name: str, population: int) -> Kind:
+def kind_of(name: str, population: int) -> SamplerKind:
     """The sampler of this name, or the class `FILE.py:CLASS` or `MODULE:CLASS`, whose file or module is executed.
 
     Args:
@@ -57,18 +57,18 @@ def kind_of(name: str, population: int) -> Kind:
     """
     match name:
         case "random":
-            return Kind(name, partial(Reseeded, RandomSampler))
+            return SamplerKind(name, partial(Reseeded, RandomSampler))
         case "grid":  # GridSampler needs all questions beforehand, and which there are may depend on answers
-            return Kind(name, partial(Reseeded, BruteForceSampler), has_ended=_all_tried)
+            return SamplerKind(name, partial(Reseeded, BruteForceSampler), has_ended=_all_tried)
         case "tpe":
-            return Kind(name, partial(Reseeded, TPESampler))
+            return SamplerKind(name, partial(Reseeded, TPESampler))
         case "nsga2":
-            return Kind(name, partial(Reseeded, partial(NSGAIISampler, population_size=population)))
+            return SamplerKind(name, partial(Reseeded, partial(NSGAIISampler, population_size=population)))
         case "evolution":
             child = partial(child_of_generation, population)
-            return Kind(name, partial(Evolution, child), has_to_wait=partial(_is_generation_running, population))
+            return SamplerKind(name, partial(Evolution, child), has_to_wait=partial(_is_generation_running, population))
         case "steady-evolution":
-            return Kind(name, partial(Evolution, partial(child_of_best, population)))
+            return SamplerKind(name, partial(Evolution, partial(child_of_best, population)))
     return _kind_of_class(name)
 
 
@@ -87,12 +87,12 @@ def sampling(name: str) -> Iterator[None]:
         raise AnswerError(f"--sampler {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _kind_of_class(name: str) -> Kind:
+def _kind_of_class(name: str) -> SamplerKind:
     build = _found_class(name)
     takes_seed = "seed" in signature(build).parameters
     with sampling(name):
         sampler = _without_warning(partial(build, seed=0) if takes_seed else build)
-    return Kind(name, partial(Reseeded, build, by_question=False) if takes_seed else lambda seed: sampler)
+    return SamplerKind(name, partial(Reseeded, build, by_question=False) if takes_seed else lambda seed: sampler)
 
 
 def _found_class(name: str) -> Callable[..., BaseSampler]:

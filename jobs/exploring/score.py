@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from iosched.jobs.exploring.running import Ran, run_command
+from iosched.jobs.exploring.running import CommandResult, run_command
 from iosched.jobs.pool.messages import InterruptedTaskError
 from iosched.jobs.pool.task import Context, Kind
 from iosched.models.errors import IoschedError, UsageError
@@ -73,7 +73,7 @@ def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> Sc
     return ScoreCommand(tuple(words), timeout_s, tuple(keys) or (UNNAMED,))
 
 
-def said(ran: Ran, timeout_s: float | None) -> object:
+def parsed_output(ran: CommandResult, timeout_s: float | None) -> object:
     """The JSON that a command printed: all of its output, or else the last line; above it may stand anything.
 
     Raises:
@@ -126,7 +126,7 @@ def _number(value: Any, what: str) -> float:
     return float(value)
 
 
-def _last_words(ran: Ran) -> str:
+def _last_words(ran: CommandResult) -> str:
     *_, last = ran.errors.strip().rpartition("\n")
     return f": {_short(last.strip())}" if last else ""
 
@@ -136,7 +136,7 @@ def _short(text: str) -> str:
 
 
 @dataclass
-class Watched:
+class StepReader:
     """Reads the steps in the output of a score command: lines of JSON with a "step" and a value.
 
     Attributes:
@@ -202,7 +202,7 @@ class Scores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _score(work: Score, here: Context) -> Scores:
     if (lacking := _lacking(work)) is not None:
         return Scores(reason=f"the worker's machine has no {lacking}")
-    command, watched = work.command, None if work.watched is None else Watched(work.watched, here.step)
+    command, watched = work.command, None if work.watched is None else StepReader(work.watched, here.step)
     timeout_s = command.timeout_s and command.timeout_s * max(1, len(work.members))
     with tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder:
         path = Path(folder) / f"{Path(work.name).name}.onnx"
@@ -217,7 +217,7 @@ def _score(work: Score, here: Context) -> Scores:
     if ran.cut == "stopped":
         raise InterruptedTaskError("interrupted")
     try:
-        found = said(ran, timeout_s)
+        found = parsed_output(ran, timeout_s)
     except ScoreError as error:
         return Scores(reason=str(error))
     if not work.members:

@@ -66,7 +66,7 @@ class ExploreSettings:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedSettings:
     """What the settings ask for, understood.
 
     Attributes:
@@ -80,7 +80,7 @@ class Asked:
     score: ScoreCommand | None
 
 
-def asked(settings: ExploreSettings) -> Asked:
+def parse_settings(settings: ExploreSettings) -> ParsedSettings:
     """What the settings ask for.
 
     Raises:
@@ -101,7 +101,7 @@ def asked(settings: ExploreSettings) -> Asked:
     keys = tuple(name for name in names if is_scored(name))
     if settings.prunes and (len(objectives) > 1 or [each.name for each in objectives] != list(keys)):
         raise UsageError("pruning needs exactly one objective, from the score command: remove --prune or the others")
-    return Asked(objectives, constraints, devices, _score_command(settings, keys))
+    return ParsedSettings(objectives, constraints, devices, _score_command(settings, keys))
 
 
 def _score_command(settings: ExploreSettings, keys: Sequence[str]) -> ScoreCommand | None:

@@ -20,7 +20,7 @@ from iosched.jobs.exploring.front import Point
 from iosched.jobs.exploring.locking import study_lock
 from iosched.jobs.exploring.objectives import CARD_KEY, Card, card_of, total_violation
 from iosched.jobs.exploring.result import Feedback, Individual, State
-from iosched.jobs.exploring.samplers import Kind, sampling
+from iosched.jobs.exploring.samplers import SamplerKind, sampling
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.models.errors import UsageError
 from iosched.models.mutation.edit import Question
@@ -149,7 +149,7 @@ class StudyStrategy:
         has_ended: whether nothing more is to be tried.
     """
 
-    def __init__(self, opened: OpenedStudy, kind: Kind, trials: int, budget_s: float | None = None) -> None:
+    def __init__(self, opened: OpenedStudy, kind: SamplerKind, trials: int, budget_s: float | None = None) -> None:
         self._opened = opened
         self._limits = trials, budget_s
         self._kind = kind

@@ -14,7 +14,7 @@ from iosched.jobs.batching.plan import composed
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
 from iosched.jobs.exploring.result import Feedback, Latency
 from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
-from iosched.jobs.exploring.settings import Asked, ExploreSettings
+from iosched.jobs.exploring.settings import ExploreSettings, ParsedSettings
 from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
 from iosched.jobs.pool.task import Pending, Pool, Target, Task
@@ -99,7 +99,7 @@ class Trials:
 
     bases: Sequence[Model]
     space: Space
-    asked: Asked
+    asked: ParsedSettings
     settings: ExploreSettings
     pool: Pool
     targets: Mapping[str, Target]
@@ -307,7 +307,9 @@ class Trials:
             self.strategy.receive_feedback(each.number, _again(each.feedback, trial.number, feedback))
 
 
-def _costed(feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: Asked) -> Feedback:
+def _costed(
+    feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: ParsedSettings
+) -> Feedback:
     """Adds the values that need no score; where something fails, those that were found before.
 
     Args:

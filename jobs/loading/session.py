@@ -71,7 +71,7 @@ class InferenceSession:
         """
         self._session: Any
         if _is_scheduled(path_or_bytes):
-            how = asked(sess_options, providers, provider_options)
+            how = session_target(sess_options, providers, provider_options)
             model = load_any(path_or_bytes, device=how.device, threads=how.threads)
             self._session = ScheduledSession(model, sess_options)
             return
@@ -260,7 +260,7 @@ Provider = str | tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SessionTarget:
     """What `LoadedModel` takes of a session's settings.
 
     Attributes:
@@ -272,15 +272,15 @@ class Asked:
     threads: int | None
 
 
-def asked(
+def session_target(
     options: Any, providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None
-) -> Asked:
+) -> SessionTarget:
     """Reads the settings of a session.
 
     Raises:
         UsageError: one of them asks for what does not go together with a schedule; the text says what to do.
     """
-    return Asked(_device(providers, provider_options), _threads(options))
+    return SessionTarget(_device(providers, provider_options), _threads(options))
 
 
 def _threads(options: Any) -> int | None:

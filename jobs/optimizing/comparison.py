@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from iosched.jobs.observer import Observer
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
 from iosched.profiler.baselines.openvino import PlainOpenvino
@@ -48,7 +48,7 @@ _UNSEARCHED = ("sequential", ONE_SESSION, "greedy")
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedModels:
     """The ways that were compared, and their rounds.
 
     Attributes:
@@ -74,18 +74,18 @@ class Compared:
 
 @contextmanager
 def comparing(
-    latencies: ModelLatencies, here: OpenModelHere, pace: Pace, observer: Observer, faults: Faults
+    latencies: ModelLatencies, here: OpenModelHere, time_budget: TimeBudget, observer: Observer, faults: Faults
 ) -> Iterator[Comparison]:
     """Compares ways to run a model as long as the context lasts; what was opened is closed at the end.
 
     Args:
         latencies: earlier rounds of the model on this device.
         here: the model, open on the device.
-        pace: how much time there is.
+        time_budget: how much time there is.
         observer: is shown how many rounds are done.
         faults: of ways that fail, which are left out.
     """
-    comparison = Comparison(latencies, here, pace, observer, faults)
+    comparison = Comparison(latencies, here, time_budget, observer, faults)
     try:
         yield comparison
     finally:
@@ -98,12 +98,12 @@ class Comparison:
 
     latencies: ModelLatencies
     here: OpenModelHere
-    pace: Pace
+    time_budget: TimeBudget
     observer: Observer
     faults: Faults
     candidates: dict[str, Candidate] = field(default_factory=dict)  # by the text of `_texts`
 
-    def of(self, found: Schedule | None, limit_s: float) -> Compared:
+    def of(self, found: Schedule | None, limit_s: float) -> ComparedModels:
         """Compares ways to run a schedule with the baselines and plain onnxruntime, until it is known what is faster.
 
         Args:
@@ -119,19 +119,21 @@ class Comparison:
         in_turn = self.here.one_after_another()
         every = {**of_found, **in_turn, "greedy": Way(divided(greedy(self.here.graph), self.here.cost))}
         ways = every
-        if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(every) + 1):
+        if self.time_budget.is_hurried and self.time_budget.left_s < self.time_budget.least_comparison_s(
+            len(every) + 1
+        ):
             ways = {name: way for name, way in every.items() if name in of_found or name == "sequential"}
         second, notes = self._openvino()
         trial, setting = self._measured(every, ways, tuple(of_found), second, limit_s)
-        compared = Compared(tuple(name for name in of_found if trial.has(name)), ways, trial, setting)
+        compared = ComparedModels(tuple(name for name in of_found if trial.has(name)), ways, trial, setting)
         if not any(map(trial.has, in_turn)) or (of_found and not compared.found):
             raise self.faults.first
         return replace(compared, notes=(*interference_notes(compared.measured), *notes, *self.faults.notes))
 
-    def of_libraries(self, openvino: PlainOpenvino) -> Compared:
+    def of_libraries(self, openvino: PlainOpenvino) -> ComparedModels:
         """Compares OpenVINO with plain onnxruntime; raises as `of` does."""
-        trial, setting = self._measured({}, {}, (), openvino, self.pace.deciding_s(0.0))
-        compared = Compared((), {}, trial, setting)
+        trial, setting = self._measured({}, {}, (), openvino, self.time_budget.deciding_s(0.0))
+        compared = ComparedModels((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
     def _openvino(self) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
@@ -139,8 +141,8 @@ class Comparison:
         openvino = self.here.baselines.openvino
         if openvino is None:
             return None, ()
-        if not self.pace.has_time_for_openvino:
-            return None, self.pace.openvino_notes
+        if not self.time_budget.has_time_for_openvino:
+            return None, self.time_budget.openvino_notes
         try:
             openvino.opened  # noqa: B018 - raises if it may not be compared
         except MismatchError as error:
@@ -163,7 +165,7 @@ class Comparison:
         trial = self._trial(texts, found).without(every.keys() - ways.keys())
         opened: dict[str, Candidate] = {}
         deadline = time.monotonic() + limit_s
-        while trial.ours and not trial.is_settled and not (trial.has_all and self.pace.is_spent):
+        while trial.ours and not trial.is_settled and not (trial.has_all and self.time_budget.is_spent):
             missing = [name for name in trial.wanted if name not in opened]
             if not missing:
                 break
@@ -208,7 +210,7 @@ class Comparison:
         if known in settings:
             return settings[known]
         inputs = random_inputs(self.latencies.model.graph.inputs)
-        return plain.best(inputs) if self.pace.can_choose_setting else plain.settings[0]
+        return plain.best(inputs) if self.time_budget.can_choose_setting else plain.settings[0]
 
     def _opened(
         self,
@@ -249,15 +251,15 @@ class Comparison:
         take = self.here.rounds({name: opened[name] for name in first.values()})
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])
-        n_known, least = len(trial.sessions), self.pace.least_rounds
-        if not self.pace.is_hurried:
+        n_known, least = len(trial.sessions), self.time_budget.least_rounds
+        if not self.time_budget.is_hurried:
             least = max(least, trial.least_rounds)
 
         def is_over(done: int) -> bool:
             nonlocal deadline
             self.observer.progress(done, None, f"comparing with {self.here.measuring.wording.rival}")
-            if self.pace.interrupt.came:
-                self.pace.ask()
+            if self.time_budget.interrupt.came:
+                self.time_budget.ask()
                 deadline = -math.inf
             return done >= least and time.monotonic() >= deadline
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from iosched.jobs.bisect_mismatch.bisect import first_difference
 from iosched.jobs.bisect_mismatch.difference import FirstDifference
-from iosched.jobs.bisect_mismatch.model_pair import Original, Site
+from iosched.jobs.bisect_mismatch.model_pair import MismatchCase, Original
 from iosched.jobs.bisect_mismatch.report import lines, mismatch_text, sentence
 from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.models.composition.values import is_random
@@ -41,7 +41,7 @@ def checked(
         return result
     if any(map(is_random, nodes_within(model.proto.graph))):
         return result
-    site = Site(
+    case = MismatchCase(
         model,
         document,
         device,
@@ -51,19 +51,19 @@ def checked(
         threads,
     )
     try:
-        check = _compared(site)
+        check = _compared(case)
     except DeviceError:  # onnxruntime is not installed beside a GPU's own libraries
         return result
     if check.passed:
         return replace(result, check=check)
-    return _differing(replace(result, check=check), check, first_difference(site), strict=strict)
+    return _differing(replace(result, check=check), check, first_difference(case), strict=strict)
 
 
-def _compared(site: Site) -> Check:
-    with Reference(site.model) as reference:
-        expected = reference.run(site.inputs)
-    with closing(site.device.executor(site.model, site.document, site.threads)) as executor:
-        return compare(executor.run(site.inputs), expected, rtol=site.rtol)
+def _compared(case: MismatchCase) -> Check:
+    with Reference(case.model) as reference:
+        expected = reference.run(case.inputs)
+    with closing(case.device.executor(case.model, case.document, case.threads)) as executor:
+        return compare(executor.run(case.inputs), expected, rtol=case.rtol)
 
 
 def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None, *, strict: bool) -> OptimizeResult:

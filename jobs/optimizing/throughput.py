@@ -20,7 +20,7 @@ from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE
 from iosched.jobs.optimizing.verdict import Verdict, with_setting
 from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.images import with_images
 from iosched.models.model import Model
@@ -117,7 +117,7 @@ class _Job:
     model: Model
     settings: OptimizeSettings
     observer: Observer
-    pace: Pace
+    time_budget: TimeBudget
     inputs: Arrays
     faults: Faults
     left_out: list[str] = field(default_factory=list)
@@ -130,7 +130,7 @@ class _Job:
         choices = [
             _Choice(teams, make(self.model.graph)) for teams in self.affordable(2) for make in self._makers(teams)
         ]
-        if self._trying_s < len(choices) * self.pace.trial_s:  # there is time for none
+        if self._trying_s < len(choices) * self.time_budget.trial_s:  # there is time for none
             return choices[0]
         order, rates = self._ranked(choices)
         slowest = rates[order[0]] / _WORTH_SEARCHING
@@ -138,8 +138,8 @@ class _Job:
             choices[at].teams for at in order if rates[at] <= slowest and self._has_several_cores(choices[at].teams)
         ]
         to_search = list(dict.fromkeys(near))[:_MOST_SEARCHES]
-        reserve_s = self.sessions_s + (1 + len(to_search)) * self.pace.trial_s
-        if self.pace.search_left_s <= reserve_s:
+        reserve_s = self.sessions_s + (1 + len(to_search)) * self.time_budget.trial_s
+        if self.time_budget.search_left_s <= reserve_s:
             return choices[order[0]]
         searched = [
             self._asked_for(teams, reserve_s, 1 / (len(to_search) - number)) for number, teams in enumerate(to_search)
@@ -152,7 +152,7 @@ class _Job:
 
         Those come first that take their share of the images at once and have the fewest cores, where time is short.
         """
-        choices, each_s = self.choices.ours, n_ways * self.pace.trial_s
+        choices, each_s = self.choices.ours, n_ways * self.time_budget.trial_s
         if self._trying_s >= len(choices) * each_s:
             return choices
         batch = self.model.batch_size
@@ -164,12 +164,12 @@ class _Job:
     @property
     def sessions_s(self) -> float:
         """About how many seconds it takes to find how plain onnxruntime is fastest."""
-        return (1 + len(self.choices.sessions)) * self.pace.trial_s if self.choices.sessions else 0.0
+        return (1 + len(self.choices.sessions)) * self.time_budget.trial_s if self.choices.sessions else 0.0
 
     @property
     def _trying_s(self) -> float:
-        left_s = self.pace.search_left_s - self.sessions_s
-        return _TRYING * max(left_s, 0.0) if self.pace.can_decide else 0.0
+        left_s = self.time_budget.search_left_s - self.sessions_s
+        return _TRYING * max(left_s, 0.0) if self.time_budget.can_decide else 0.0
 
     def sessions(self, ours: Teams) -> tuple[Teams | None, ReferenceSettings]:
         """How plain onnxruntime is fastest: with which teams, or with one session for all cores, and its setting.
@@ -178,8 +178,8 @@ class _Job:
         """
         sessions, plain = self.choices.sessions, self.here.baselines.onnxruntime
         assert plain is not None
-        setting = plain.best(self.inputs) if self.pace.can_choose_setting else plain.settings[0]
-        left_s = self.pace.search_left_s if self.pace.can_decide else 0.0
+        setting = plain.best(self.inputs) if self.time_budget.can_choose_setting else plain.settings[0]
+        left_s = self.time_budget.search_left_s if self.time_budget.can_decide else 0.0
         if left_s < self.sessions_s / 2:  # a search that left all of it may end a little late
             alike = ((ours.requests, ours.count) == (teams.requests, teams.count) for teams in sessions)
             found = next((teams for teams, is_alike in zip(sessions, alike, strict=True) if is_alike), None)
@@ -198,13 +198,13 @@ class _Job:
 
     def within(self, budget: Budget, share: float) -> Budget:
         """`budget`, or less where a share of what is left of the user's budget is less."""
-        return replace(budget, max_seconds=min(budget.max_seconds, share * self.pace.left_s))
+        return replace(budget, max_seconds=min(budget.max_seconds, share * self.time_budget.left_s))
 
     def progress(self, what: str) -> Callable[[int, int], None]:
         """An observer of rounds, which asks the user about an interruption that came in one."""
 
         def show(done: int, total: int) -> None:
-            self.pace.ask()
+            self.time_budget.ask()
             self.observer.progress(done, total, what)
 
         return show
@@ -221,9 +221,9 @@ class _Job:
         return teams.lanes(self.lanes) > 1
 
     def _asked_for(self, teams: Teams, reserve_s: float = 0.0, share: float = 1.0) -> _Choice:
-        """The schedule that the settings ask for, for a team; see `Pace.deadline` for its time."""
+        """The schedule that the settings ask for, for a team; see `TimeBudget.deadline` for its time."""
         opened, settings = self.ways.opened(teams), self.settings
-        deadline = partial(self.pace.deadline, reserve_s, share)
+        deadline = partial(self.time_budget.deadline, reserve_s, share)
         if teams.count > 1 and settings.schedule_from is None:  # a session over all cores would have those of others
             found = schedule_by(
                 *(opened, settings.strategy, settings.pruning),
@@ -257,7 +257,7 @@ class _Job:
 
 
 def best_throughput(
-    here: OpenModelHere, model: Model, settings: OptimizeSettings, observer: Observer, pace: Pace
+    here: OpenModelHere, model: Model, settings: OptimizeSettings, observer: Observer, time_budget: TimeBudget
 ) -> tuple[SearchResult, Verdict, MeasuredCosts]:
     """Finds the way with the most images a second, and decides what ships; also returns what the search measured.
 
@@ -271,10 +271,10 @@ def best_throughput(
     """
     assert here.teams is not None
     lanes = here.cost.lanes
-    pace = replace(pace, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
+    time_budget = replace(time_budget, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
     inputs = random_inputs(model.graph.inputs)
     choices, faults = team_choices(model, lanes), Faults(settings.strict)
-    job = _Job(here, here.teams, choices, model, settings, observer, pace, inputs, faults)
+    job = _Job(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)
     choice = job.best()
     sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
@@ -308,16 +308,16 @@ def _compared(
                 f"Teams were not compared because their outputs differ from those of onnxruntime: {check.reasons[0]}.",
             )
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
-        notes += job.pace.openvino_notes if here.baselines.openvino is not None else ()
-        if here.baselines.openvino is not None and job.pace.has_time_for_openvino:
+        notes += job.time_budget.openvino_notes if here.baselines.openvino is not None else ()
+        if here.baselines.openvino is not None and job.time_budget.has_time_for_openvino:
             try:
                 here.baselines.openvino.opened.close()  # raises unless it computes what onnxruntime computes
                 opened[OPENVINO] = open_streams(job.model, job.lanes, job.inputs)
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
-        budget = job.pace.comparison(_COMPARED, len(opened))
+        budget = job.time_budget.comparison(_COMPARED, len(opened))
         measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.rival}"))
-        return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
+        return measured, (*notes, *job.time_budget.notes(min(len(each.samples_us) for each in measured.values())))
 
 
 def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:

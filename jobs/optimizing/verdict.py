@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE, Compared, Comparison
+from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE, ComparedModels, Comparison
 from iosched.jobs.schedules import priced
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.baselines.openvino import PlainOpenvino
@@ -96,7 +96,9 @@ class Verdict:
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
 
 
-def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
+def measured_verdict(
+    here: OpenModelHere, found: SearchResult, compared: ComparedModels, time_budget: TimeBudget
+) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
@@ -119,7 +121,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         running = replace(running, n_kernels=None)
     n_rounds = trial.n_rounds(trial.leader)
     rest_notes = _rest_notes(trial, trial.chosen_plain, chosen, words)
-    hurried = pace.notes(n_rounds) if trial.verdict == "undecided" else ()
+    hurried = time_budget.notes(n_rounds) if trial.verdict == "undecided" else ()
     notes = (*hurried, *compared.notes, *rest_notes, *running.notes)
     runtime = {WITHOUT_OPENVINO: _shipped(without, labels)} if shipped == OPENVINO else {}
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
@@ -184,7 +186,7 @@ def reduced_verdict(
     here: OpenModelHere,
     only_way: PlainOpenvino,
     found: SearchResult,
-    pace: Pace,
+    time_budget: TimeBudget,
     comparison: Comparison,
 ) -> Verdict:
     """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
@@ -223,7 +225,7 @@ def reduced_verdict(
             running,
             n_kernels=None,
             runtime=runtime,
-            notes=(*pace.notes(n_rounds), *compared.notes, *slow, *running.notes),
+            notes=(*time_budget.notes(n_rounds), *compared.notes, *slow, *running.notes),
         ),
     )
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
-from iosched.jobs.open_model import NOTHING_LENT, Lent, profile_database
+from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, profile_database
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import POLL_S, How, Pending, Target, Task
@@ -154,9 +154,9 @@ class _LocalContext:
     def opened(self, device: str, asked: OpenSettings) -> OpenModel:
         return self.pool.opened(device, self.model, asked)
 
-    def lent(self, opening: OpenSettings) -> Lent:
+    def lent(self, opening: OpenSettings) -> SharedResources:
         del opening
-        return NOTHING_LENT
+        return NO_SHARED_RESOURCES
 
     def ahead(
         self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False

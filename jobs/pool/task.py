@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from iosched.jobs.observer import Interrupt, Observer
-from iosched.jobs.open_model import Lent
+from iosched.jobs.open_model import SharedResources
 from iosched.jobs.pool.budget import Budget
 from iosched.jobs.pool.messages import Progress, Rows, Step
 from iosched.jobs.settings import OptimizeSettings
@@ -55,7 +55,7 @@ class Context(Protocol):
         """Opens the model on a device. The caller must not close it."""
         ...
 
-    def lent(self, opening: OpenSettings) -> Lent:
+    def lent(self, opening: OpenSettings) -> SharedResources:
         """Returns the shared resources for a job that opens the model itself."""
         ...
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.jobs.observer import Interrupt, Observer
-from iosched.jobs.open_model import Lent
+from iosched.jobs.open_model import SharedResources
 from iosched.jobs.pool.messages import Call, Opened, Progress, Step
 from iosched.jobs.pool.prefetch import RemotePrefetch
 from iosched.jobs.pool.task import How
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
@@ -88,13 +88,15 @@ class WorkerContext:
     def _opening(self, asked: OpenSettings) -> OpenSettings:
         return replace(asked, threads=self._worker.threads_of(asked.threads))
 
-    def lent(self, opening: OpenSettings) -> Lent:
+    def lent(self, opening: OpenSettings) -> SharedResources:
         """Returns the worker's database and a prefetcher as shared resources."""
-        return Lent(self._worker.database, partial(self._opened, opening), counts_opening=self._call.left_s is not None)
+        return SharedResources(
+            self._worker.database, partial(self._opened, opening), counts_opening=self._call.left_s is not None
+        )
 
-    def _opened(self, opening: OpenSettings, model: OpenModel, pace: Pace) -> Prefetchable | None:
+    def _opened(self, opening: OpenSettings, model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
         self._worker.say(Opened(call=self.number))
-        return None if model.here is None else self.ahead(opening, model.here, lambda: pace.search_left_s <= 0)
+        return None if model.here is None else self.ahead(opening, model.here, lambda: time_budget.search_left_s <= 0)
 
     def ahead(
         self, opening: OpenSettings, model: OpenModelHere, is_over: Callable[[], bool] = lambda: False

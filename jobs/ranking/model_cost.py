@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
-from iosched.jobs.open_model import NOTHING_LENT, Lent, check_schedulable, opened
+from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, check_schedulable, opened
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimizing.measured_stages import MeasuredOnly
 from iosched.jobs.optimizing.result import OptimizeResult
@@ -17,7 +17,7 @@ from iosched.jobs.optimizing.whole_models import operators_us, whole_key
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.schedules import found_by, schedule_asked_for
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
@@ -93,7 +93,7 @@ def model_cost(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    lent: Lent = NOTHING_LENT,
+    shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> ModelCost:
     """The latency of `model` on `settings.device`, where it is run as `optimize` ships it.
 
@@ -110,16 +110,16 @@ def model_cost(
     """
     device = resolve(settings.device, model)
     if device.info.cost_kind == "analytic" or measure == "models":
-        return _of_result(model, device.info, optimize(model, settings, observer, interrupt, lent))
+        return _of_result(model, device.info, optimize(model, settings, observer, interrupt, shared))
     device.check(settings.opening)
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
-    with opened(device, model, opening, settings.profile_db, writes=measure != "none", lent=lent) as there:
+    with opened(device, model, opening, settings.profile_db, writes=measure != "none", shared=shared) as there:
         held = interrupt or Uninterrupted()
-        began = started if lent.counts_opening else time.monotonic()
-        pace = Pace(settings.budget_s, began, held)  # no time is kept for whole models
-        ahead = lent.ahead_on(there, pace)
-        job = _FromStages(model, settings, attached(there), observer or Silence(), started, pace, ahead)
+        began = started if shared.counts_opening else time.monotonic()
+        time_budget = TimeBudget(settings.budget_s, began, held)  # no time is kept for whole models
+        ahead = shared.ahead_on(there, time_budget)
+        job = _FromStages(model, settings, attached(there), observer or Silence(), started, time_budget, ahead)
         return job.searched() if measure == "stages" else job.known()
 
 
@@ -163,15 +163,15 @@ class _FromStages:
     here: OpenModelHere
     observer: Observer
     started: float
-    pace: Pace
+    time_budget: TimeBudget
     ahead: Prefetchable | None
 
     def searched(self) -> ModelCost:
         """Searches as `optimize` does."""
         self._check()
-        with self.pace.interrupt.holding():
-            found = schedule_asked_for(self.here, self.settings, self.observer, self.pace.deadline, self.ahead)
-            self.pace.ask()
+        with self.time_budget.interrupt.holding():
+            found = schedule_asked_for(self.here, self.settings, self.observer, self.time_budget.deadline, self.ahead)
+            self.time_budget.ask()
         total_us, cost = _total_us(found), self.here.cost
         estimated = self._estimated(total_us, operators_us(self.here))
         return replace(estimated, cache_hits=cost.cache_hits, measurements=cost.measurements)

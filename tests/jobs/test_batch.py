@@ -201,7 +201,7 @@ def test_an_interruption_ends_with_the_best_known_or_nothing(
 def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(outputs: object, inputs: object, models: dict[str, Model], members: object, *, rtol: float) -> None:
         if len(models) > 1:
-            raise MismatchError("model 'a' computes something else than alone\nfar too long a text")
+            raise MismatchError("outputs of model 'a' differ from those of the model alone\nfar too long a text")
 
     monkeypatch.setattr(batch_job, "check_members", fails)
     found = batch(chains(2), PAPER)
@@ -228,7 +228,7 @@ def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pyt
 
 def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_device, "check_precision", lambda precision: None)  # as where OpenVINO has it
-    with pytest.raises(UsageError, match="no model to put together"):
+    with pytest.raises(UsageError, match="no model to batch"):
         batch({}, PAPER)
     with pytest.raises(UsageError, match="cannot share input 'z': no model has it; the inputs are x"):
         batch(chains(2), replace(PAPER, shared_inputs=("z",)))

@@ -76,7 +76,7 @@ def test_one_model_whose_plan_takes_more_is_kept_and_said(settings: BatchSetting
     assert alone.plan_nbytes is not None
     assert alone.plan_nbytes > estimated(models)
     (note,) = found.notes
-    assert note.startswith("a takes 0.0")
+    assert note.startswith("a needs 0.0")
     assert note.endswith("MB: a single model cannot be divided")
 
 

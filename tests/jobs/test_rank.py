@@ -12,7 +12,7 @@ import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs import rank as rank_job
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pool import local
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
@@ -172,7 +172,7 @@ def test_the_budget_of_a_row_is_of_what_the_rows_before_have_left(monkeypatch: p
         return cost(model, measure, settings, *rest)
 
     monkeypatch.setattr(cost_job, "model_cost", slow)
-    for module in (rank_job, pace, local):
+    for module in (rank_job, time_budget, local):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     rank({"a": fire()}, RankSettings(("v100", "k80"), budget_s=20.0))
     assert given_s == [10.0, 14.0]

@@ -23,7 +23,7 @@ from scripted import (
 )
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.jobs.time_budget import Pace, share_s
+from iosched.jobs.time_budget import TimeBudget, share_s
 from iosched.profiler.baselines.onnxruntime import PlainOnnxruntime
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.choose import turns_to_choose
@@ -47,7 +47,7 @@ def test_parts_share_the_rest_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("budget_s", [None, 1000.0])
 def test_an_end_that_was_accepted_before_a_search_ends_it_too(budget_s: float | None) -> None:
     interrupt = SimpleNamespace(can_come=True, came=False, accepted=False)
-    deadline = Pace(budget_s, time.monotonic(), interrupt, None, None).deadline()  # type: ignore[arg-type]
+    deadline = TimeBudget(budget_s, time.monotonic(), interrupt, None, None).deadline()  # type: ignore[arg-type]
     assert deadline is not None
     assert not deadline()
     interrupt.came = True

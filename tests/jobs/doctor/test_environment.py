@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iosched.jobs.doctor import machine
-from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def looked(monkeypatch: pytest.MonkeyPatch):
 
     def look(**variables: str) -> Section:
         monkeypatch.setattr(machine.os, "environ", variables)
-        return machine.check_environment(Asked())
+        return machine.check_environment(DoctorRequest())
 
     return look
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iosched.jobs.exploring.running import run_command
-from iosched.jobs.exploring.score import ScoreCommand, ScoreError, parse_command, said, values_of
+from iosched.jobs.exploring.score import ScoreCommand, ScoreError, parse_command, parsed_output, values_of
 from iosched.models.errors import UsageError
 
 MODEL = Path("/some folder/it's {params}.onnx")
@@ -23,7 +23,7 @@ def _command(code: str, *keys: str, timeout_s: float = 30) -> ScoreCommand:
 
 def score(command: ScoreCommand, choices: dict[str, object] | None = None) -> Mapping[str, float]:
     ran = run_command(command.filled(MODEL, choices or {}), timeout_s=command.timeout_s)
-    return values_of(said(ran, command.timeout_s), command.keys)
+    return values_of(parsed_output(ran, command.timeout_s), command.keys)
 
 
 def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from iosched.jobs.loading.session import Asked, asked
+from iosched.jobs.loading.session import SessionTarget, session_target
 from iosched.models.errors import UsageError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -21,11 +21,11 @@ def options(**values: Any) -> onnxruntime.SessionOptions:
 
 
 def test_nothing_set_means_what_the_file_says() -> None:
-    assert asked(None, None, None) == asked(options(), None, None) == Asked("auto", None)
+    assert session_target(None, None, None) == session_target(options(), None, None) == SessionTarget("auto", None)
 
 
 def test_threads_are_those_of_one_operator() -> None:
-    assert asked(options(intra_op_num_threads=3, inter_op_num_threads=5), None, None).threads == 3
+    assert session_target(options(intra_op_num_threads=3, inter_op_num_threads=5), None, None).threads == 3
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_threads_are_those_of_one_operator() -> None:
 )
 def test_what_no_schedule_can_give_is_refused_with_the_way_out(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(values))} cannot be combined with a schedule: .+"):
-        asked(options(**values), None, None)
+        session_target(options(**values), None, None)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_what_no_schedule_can_give_is_refused_with_the_way_out(values: dict[str,
     ],
 )
 def test_providers_say_where_it_may_run(providers: Any, beside: Any, device: str) -> None:
-    assert asked(None, providers, beside).device == device
+    assert session_target(None, providers, beside).device == device
 
 
 def test_a_provider_that_runs_no_schedules_is_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="TensorrtExecutionProvider"):
-        assert asked(None, ["TensorrtExecutionProvider", CPU], None).device == "cpu"
+        assert session_target(None, ["TensorrtExecutionProvider", CPU], None).device == "cpu"
 
 
 def test_options_of_other_providers_than_are_named_are_refused() -> None:
     with pytest.raises(UsageError, match="same length"):
-        asked(None, [CPU], [{}, {}])
+        session_target(None, [CPU], [{}, {}])

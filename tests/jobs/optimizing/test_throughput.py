@@ -36,7 +36,7 @@ from iosched.scheduler.teams import Teams, possible
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schedule.schema.json").read_text())
 
 
 def script(monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float], best: int = 0) -> None:

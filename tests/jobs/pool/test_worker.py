@@ -18,7 +18,7 @@ from scripted import LATENCIES_US, fire, latencies_by_stage, script_models, scri
 from worker_talk import PATIENCE_S, Talk, count_openings
 
 from iosched.jobs import optimize as optimizing
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand, Scored, Scores
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
 from iosched.jobs.optimize import OptimizeResult, optimize
@@ -201,7 +201,7 @@ def test_opening_a_model_counts_only_towards_a_budget_that_counts_already(
         return before(self, *rest, **more)
 
     monkeypatch.setattr(CpuDevice, "open", open_slowly)
-    for module in (optimizing, pace):
+    for module in (optimizing, time_budget):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     found = talk(OPTIMIZE, Optimize(replace(ON_CPU, budget_s=20.0)), fire(), left_s=left_s)
     assert (found.measurements > 0) == is_searched
