@@ -66,26 +66,26 @@ def batch(
 ) -> BatchResult:
     """Puts models into as few files as memory allows, and finds the fastest way to run those of each file.
 
-    Four ways are compared in turn: one model after another, by plain onnxruntime or our schedules; side by side in
+    Four ways are compared in turn: one model after another, by plain onnxruntime or our schedules; in concurrent
     sessions, or on a GPU in streams; batched, that is with one operator for the equal operators of several models where
     it is worth it; and by a schedule for all, batched or not, in which models run side by side where they are apart.
-    The last two ship only where they are faster than both others beyond the noise. What ships computes what onnxruntime
-    computes of each model alone: that is checked. Models that cannot be run together are run one by one, and those
+    The last two ship only where they are faster than both others beyond noise. What ships computes what onnxruntime
+    computes of each model alone, which is checked. Models that cannot be run together are run one by one, and those
     whose plan takes more memory than is allowed go into more files; a note says so.
 
     Args:
         models: by name; the names begin those of inputs and outputs, but of shared inputs.
-        settings: for what, and how hard to try.
-        observer: is shown the progress.
-        interrupt: holds back interruptions; by default they are raised at once.
+        settings: the settings.
+        observer: receives progress.
+        interrupt: defers interruptions; by default they are raised at once.
 
     Raises:
         UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
         InvalidModelError: a model cannot be run, and is not to be skipped; or none is left.
         DeviceError: the device is not attached, or onnxruntime is not installed.
         ExecutionError: a kernel fails also where a model runs alone.
-        MismatchError: a model computes something else than alone, also by itself.
-        KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
+        MismatchError: a model computes other values than alone, also by itself.
+        KeyboardInterrupt: the user interrupts and declines the fastest way known.
     """
     started = time.monotonic()
     clusters = planned_clusters(models, settings)
@@ -97,7 +97,7 @@ def batch(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One call of `batch`, with all that its steps need; `database` is None where no latency is kept or known."""
+    """One call of `batch`. `database` is None if latencies are neither stored nor known."""
 
     models: Mapping[str, Model]
     settings: BatchSettings
@@ -108,7 +108,6 @@ class _Job:
     started: float
 
     def run(self, clusters: Sequence[Sequence[str]]) -> BatchResult:
-        """Finds a file for each cluster; clusters that fail are taken apart, and those that are too large divided."""
         found: list[ClusterResult] = []
         left_out: dict[str, str] = {}
         notes: list[str] = []
@@ -137,7 +136,7 @@ class _Job:
         return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
 
     def _parts(self, names: Sequence[str], plan_nbytes: int | None, notes: list[str]) -> Sequence[Sequence[str]]:
-        """The parts of a cluster whose plan takes more memory than is allowed, which a note says; else none."""
+        """Splits a cluster whose plan exceeds the memory limit, with a note; empty if it fits."""
         limit = self.settings.limit_nbytes(self.device)
         if plan_nbytes is None or limit is None or plan_nbytes <= limit:
             return ()
@@ -150,7 +149,7 @@ class _Job:
         return parts
 
     def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
-        """The file of a cluster; `n_left` clusters share the rest of the budget evenly."""
+        """Optimizes a cluster; the `n_left` remaining clusters share the rest of the budget evenly."""
         time_budget = TimeBudget(
             share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt
         )
@@ -162,15 +161,13 @@ class _Job:
 
 @dataclass(frozen=True, eq=False)
 class _ClusterJob:
-    """Finds the fastest way to run the models of one file, and keeps what it opens until `kept` is closed.
+    """Optimizes the models of one file.
 
     Attributes:
-        job: the call that it is for.
-        models: by name, each alone.
-        cluster: the same in one graph.
-        time_budget: how much time there is.
-        kept: closes the models that are opened here.
-        notes: keys are sentences that a user should read; they grow.
+        models: the separate models by name.
+        cluster: the same models in one graph.
+        kept: closes the models opened here.
+        notes: notes for the user, as keys.
     """
 
     job: _Job
@@ -181,7 +178,6 @@ class _ClusterJob:
     notes: dict[str, None] = field(default_factory=dict)
 
     def result(self) -> ClusterResult:
-        """The file of the fastest way, checked; see `batch` for what it raises."""
         whole = self.cluster.composition
         opened = self._opened(whole.model)
         if opened.baselines.only_way is not None:
@@ -240,10 +236,7 @@ class _ClusterJob:
             yield MemberResult(name, len(model.proto.graph.node), latency_us)
 
     def _check(self, model: Model, document: ScheduleDocument) -> tuple[str, ...]:
-        """Holds what ships to onnxruntime; a note says where that cannot be done.
-
-        On a device that is not at hand, the rewritten model is run by onnxruntime.
-        """
+        """Compares outputs with onnxruntime; a simulated device's rewritten model runs on onnxruntime."""
         is_measured = self.job.device.info.cost_kind == "measured"
         self.job.observer.progress(0, None, "comparing outputs with those of onnxruntime")
         try:
@@ -265,7 +258,6 @@ class _ClusterJob:
             return executor.run(inputs)
 
     def _methods(self, apart: OpenComposition) -> list[Method]:
-        """All ways to run the models, as far as the policy allows them; `apart` has them apart."""
         until, policy = self.time_budget.is_over(SEARCHED), self.job.settings.policy
         self._say("searching for schedules of separate models")
         without = self._without(apart)
@@ -280,9 +272,9 @@ class _ClusterJob:
         return found
 
     def _without(self, apart: OpenComposition) -> OpenComposition:
-        """The models as they run without this program, each with inputs of its own and sharing no operator.
+        """The models as they run without iosched: separate inputs, no shared operators.
 
-        Where plain onnxruntime is a method, its sessions are that. A schedule for a GPU needs a model of its own.
+        Sessions of plain onnxruntime do that already; a schedule for a GPU needs a model without sharing.
         """
         if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
             return apart
@@ -296,7 +288,6 @@ class _ClusterJob:
         return OpenComposition(without.model, without.members, opened, fed=fed)
 
     def _batching(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Method]:
-        """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""
         yield from unbatched
         if apart.shares:
             yield from batched_methods(apart)
@@ -310,11 +301,10 @@ class _ClusterJob:
             yield from mixed_methods(target, self.time_budget.is_over(SEARCHED))
 
     def _plans(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Plan]:
-        """Plans that differ and batch something.
+        """Distinct plans that batch something.
 
-        Operators apart are priced one by one, though whole models beside each other wait less for each other. With
-        "auto", plans are also made for the share of these prices that the best schedule without batching takes of them
-        (`_share`), and for the middle.
+        Separate operators are priced one by one, although whole models side by side wait less for each other. With
+        "auto", plans are also made at `_share` of these prices and at the mean of that and 1.
         """
         self._say("measuring the gain of batched operators")
         sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
@@ -335,14 +325,10 @@ class _ClusterJob:
                 yield less
 
     def _plan(self, costs: SampledCosts) -> Plan:
-        """A plan; only the prices for two and for all models are asked for."""
         return self.cluster.plan(self.job.settings.policy, interpolated(costs, len(self.models)))
 
     def _best_us(self, model: Model, beside: OpenModel) -> float:
-        """The latency of the best schedule that a search finds, in microseconds.
-
-        It is infinite where the device cannot run the model by a schedule, and once the time for prices is over.
-        """
+        """Predicted latency of the best schedule; infinite if the device cannot schedule the model, or time is over."""
         is_over = self.time_budget.is_over(PRICED)
         if is_over():
             return math.inf
@@ -364,13 +350,9 @@ class _ClusterJob:
 
 
 def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -> float:
-    """What the best schedule without batching takes of what all operators take apart, sample by sample: at most 1.
+    """Latency of the best schedule without batching over the sum of the sampled operator latencies, at most 1.
 
-    Args:
-        opened: the models apart.
-        costs: knows the samples of the groups of `plan`, at whose prices it was made.
-        plan: of which the groups count as they run apart, side by side; all other operators one after another.
-        best_us: the latency of the best schedule without batching.
+    Groups of `plan` count side by side, all other operators one after another.
     """
     grouped = {opened.units.unit_of[name] for name in plan.groups}
     others = (name for name in opened.graph.by_name if name not in grouped)

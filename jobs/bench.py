@@ -1,4 +1,4 @@
-"""The job `bench`: measures schedules and other runtimes in turn."""
+"""The job `bench`: measures schedules and other runtimes interleaved."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class BenchResult:
         device: the name of the device.
         rows: one row for each alternative that was measured, `sequential` first.
         missing: names of alternatives that were not measured, each with the reason.
-        notes: sentences that a user should read.
+        notes: notes for the user.
         baseline: the row that `Row.over_baseline` is over, if one was named.
-        background_load: how many processes kept a core busy while the rows were measured.
+        background_load: the number of processes that kept a core busy while the rows were measured.
     """
 
     device: str
@@ -73,7 +73,7 @@ class BenchResult:
 
     @property
     def runs_us(self) -> Mapping[str, tuple[float, ...]]:
-        """All single runs in a row of each alternative, in microseconds."""
+        """All consecutive single runs of each alternative, in microseconds."""
         return {row.name: row.latency.every_run_us for row in self.rows}
 
 
@@ -91,7 +91,7 @@ def bench(
     observer: Observer | None = None,
     on_start: Callable[[Sequence[str]], None] = lambda names: None,
 ) -> BenchResult:
-    """Measures the alternatives `names` in turn, A B C A B C; `sequential` and a schedule of the model always are.
+    """Measures the alternatives `names` interleaved, A B C A B C; `sequential` and a schedule of the model always are.
 
     On a GPU, each schedule is one CUDA graph, and all latencies are measured between events on the GPU.
 
@@ -100,12 +100,12 @@ def bench(
         document: its schedule, which "iosched" measures; None if it has none.
         names: alternatives of `ROWS`; by default all of the device, but those that are measured only by name.
         baseline: one of the alternatives measured, for `Row.over_baseline`.
-        device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        rounds: how often each alternative is measured, if there is time.
-        background_load: how many processes are started that keep a core busy while alternatives are measured.
-        profile_db: the profile database; by default the user's own.
-        observer: is shown the progress.
+        device: the device, as for `--device`.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        rounds: the number of rounds, if there is time.
+        background_load: the number of processes that keep a core busy while alternatives are measured.
+        profile_db: the profile database; by default the user's.
+        observer: receives progress.
         on_start: is called with the names of the alternatives before the work begins.
 
     Raises:
@@ -131,11 +131,7 @@ def bench(
 
 
 def _precision(document: ScheduleDocument | None, device: Device) -> str:
-    """The precision to open the model in: that of the schedule file, if it was made for a device of this kind.
-
-    Raises:
-        UsageError: schedules do not run in it, so that there is nothing of the same precision to compare with.
-    """
+    """The precision of the schedule file, if it was made for this kind of device."""
     if document is None or document.device_kind != device.info.kind:
         return DEFAULT_PRECISION
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
@@ -148,8 +144,6 @@ def _precision(document: ScheduleDocument | None, device: Device) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Alternatives:
-    """The alternatives that can be measured for one model on one device."""
-
     model: Model
     document: ScheduleDocument | None
     here: OpenModelHere
@@ -160,7 +154,6 @@ class _Alternatives:
     def measured(
         self, names: Sequence[str], baseline: str | None, rounds: int, on_start: Callable[[Sequence[str]], None]
     ) -> BenchResult:
-        """Opens the alternatives `names`, or the usual ones, and measures in turn those that can be opened."""
         inputs = random_inputs(self.model.graph.inputs)
         openers = self._openers(inputs)
         shipped = [] if self.document is None else ["iosched"]
@@ -193,7 +186,6 @@ class _Alternatives:
             return BenchResult(name, rows, tuple(missing), notes, baseline, self.background_load)
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """For each alternative of this device, by name, a function that opens it."""
         in_turn = self.here.one_after_another()
         return {
             "iosched": partial(self._shipped, inputs),
@@ -217,7 +209,6 @@ class _Alternatives:
 
 
 def _few_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Says what is not known from so few rounds or runs, and how many runs it takes."""
     if rows[0].samples < LEAST_SAMPLES:
         yield _FEW_ROUNDS
     fewest, least = min(rows, key=lambda row: row.runs), least_samples(0.99)
@@ -241,7 +232,7 @@ def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
 
 
 def _per_run(found: Measurement, in_flight: int) -> Measurement:
-    """The time from the end of one run to that of the next, with `in_flight` runs at the same time."""
+    """Time between the ends of consecutive runs, with `in_flight` concurrent runs."""
     return found if in_flight == 1 else summarize([each / in_flight for each in found.samples_us])
 
 

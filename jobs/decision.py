@@ -1,10 +1,11 @@
-"""Decides which candidate ships: one of ours if it is faster than the plain ones beyond the noise, else a plain one."""
+"""Decides which candidate ships: one of ours if it is faster than the plain ones beyond noise, else a plain one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from iosched.profiler.measuring.deciding import Decision as Verdict
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 
@@ -33,13 +34,8 @@ class Decision:
     among_plain: Interval | None = None
 
     @property
-    def is_decided(self) -> bool:
-        """Whether measuring again is unlikely to change which candidate ships."""
-        return self.comparison is not None and self.comparison.is_decided
-
-    @property
     def _is_other(self) -> bool:
-        """Whether a way without a schedule ships that is not the usual one."""
+        """Whether a plain candidate other than the usual one ships."""
         return self.chosen == self.plain != self.usual
 
     @property
@@ -47,48 +43,53 @@ class Decision:
         """The name of the candidate that `chosen` is weighed against; `chosen` itself if that is the usual one."""
         return self.usual if self._is_other else self.plain
 
-    def ratio(self, labels: Mapping[str, str] = {}) -> Interval | None:
-        """The comparison of `baseline` with what ships as a ratio; None if there is none.
-
-        If `baseline` ships itself, it is compared with our first candidate.
-
-        Args:
-            labels: other names that the ratio has for some of the candidates.
-        """
+    def ratio(self) -> Interval | None:
+        """The speedup of what ships over `baseline`; if `baseline` itself ships, that of our first candidate."""
         found = self.among_plain if self._is_other else self.comparison
-        if found is None:
-            return None
-        names = (self.baseline, self.chosen if self._is_other else self.weighed)
-        return replace(found, of="/".join(labels.get(name, name) for name in names))
+        return found and replace(found, of=f"{self.baseline}/{self.chosen if self._is_other else self.weighed}")
 
     def reason(self, words: Mapping[str, str]) -> str:
-        """A text that says why `chosen` ships; `words` describes each candidate."""
+        """Why `chosen` ships; `words` describes each candidate."""
         ours, plain, found = words[self.weighed], words[self.plain], self.comparison
         if found is None and self.rounds < LEAST_SAMPLES:
             return f"too few runs to tell whether {ours} is faster than {plain}"
         if found is None:
             return f"the latency of {ours} is too short to measure"
-        if self._is_other and self.among_plain is not None:
-            than_usual = f"{plain} is {speedup_text(self.among_plain)} as fast as {words[self.usual]}"
-            return f"{than_usual}, and {ours} {speedup_text(found)} as fast as {plain}"
-        if self.chosen != self.plain:
-            return f"{ours} is {speedup_text(found)} as fast as {plain}"
-        if found.is_slower:
-            return f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
-        if found.is_decided:
-            return f"no difference found: {ours} is {speedup_text(found)} as fast as {plain}"
-        return f"undecided: {ours} is {speedup_text(found)} as fast as {plain}, too noisy to tell"
+        other: Verdict = "slower" if found.is_slower else "equal" if found.is_decided else "undecided"
+        verdict: Verdict = "faster" if self.chosen != self.plain else other
+        usual = (words[self.usual], self.among_plain) if self._is_other and self.among_plain else None
+        return reason_text(verdict, ours, plain, found, usual, "too noisy to tell")
+
+
+def reason_text(
+    verdict: Verdict, ours: str, plain: str, found: Interval, usual: tuple[str, Interval] | None, undecided: str
+) -> str:
+    """Why a candidate or a plain way ships.
+
+    Args:
+        found: the speedup of `ours` over `plain`.
+        usual: the usual plain way and the speedup of `plain` over it, if `plain` is another one.
+        undecided: ends the text of an undecided comparison.
+    """
+    as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
+    if verdict == "faster":
+        return as_fast
+    if usual is not None:
+        as_fast = f"{plain} is {speedup_text(usual[1])} as fast as {usual[0]}, and {as_fast}"
+    if verdict == "slower":
+        return as_fast if usual else f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
+    return f"no difference found: {as_fast}" if verdict == "equal" else f"undecided: {as_fast}; {undecided}"
 
 
 def decide(
     measured: Mapping[str, Measurement], plain: str, ours: Sequence[str], others: Sequence[str] = ()
 ) -> Decision:
-    """Chooses which of the candidates that were measured in turn ships.
+    """Chooses which of the candidates that were measured interleaved ships.
 
-    One of `others` takes the place of `plain` if it is faster beyond the noise. The first of `ours` ships whose ratio
-    to that one lies above 1 with its whole confidence interval. A later one ships in its place if it is also faster
-    than that one. Each of `ours` is compared with the best without a schedule once, so that a candidate that is not
-    really faster ships with a probability of at most 2.5 %. None ships that another one without a schedule beats.
+    One of `others` takes the place of `plain` if it is faster beyond noise. The first of `ours` ships whose ratio to
+    that one lies above 1 with its whole confidence interval. A later one ships in its place if it is also faster than
+    that one. Each of `ours` is compared with the best without a schedule once, so that a candidate that is not really
+    faster ships with a probability of at most 2.5 %. None ships that another one without a schedule beats.
 
     Args:
         measured: latencies by name, measured by one call of `interleave`.
@@ -109,7 +110,7 @@ def decide(
 
 
 def fastest(measured: Mapping[str, Measurement], names: Sequence[str]) -> str:
-    """The first of the names, or a later one that is faster beyond the noise than the one it replaces."""
+    """The first of the names, or a later one that is faster beyond noise than the one it replaces."""
     found = names[0]
     for name in names[1:]:
         if _is_faster(measured, found, name):

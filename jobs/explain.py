@@ -32,10 +32,12 @@ from iosched.scheduler.transfer import fitted
 from iosched.scheduler.unit_graph import UnitGraph
 
 MEASUREMENTS = 50
-"""How many stages are measured by default if the database does not have them; this takes some seconds."""
+"""The number of stages measured by default if the database does not have them; this takes some seconds."""
 
 MOST_IN_TURN = 3
-"""How many other places are measured in turn with the present one: those that look best. This takes a second or two."""
+"""How many other places are measured interleaved with the present one: those that look best. This takes a second or
+two.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,19 +71,19 @@ class Explanation:
         tolerance: the part of a latency below which a difference means nothing.
         throughputs: computes how fast the stages of the explanation are.
         idle: for each stage of the explanation its idle share, see `OpenModel.idle_share`.
-        measurements: how many stages were measured for this explanation.
-        measured_share: on a GPU that is not attached, the part of `explanation.present_us`, from 0 to 1, that was
-            measured on such a GPU elsewhere; None if nothing was.
+        measurements: the number of stages measured for this explanation.
+        measured_share: on a simulated GPU, the part of `explanation.present_us`, from 0 to 1, that was measured on such
+            a GPU elsewhere; None if nothing was.
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
         in_turn: for other places by whose stages' latencies the schedule would be faster, what came out when it was
-            measured in turn with the schedule as it is; a `speedup` above 1 is for the other place.
-        equal: the other places that take as long as the present one, as far as computed latencies are known; None
-            where latencies are measured.
+            measured interleaved with the schedule as it is; a `speedup` above 1 is for the other place.
+        equal: the other places that take as long as the present one, as far as computed latencies are known; None if
+            latencies are measured.
         teams: the teams that run the schedule; latencies are then those of one team, for the images that it takes at
-            once. None where all cores run it together.
-        side_by_side: the models that run beside each other in the operator's stage, where each of its groups is of
-            another one; empty for any other stage. Where such a stage is larger than a search may make it, there are no
-            other places.
+            once. None if all cores run it together.
+        side_by_side: the models that run side by side in the operator's stage, where each of its groups is of another
+            one; empty for any other stage. Where such a stage is larger than a search may make it, there are no other
+            places.
     """
 
     document: ScheduleDocument
@@ -108,7 +110,7 @@ class Explanation:
 
     @property
     def better(self) -> Elsewhere | None:
-        """The other place that is faster beyond the noise, measured in turn; the fastest of several."""
+        """The other place that is faster beyond noise, measured interleaved; the fastest of several."""
         faster = [place for place, found in self.in_turn.items() if found.is_faster]
         return max(faster, key=lambda place: self.in_turn[place].value, default=None)
 
@@ -127,11 +129,11 @@ def explain_operator(
         model: the model of the schedule.
         document: the schedule of this model, or of another one of the same structure.
         name: the name of an operator, or of a node or tensor inside one.
-        measurements: how many stages may be measured if the database does not have their latencies.
-        profile_db: the profile database; by default the user's own.
+        measurements: the number of stages that may be measured if the database does not have their latencies.
+        profile_db: the profile database; by default the user's.
 
     Raises:
-        UsageError: there is no such operator; the text names similar ones.
+        UsageError: there is no such operator.
         InvalidScheduleError: the schedule was made for another structure.
         DeviceError: the device of the schedule is not attached, or there is no specification of it.
     """
@@ -199,9 +201,9 @@ def _weighed(
 
 
 def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Interval]:
-    """How many times as fast the block really is with the operator in places that look better.
+    """Interleaved speedups of the block for places that look faster.
 
-    Their stages were measured one by one, and minutes apart: of many that are measured so, some look better by chance.
+    Their stages were measured one by one, minutes apart: of many such, some look faster by chance.
     """
     now = found.present_us
     if not isinstance(cost, ComparesStretches) or now is None:
@@ -218,13 +220,12 @@ def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Interval]:
 
 
 def _is_within(stage: Stage, pruning: Pruning) -> bool:
-    """Whether a search may make the stage."""
     longest, r, s = max(map(len, stage.groups)), pruning.r, pruning.s
     return (s is None or len(stage.groups) <= s) and (r is None or longest <= r)
 
 
 def _models_beside(model: Model, document: ScheduleDocument, operator: Operator) -> tuple[str, ...]:
-    """The models in the operator's stage, if each of its groups is of another one; else none."""
+    """The models in the operator's stage, if each of its groups belongs to another model; else none."""
     members = members_of(model.proto)
     owned = owners(model, members)
     stage = next((stage for stage in document.schedule.stages if operator.name in stage.operators), None)
@@ -247,7 +248,7 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
     """The operator with this name, or the one that contains the node or tensor with this name.
 
     Raises:
-        UsageError: there is none; the text names similar ones.
+        UsageError: there is none.
     """
     if name in graph.by_name:
         return graph.by_name[name]
@@ -261,7 +262,7 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
 
 @dataclass(frozen=True, eq=False)
 class _SparingCosts:
-    """Latencies from the database and of at most `measurements` new ones; bounds of an unknown operator are 0."""
+    """Latencies from the database and of at most `measurements` new ones; bounds of unknown operators are 0."""
 
     cost: MeasuredCosts
     measurements: int

@@ -59,10 +59,10 @@ def explore(
 
     Args:
         base: the base model; None for that of the space.
-        settings: what to explore for, and how long.
-        observer: is shown the progress.
-        interrupt: holds back interruptions between trials and during score commands; by default they are raised at
-            once. A trial without a result is evaluated again when the study goes on.
+        settings: the settings.
+        observer: receives progress.
+        interrupt: defers interruptions between trials and during score commands; by default they are raised at once. A
+            trial without a result is evaluated again when the study goes on.
         pool: whose workers cost and score variants; by default this machine, one variant after another.
 
     Raises:
@@ -72,7 +72,7 @@ def explore(
         DeviceError: this is not Linux, Optuna is not installed, a device or library is missing, or there is no cluster.
         DeviceLostError: all workers of a device were lost.
         ExecutionError: the file cannot be written, as on a full disk.
-        KeyboardInterrupt: the user interrupts, and does not want the best variants known.
+        KeyboardInterrupt: the user interrupts and declines the best variants known.
     """
     started = time.monotonic()
     check_system()
@@ -104,14 +104,12 @@ def explore(
 
 
 def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
-    """The digest and the name of what varies: those of the base model, or of all base models together."""
     if len(models) == 1:
         return models[0].digest, models[0].name
     return sha256("".join(model.digest for model in models).encode()).hexdigest(), space.name
 
 
 def _missing(before: int, found: StudyHistory, settings: ExploreSettings) -> tuple[str, ...]:
-    """Notes on the trials that were not made. `before` is the number of trials that had ended before this call."""
     counted = f"No trial was added: --trials and --budget include earlier calls, and the study already has {before}"
     notes = () if len(found.finished) > before else (f"{counted} trials.",)
     missing = settings.trials - len(found.individuals)
@@ -152,7 +150,7 @@ def _found(opened: OpenedStudy) -> StudyHistory:
 
 
 def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt) -> AbstractContextManager[Pool]:
-    """The pool, or this machine: measurements have it for themselves, score commands share it with each other."""
+    """The pool, or this machine, where measurements exclude all else and score commands run concurrently."""
     if pool is not None:
         return nullcontext(pool)
 
@@ -175,7 +173,6 @@ def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt)
 def _chosen(
     found: StudyHistory, top: int, ships: Callable[[Individual], Chosen], observer: Observer
 ) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
-    """The models of the best variants with their schedules, and why one is missing."""
     best = [each for _, each in found.ranked()[:top]]
     chosen, notes = list[Chosen](), list[str]()
     for place, each in enumerate(best):
@@ -190,7 +187,7 @@ def _chosen(
 
 
 def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: Pool, individual: Individual) -> Chosen:
-    """With the schedule that was found with the latency; or one that is found now, where latencies are estimates."""
+    """The variant with the schedule of its latency, or with a new one if latencies are estimates."""
     feedback = individual.feedback
     record = Record.from_json(feedback.record or "")
     model = replay(next((base for base in bases if base.digest == record.base), bases[0]), record)

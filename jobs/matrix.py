@@ -32,19 +32,19 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class MatrixSettings:
-    """The targets, and how to search.
+    """Settings of `matrix`.
 
     Attributes:
-        devices: the devices, as `--device` takes them; each is a target at every batch size.
-        precision: what GPUs compute in: "fp32", "tf32" or "fp16".
+        devices: the devices, as for `--device`; each is a target at every batch size.
+        precision: the precision of GPUs: "fp32", "tf32" or "fp16".
         launch: how GPUs are thought to be given their kernels: by one CUDA graph ("graph"), or one by one ("streams").
         strategy: "concurrent", "merge", "both" or "dos".
         r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        profile_db: the profile database; by default the user's own.
-        resume: whether the latencies in the profile database are used, on GPUs that are not attached those that were
-            measured elsewhere.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        profile_db: the profile database; by default the user's.
+        resume: whether the latencies in the profile database are used, on simulated GPUs those that were measured
+            elsewhere.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
@@ -91,8 +91,8 @@ class MatrixTarget:
         taken_from: the number of another target, if the schedule found for that one is faster here than the one found
             for this target; `schedule` is then that one. None if the search for this target found the best one, which
             is always so if it is optimal.
-        notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
-        speedup: how many times as fast as the sequential schedule this one is; None where latencies are measured.
+        notes: notes for the user: where measured stages of a simulated GPU come from.
+        speedup: the speedup over the sequential schedule; None if latencies are measured.
     """
 
     device: str
@@ -168,7 +168,7 @@ def matrix(
 
     Args:
         batches: batch sizes, each with the model bound to it; iterated once.
-        settings: the devices, and how to search.
+        settings: the settings.
         observer: is shown how many searches are done, and then of how many targets all schedules are priced.
         pool: whose workers search; by default this machine. On a cluster all is measured.
 
@@ -191,8 +191,6 @@ def matrix(
 
 @dataclass(frozen=True)
 class _Cell:
-    """A target, and the model at its batch size."""
-
     target: Target
     batch_size: int
     model: Model
@@ -228,14 +226,11 @@ def _task(kind: Kind[Any, R], work: object, cell: _Cell, asks: bool = False) -> 
 
 @dataclass(frozen=True)
 class _Done:
-    """Has cells done, and shows how many are."""
-
     pool: Pool
     observer: Observer
     total: int
 
     def of(self, cells: Sequence[_Cell], tasks: Sequence[Task[R]], done: int) -> list[R]:
-        """The results of tasks, in their order; raises what the first that fails raises."""
         asked = [self.pool.submit(task) for task in tasks]
         waiting = dict(zip(asked, cells, strict=True))
         try:
@@ -278,16 +273,10 @@ def _result(cells: Sequence[_Cell], found: Sequence[Searched], priced: Sequence[
 
 
 def _columns(table: Sequence[Sequence[R]], numbers: Sequence[int]) -> tuple[tuple[R, ...], ...]:
-    """The columns of these numbers, in their order."""
     return tuple(tuple(row[number] for number in numbers) for row in table)
 
 
 def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
-    """Accepts a model whose operators are those that it has at the first batch size.
-
-    Raises:
-        UsageError: they are others, so that schedules cannot change places.
-    """
     if set(first.by_name) != set(graph.by_name):
         raise UsageError(
             f"at batch size {batch_size} the model has other operators than at the first batch size, so that"

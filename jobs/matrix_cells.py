@@ -143,7 +143,6 @@ def _opened(device: str, opening: OpenSettings, here: Context) -> OpenModel:
 
 
 def _checked(schedule: Schedule, operators: Mapping[str, object]) -> Schedule:
-    """Returns the schedule after checking that it contains each operator of the model exactly once."""
     names = [name for stage in schedule.stages for name in stage.operators]
     if sorted(names) != sorted(operators):
         raise UsageError("a received schedule does not have exactly the operators of the model")
@@ -183,7 +182,6 @@ def stages_as_run(opened: OpenModel, schedule: Schedule) -> tuple[Stage, ...]:
 
 
 def _runnable(opened: OpenModel, stage: Stage) -> Stage:
-    """The stage, or its groups side by side where it cannot be merged."""
     refusal = STAGES[stage.strategy].refusal(opened.graph, stage.operators)
     return stage if refusal is None else _side_by_side(stage)
 

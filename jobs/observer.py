@@ -68,12 +68,12 @@ class Interrupt(Protocol):
 
     @property
     def can_come(self) -> bool:
-        """Whether interruptions are held back; if not, they are raised as `KeyboardInterrupt` at once."""
+        """Whether interruptions are deferred; if not, they are raised as `KeyboardInterrupt` at once."""
         ...
 
     @property
     def came(self) -> bool:
-        """Whether an interruption was held back, and `ask` has not been called since."""
+        """Whether an interruption was deferred, and `ask` has not been called since."""
         ...
 
     @property
@@ -82,26 +82,26 @@ class Interrupt(Protocol):
         ...
 
     def holding(self) -> AbstractContextManager[None]:
-        """A context in which the first interruption is held back."""
+        """A context in which the first interruption is deferred."""
         ...
 
     def ask(self) -> None:
         """Asks the user whether to go on with the best schedule known.
 
         Raises:
-            KeyboardInterrupt: the user does not want it.
+            KeyboardInterrupt: the user declines.
         """
         ...
 
 
 class Uninterrupted:
-    """Interruptions are not held back, but raised at once: the caller deals with them."""
+    """Interruptions are not deferred, but raised at once: the caller deals with them."""
 
     can_come = came = accepted = False
 
     def holding(self) -> AbstractContextManager[None]:
-        """A context in which nothing is held back."""
+        """A context in which nothing is deferred."""
         return nullcontext()
 
     def ask(self) -> None:
-        """Asks nobody, since no interruption was held back."""
+        """Asks nobody, since no interruption was deferred."""

@@ -23,9 +23,9 @@ class SharedResources:
     """What somebody who has many jobs done lends to each of them.
 
     Attributes:
-        database: the profile database, which stays open; None where each job opens its own.
-        ahead: is called with a model once it is open; makes what answers the questions of a search ahead
-            (`scheduler.search`), or returns None where nobody does.
+        database: the profile database, which stays open; None if each job opens its own.
+        ahead: is called with a model once open; makes what answers the questions of a search ahead
+            (`scheduler.search`), or returns None if nobody does.
         counts_opening: whether opening the model counts towards a budget.
     """
 
@@ -34,7 +34,7 @@ class SharedResources:
     counts_opening: bool = True
 
     def ahead_on(self, open_model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
-        """What answers questions about a model that is open ahead; None where nobody does."""
+        """What answers questions about a model that is open ahead; None if nobody does."""
         return None if self.ahead is None else self.ahead(open_model, time_budget)
 
 
@@ -54,14 +54,9 @@ def opened(
     """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
 
     Args:
-        profile_db: the profile database; by default the user's own.
+        profile_db: the profile database; by default the user's.
         writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
         shared: has a profile database that takes the place of both, if any.
-
-    Raises:
-        UsageError: a setting is wrong, or the file is damaged or no profile database.
-        InvalidModelError: onnxruntime refuses the model.
-        DeviceError: the device cannot place the model, or a library is missing.
     """
     if shared.database is not None:
         with closing(device.open(model, settings, shared.database)) as open_model:
@@ -81,11 +76,8 @@ def profile_database(
     """The profile database, if latencies on `device` are used or kept, else None; closed at the end.
 
     Args:
-        profile_db: the profile database; by default the user's own.
+        profile_db: the profile database; by default the user's.
         writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
-
-    Raises:
-        UsageError: the file is damaged or no profile database.
     """
     path, keeps = profile_db or default_path(), writes and device.info.cost_kind == "measured"
     was_made = path is not None and is_there(path)
@@ -99,11 +91,7 @@ def profile_database(
 
 
 def check_schedulable(opened: OpenModel) -> None:
-    """Accepts a model that schedules can be found for.
-
-    Raises:
-        UsageError: its inputs have no fixed size, or it computes nothing.
-    """
+    """Accepts a model that schedules can be found for."""
     if not opened.is_schedulable:
         raise UsageError(
             "nothing to schedule: the model has inputs without a fixed size, such as strings, or no operators.\n"

@@ -55,12 +55,12 @@ def optimize(
     interrupt: Interrupt | None = None,
     shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> OptimizeResult:
-    """Finds the fastest way to run `model` on a device of this machine or, by the analytic model, on another GPU.
+    """Finds the fastest way to run `model` on a attached device or, by the analytic model, on another GPU.
 
-    On the CPU, the schedule that is found is measured in turn with the sequential and the greedy schedule, with plain
-    onnxruntime in its best setting, and with OpenVINO where that is installed. A schedule ships only if it is faster
-    than both beyond the noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is
-    found has to beat the sequential schedule in one CUDA graph in the same way.
+    On the CPU, the schedule that is found is measured interleaved with the sequential and the greedy schedule, with
+    plain onnxruntime in its best setting, and with OpenVINO if installed. A schedule ships only if it is faster than
+    both beyond noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is found
+    has to beat the sequential schedule in one CUDA graph in the same way.
 
     A stage that fails is left out of the search. If a whole plan fails on the CPU, plain onnxruntime ships; on an
     attached GPU one operator after another is tried. With `settings.strict` both are errors.
@@ -69,9 +69,9 @@ def optimize(
 
     Args:
         model: the model.
-        settings: what to optimize for, and how hard to try.
-        observer: is shown the progress.
-        interrupt: holds back interruptions of the search; by default they are raised at once.
+        settings: the settings.
+        observer: receives progress.
+        interrupt: defers interruptions of the search; by default they are raised at once.
         shared: what takes the place of what is opened here.
 
     Raises:
@@ -82,8 +82,8 @@ def optimize(
         ExecutionError: onnxruntime fails to run the model, or on a GPU a kernel fails; with `settings.strict` a
             `PlanError` if a plan fails on the CPU.
         ResourceError: the machine lacks memory, threads or disk space.
-        MismatchError: what was found computes something else than onnxruntime, on a GPU or with `settings.strict`.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
+        MismatchError: what was found computes other values than onnxruntime, on a GPU or with `settings.strict`.
+        KeyboardInterrupt: the user interrupts and declines the best schedule known.
     """
     if settings.strategy not in NAMES:
         raise UsageError(f"unknown strategy {settings.strategy!r}")
@@ -124,8 +124,6 @@ def _optimized(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One call of `optimize`, with all that its steps need."""
-
     model: Model
     settings: OptimizeSettings
     opened: OpenModel
@@ -134,7 +132,6 @@ class _Job:
     ahead: Prefetchable | None
 
     def run(self) -> OptimizeResult:
-        """Searches a schedule, compares it with others, and decides which one ships."""
         with self.time_budget.interrupt.holding():
             if self.settings.objective == "throughput" and self.opened.is_schedulable:
                 here = attached(self.opened)
@@ -144,7 +141,7 @@ class _Job:
         return replace(result, search_seconds=search_seconds)
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
-        """What ships, and the seconds that the search took; one operator after another if no other plan runs here."""
+        """What ships and the seconds of the search; one operator after another if no other plan runs."""
         here = self.opened.here
         has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)
@@ -155,7 +152,6 @@ class _Job:
             return found, self._verdict(found, comparison).noting(attempt.notes), self.time_budget.seconds
 
     def _searched_and_compared(self) -> tuple[SearchResult, Verdict, float]:
-        """What was found, and the verdict on it; what needs no search is compared before."""
         with self._comparing() as comparison:
             if comparison is not None and self.settings.schedule_from is None:
                 self._compare_unsearched(comparison)
@@ -166,7 +162,7 @@ class _Job:
             return found, self._verdict(found, comparison), search_seconds
 
     def _compare_unsearched(self, comparison: Comparison) -> None:
-        """Compares what needs no search, where a CPU runs it, there is time, and all may stay open meanwhile."""
+        """Compares baselines before the search, if a CPU runs them, time allows and all may stay open meanwhile."""
         plain = self.opened.baselines.onnxruntime
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
         is_reduced = self.opened.baselines.only_way is not None
@@ -180,7 +176,6 @@ class _Job:
 
     @contextmanager
     def _comparing(self) -> Iterator[Comparison | None]:
-        """The comparison of whole models; None where none runs here."""
         here = self.opened.here
         if here is None:
             yield None

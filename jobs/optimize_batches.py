@@ -27,19 +27,16 @@ OptimizeOne = Callable[[Model, OptimizeSettings, Observer, Interrupt], OptimizeR
 
 @dataclass(frozen=True)
 class _Prefixed:
-    """An observer that is told which batch size the progress is of."""
-
     observer: Observer
     batch_size: int
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Hands the progress on."""
         self.observer.progress(done, total, f"batch {self.batch_size}: {text}")
 
 
 @dataclass(frozen=True)
 class BatchesResult:
-    """What came of each batch size.
+    """The results by batch size.
 
     Attributes:
         model: the model.
@@ -80,8 +77,8 @@ def optimize_batches(
         batch_sizes: two or more.
         settings: what to optimize for; `budget_s` is for all batch sizes together, of which each gets an equal part of
             what is left when its turn comes. `schedule_from` is not looked at: see `schedules_from`.
-        observer: is shown the progress.
-        interrupt: holds back interruptions; where the user wants the best schedule known, no further size is begun.
+        observer: receives progress.
+        interrupt: defers interruptions; where the user wants the best schedule known, no further size is begun.
         schedules_from: schedules of a model of the same structure, the nearest of which is used at each batch size
             instead of searching for one.
         one: optimizes the model at one batch size; by default `optimize`.

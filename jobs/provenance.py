@@ -75,7 +75,7 @@ class Provenance:
         machine: where it was computed.
         versions: of iosched and its commit where that is known, of Python, and of the packages that take part.
         seeds: what random numbers were drawn from, by what they are for.
-        command: the words of the command line, as they were typed; None where it was no command.
+        command: the words of the command line, as they were typed; None if it was no command.
         time: of the result, in UTC, as in ISO 8601.
     """
 
@@ -136,7 +136,7 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
     Args:
         model: that the schedule runs.
         device: for which it was found.
-        here: the model as it was open there, if the device is at hand.
+        here: the model as it was open there, if the device is attached.
         schedule: what runs together.
     """
     return ScheduleDocument(
@@ -156,7 +156,7 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
 def search_record(
     strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: OpenModelHere | None
 ) -> file.SearchRecord:
-    """What a schedule file says of a search; `here` is the model as it was open, if the device is at hand."""
+    """What a schedule file says of a search; `here` is the model as it was open, if the device is attached."""
     signatures = found.measured if here is None else here.cost.signatures
     counts = file.Counts(found.states, found.transitions, found.stages, signatures)
     return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

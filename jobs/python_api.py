@@ -59,7 +59,7 @@ def optimize(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     **words: Unpack[OptimizeWords],
 ) -> OptimizeResult:
-    """Finds the fastest way to run a model on a device of this machine or, by the analytic model, on another GPU.
+    """Finds the fastest way to run a model on a attached device or, by the analytic model, on another GPU.
 
     >>> result = iosched.optimize("model.onnx", device="v100", batch_size=1)
     >>> result.cost
@@ -71,9 +71,9 @@ def optimize(
 
     Args:
         model: a path, the bytes of a file, or a model that is loaded.
-        settings: what to optimize for, and how hard to try; or `words` instead.
-        observer: is shown the progress.
-        interrupt: holds back interruptions of the search; by default they are raised at once.
+        settings: the settings; or `words` instead.
+        observer: receives progress.
+        interrupt: defers interruptions of the search; by default they are raised at once.
         batch_size: the first dimension of every input, for a model that is not loaded yet.
         input_shapes: full shapes of inputs by name, for a model that is not loaded yet.
         **words: options of the command line: `device="cpu"`, `threads=2`, `budget=60`, and so on.
@@ -84,7 +84,7 @@ def optimize(
         InvalidModelError: the file is no model that can be run, or onnxruntime refuses it.
         DeviceError: the device is not attached, onnxruntime is not installed, or the memory of a GPU is too small.
         ExecutionError: a kernel fails on a GPU.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
+        KeyboardInterrupt: the user interrupts and declines the best schedule known.
     """
     asked = _settings(settings, words)
     loaded = read(model, batch_size=batch_size, input_shapes=input_shapes)
@@ -124,7 +124,7 @@ def optimize_batches(
         InvalidModelError: the file is no model that can be run at these batch sizes.
         InvalidScheduleError: the given schedules were made for another structure, shape or type.
         DeviceError, ExecutionError: no batch size succeeded; what fails at some is in the result.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedules known.
+        KeyboardInterrupt: the user interrupts and declines the best schedules known.
     """
     asked = _settings(settings, words)
     unbound = read_unbound(source)

@@ -36,17 +36,17 @@ class UnreachedError(IoschedError):
 
 @dataclass(frozen=True)
 class RankSettings:
-    """The devices, and how latencies are found.
+    """Settings of `rank`.
 
     Attributes:
-        devices: the devices, as `--device` takes them.
-        measure: what is measured on devices that are here: whole models ("models"), their stages alone ("stages"), or
-            nothing ("none"). On a GPU that is not attached latencies are computed.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        precision: what devices compute in.
-        launch: how GPUs that are not attached are thought to be given their kernels.
+        devices: the devices, as for `--device`.
+        measure: what is measured on attached devices: whole models ("models"), their stages alone ("stages"), or
+            nothing ("none"). On a simulated GPU latencies are computed.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        precision: the precision.
+        launch: how simulated GPUs are thought to be given their kernels.
         budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.
-        profile_db: the profile database; by default the user's own.
+        profile_db: the profile database; by default the user's.
         resume: whether the latencies in the database are used.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
@@ -82,10 +82,10 @@ class RankRow:
     Attributes:
         model: the name of the model.
         device: the short name of the device.
-        cost: its latency there; None where there is none.
-        failure: what was raised instead; None where there is a latency.
-        flops: operations in one run; None where the model cannot be read.
-        params: how many numbers its weights have; None where it cannot be read.
+        cost: its latency there; None if there is none.
+        failure: what was raised instead; None if there is a latency.
+        flops: operations in one run; None if the model cannot be read.
+        params: how many numbers its weights have; None if it cannot be read.
     """
 
     model: str
@@ -107,7 +107,7 @@ class RankRow:
 
     @property
     def error(self) -> str | None:
-        """Why there is no latency, in one line; None where there is one."""
+        """Why there is no latency, in one line; None if there is one."""
         if self.failure is None:
             return None
         text, kind = " ".join(str(self.failure).split()), type(self.failure).__name__
@@ -120,8 +120,8 @@ class RankResult:
 
     Attributes:
         rows: a row for each model on each device.
-        seconds: how long all took.
-        notes: sentences that a user should read.
+        seconds: the total duration.
+        notes: notes for the user.
     """
 
     rows: tuple[RankRow, ...]
@@ -171,8 +171,8 @@ def rank(
 
     Args:
         models: by name; those that have to be loaded are loaded as their turns come.
-        settings: the devices, and how latencies are found.
-        observer: is shown how many models on how many devices are done.
+        settings: the settings.
+        observer: is shown the number of finished rows.
         pool: whose workers find the costs; by default this machine. Workers of a cluster also compute those of GPUs
             that the cluster lacks.
 
@@ -204,11 +204,6 @@ def _ranked(pool: Pool, models: Mapping[str, Source], settings: RankSettings, ob
 
 
 def _check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
-    """Accepts what can be asked for.
-
-    Raises:
-        UsageError: there is no model, or a setting is wrong.
-    """
     if not models:
         raise UsageError("no model to rank: name at least one")
     if settings.measure not in MEASURES:
@@ -242,7 +237,7 @@ def limited(settings: RankSettings, device: str, started: float, left: float) ->
 
 @contextmanager
 def _shared(settings: RankSettings) -> Iterator[RankSettings]:
-    """The settings with a profile database that all models share, also where none is to be kept."""
+    """The settings with a database that all models share, temporary if none is to be kept."""
     if (settings.profile_db or default_path()) is not None:
         yield settings
         return
@@ -252,13 +247,6 @@ def _shared(settings: RankSettings) -> Iterator[RankSettings]:
 
 @dataclass(eq=False)
 class _Ranking:
-    """One call of `rank`.
-
-    Attributes:
-        rows: those that are done, by model and device.
-        asked: those that a worker has, or will have.
-    """
-
     pool: Pool
     settings: RankSettings
     devices: tuple[Target, ...]
@@ -270,7 +258,6 @@ class _Ranking:
     asked: dict[Pending[ModelCost], RankRow] = field(default_factory=dict)
 
     def of(self) -> RankResult:
-        """Ranks the models."""
         try:
             for name, source in self.models.items():
                 model = loaded(source)
@@ -292,13 +279,13 @@ class _Ranking:
 
     @property
     def _most(self) -> int:
-        """How many rows are asked for at a time: a worker never waits for a model to be read."""
+        """The number of rows asked for at a time, so that no worker waits for a model to be read."""
         workers = sum(self.pool.n_up([device]) for device in {each.workers for each in self.devices})
         return (1 + self.pool.n_spare) * workers
 
     @property
     def _began(self) -> float:
-        """When the budget began to count: now, as long as it has not."""
+        """When the budget began to count; now, if it has not."""
         began = None if self.budget is None else self.budget.opened_s
         return time.monotonic() if began is None else began
 
@@ -322,7 +309,6 @@ class _Ranking:
             self._done(replace(row, failure=error))
 
     def _take(self) -> None:
-        """Takes the rows that are done, or waits a moment for one."""
         self.pool.wait(tuple(self.asked))
         for pending in [each for each in self.asked if each.is_done]:
             row = self.asked.pop(pending)
@@ -342,7 +328,6 @@ class _Ranking:
             self.pool.stop(pending, "now")
 
     def _result(self) -> RankResult:
-        """The rows device by device, the fastest first."""
         found = [
             self.rows.get((name, target.device)) or RankRow(name, target.device, failure=UnreachedError("interrupted"))
             for target in self.devices

@@ -55,11 +55,11 @@ class RunResult:
         timing: the latency of the runs after the first one.
         check: how the outputs compare with those of onnxruntime; None if that was not asked for, or if they differ from
             run to run.
-        description: a line that says how the model ran.
-        notes: sentences that a user should read about how the model ran.
+        description: how the model ran.
+        notes: notes about how the model ran.
         trace: when each task of one of the timed runs ran; None if that was not asked for.
-        first_difference: the first operator that computes something else than onnxruntime, where outputs differ; None
-            where they do not, or where they were right in another run.
+        first_difference: the first operator that computes other values than onnxruntime, where outputs differ; None if
+            they do not, or where they were right in another run.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -72,7 +72,7 @@ class RunResult:
 
 
 def _silent(_: str) -> None:
-    """Tells nobody."""
+    """Ignores the text."""
 
 
 def run(
@@ -97,12 +97,12 @@ def run(
         model: the model.
         document: its schedule; None if it has none.
         inputs: arrays by the names of inputs.
-        repeats: how many runs are timed.
+        repeats: the number of timed runs.
         reference: a model that onnxruntime runs on the same inputs, to compare the outputs with. If it is `model`, and
             plain onnxruntime runs that, nothing is compared.
         members: where the file has several models, those that outputs are compared with instead, by their names in it.
-        device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        device: the device, as for `--device`.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
         by_schedule: whether the model runs by its schedule on our runtime also where a library ships.
         trace: whether to note when each task of the timed runs ran; implies `by_schedule`.
         tell: is called with what goes on, where that takes a while.
@@ -158,7 +158,6 @@ def run(
 
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
-    """What outputs are compared with, by the names that are the model's own."""
     from iosched.jobs.bisect_mismatch.model_pair import Original
 
     if not members and reference is not None:
@@ -167,11 +166,7 @@ def _originals(reference: Model | None, members: Mapping[str, Model], own: Seque
 
 
 def _as_scheduled(document: ScheduleDocument | None) -> ScheduleDocument:
-    """The document as one whose schedule our own runtime runs, also where it says that a library ships.
-
-    Raises:
-        UsageError: there is no schedule.
-    """
+    """The document as one whose schedule our runtime runs, even if a library ships."""
     if document is None:
         raise UsageError("the model has no schedule: create one with 'iosched optimize'")
     others = ("by", "precision") if document.is_on_openvino else ("by",)  # its schedule is for fp32
@@ -180,14 +175,12 @@ def _as_scheduled(document: ScheduleDocument | None) -> ScheduleDocument:
 
 
 def _members(model: Model) -> Sequence[Member]:
-    """The models that the file has."""
     from iosched.models.composition.members import members_of
 
     return members_of(model.proto)
 
 
 def _drawn(model: Model) -> NodeProto | None:
-    """The first node whose outputs differ from run to run; None if there is none."""
     from iosched.models.composition.values import is_random
 
     return next(filter(is_random, nodes_within(model.proto.graph)), None)
@@ -265,7 +258,7 @@ def warn_of_other_device(document: ScheduleDocument, device: str) -> None:
 
 
 def _users_level() -> int:
-    """How many frames above the caller the first one of the user's code is, as `stacklevel` counts them."""
+    """The `stacklevel` of the first frame of the user's code."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("iosched.", "contextlib")):
         frame, level = frame.f_back, level + 1
@@ -273,7 +266,6 @@ def _users_level() -> int:
 
 
 def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """How the design of a device differs from that of the one here of its name; "" if it does not, or is not known."""
     keys = [key for key in here if made_for.get(key, here[key]) != here[key]]
     texts = [
         "different instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys

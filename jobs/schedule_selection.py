@@ -31,9 +31,6 @@ def for_batch(schedules: BatchSchedules, model: Model) -> SelectedSchedule:
     """The schedule for the batch size that `model` is bound to, or that for the nearest one.
 
     That for the nearest one is one of `model`: what runs together is the same, and no latency is known.
-
-    Raises:
-        InvalidScheduleError: the schedules were made for another structure, shape or type.
     """
     batch_size = schedules.batch_of(model.bindings)
     if batch_size is None:
@@ -46,11 +43,7 @@ def for_batch(schedules: BatchSchedules, model: Model) -> SelectedSchedule:
 
 
 def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> ScheduleDocument:
-    """The schedule of `source` for the batch size of `model`, or the nearest one, as a schedule of `model`.
-
-    Raises:
-        InvalidScheduleError: it was made for another structure, shape or type.
-    """
+    """The schedule of `source` for the batch size of `model`, or the nearest one, as a schedule of `model`."""
     if isinstance(source, BatchSchedules):
         return fitted(for_batch(source, model).document, model)
     try:
@@ -60,7 +53,7 @@ def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> Sched
 
 
 def _of_other_names(schedules: BatchSchedules, model: Model) -> SelectedSchedule:
-    """The schedule that fits a model whose inputs are called otherwise, or else the nearest one."""
+    """The schedule that fits a model with other input names, or else the nearest one."""
     for size, document in schedules.by_size.items():
         with suppress(InvalidScheduleError):
             return SelectedSchedule(fitted(document, model), size)

@@ -58,8 +58,8 @@ def found_by(
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
 
-    Parts of a model that do not hang together are searched on their own, and then run beside each other where that is
-    faster and the strategy has stages of several groups.
+    Parts of a model that do not hang together are searched on their own, and then run side by side where that is faster
+    and the strategy has stages of several groups.
 
     Args:
         ahead: answers questions of the search before it asks them, see `search`.
@@ -132,7 +132,7 @@ def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
 
 
 def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
-    """The given schedule with the latencies that are known on this device; nothing is searched, measured or proven."""
+    """The given schedule with the latencies known on this device."""
     here = opened.here
     latency_us = opened.cost.stage_latency_us if here is None else partial(known_us, here.cost)
 

@@ -25,14 +25,14 @@ _MOST_COLUMNS = 300
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check.
+    """The result of one check.
 
     Attributes:
         part: the part of the runtime that the check belongs to.
         name: names the check within its part.
         outcome: whether it passed; checks are not tried once the device is lost.
         detail: what the check found, or why it failed, in one line.
-        seconds: how long it took.
+        seconds: its duration.
         error: what it failed with.
     """
 
@@ -63,14 +63,14 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What became of all checks of a device.
+    """The results of all checks of a device.
 
     Attributes:
         device: the key of the device.
         name: the product's name.
         about: what else tells this machine from others: versions by short names.
         results: one for each check, in the order in which they were tried.
-        seconds: how long all took.
+        seconds: the total duration.
     """
 
     device: str
@@ -132,12 +132,12 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
     """Tries a device with all of its checks; one that fails does not keep others from being tried.
 
     Args:
-        device: the device, as `--device` takes it.
+        device: the device, as for `--device`.
         watcher: is told of each check.
 
     Raises:
         UsageError: there is no such device.
-        DeviceError: it is not attached, or what it needs is not installed; the text says what to do.
+        DeviceError: it is not attached, or what it needs is not installed.
     """
     started = time.perf_counter()
     opened = resolve(device)
@@ -173,7 +173,6 @@ def _tried(check: SelfCheck) -> CheckResult:
 
 
 def _one_line(error: Exception) -> str:
-    """The first line of an error, with its type where it is none of ours."""
     text = next(iter(str(error).splitlines()), "")
     if not isinstance(error, IoschedError):
         text = f"{type(error).__name__}: {text}"

@@ -19,7 +19,8 @@ from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
 """The parts of the time of a cluster of `batch`, but for the comparison at the end, after which prices are asked for no
-more, searches end, what opens slowly is left out, and the ways of each row have been compared."""
+more, searches end, what opens slowly is left out, and the ways of each row have been compared.
+"""
 
 LEAST_DECIDING_S, MOST_DECIDING_S = 3.0, 20.0
 """Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
@@ -46,10 +47,10 @@ class TimeBudget:
     Attributes:
         budget_s: the seconds for everything; None for no limit.
         started: the time when the work began, by `time.monotonic`.
-        interrupt: holds back interruptions, which end the search early.
+        interrupt: defers interruptions, which end the search early.
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
-        openvino: OpenVINO, if it is to be compared where there is time for it.
+        openvino: OpenVINO, if it is to be compared if time allows for it.
         turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
         least: how many rounds it takes to find out which candidate is the fastest.
         reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
@@ -87,11 +88,7 @@ class TimeBudget:
         return lambda: self.interrupt.came or self.remaining_s(part) <= 0
 
     def ask(self) -> None:
-        """Asks the user, if there was an interruption, whether to go on to the end with what is known.
-
-        Raises:
-            KeyboardInterrupt: the user does not want that.
-        """
+        """Asks the user, if there was an interruption, whether to go on to the end with what is known."""
         if self.interrupt.came:
             self.interrupt.ask()
 
@@ -106,7 +103,7 @@ class TimeBudget:
         The search ends when the rest of the budget is needed for comparing whole models, or at an interruption.
 
         Args:
-            reserve_s: so many seconds earlier, for what else follows.
+            reserve_s: this many seconds earlier, for what else follows.
             share: the part of the time until then that this search may take.
         """
         if self.budget_s is None:
@@ -117,7 +114,7 @@ class TimeBudget:
 
     @property
     def _is_ended(self) -> bool:
-        """Whether the user wants an end, and may have said so before the search, while whole models were compared."""
+        """Whether the user wants an end, perhaps since the comparison before the search."""
         return self.interrupt.came or self.interrupt.accepted
 
     @property
@@ -178,12 +175,12 @@ class TimeBudget:
 
     @property
     def _has_room_for_openvino(self) -> bool:
-        """Whether the budget is so large that OpenVINO is opened, which takes several times as long as onnxruntime."""
+        """Whether the budget suffices to open OpenVINO, which takes several times as long as onnxruntime."""
         return self.budget_s is None or self.budget_s >= _ROOM_FOR_OPENVINO * self.least_comparison_s()
 
     @cached_property
     def _openvino_s(self) -> float:
-        """Seconds that comparing OpenVINO takes beside opening it, which is done here; 0 if it is not compared."""
+        """Seconds to compare OpenVINO once open, which this opens; 0 if it is not compared."""
         if self.openvino is None or not self._has_room_for_openvino:
             return 0.0
         try:
@@ -270,5 +267,4 @@ class TimeBudget:
 
 
 def _round_s(latencies_us: Collection[float]) -> float:
-    """Seconds of a round of candidates of these latencies."""
     return sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)

@@ -1,6 +1,6 @@
-"""Several models in one graph on a device, and the ways to run them that are measured in turn.
+"""Several models in one graph on a device, and the ways to run them that are measured interleaved.
 
-Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest stands for the row: by a
+Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest means the row: by a
 schedule of this program, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
 """
 
@@ -64,7 +64,7 @@ class OpenComposition:
 
     @cached_property
     def owners(self) -> Mapping[str, int]:
-        """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
+        """For each of the device's units the members that it works for: bit i means `members[i]`."""
         found: dict[str, int] = {}
         for name, bits in owners(self.model, self.members).items():
             unit = self.opened.units.unit_of[name]
@@ -107,9 +107,9 @@ class Method:
         row: the row of the table that it is a way of.
         target: what it runs.
         found: its schedule, in the device's units; of a library that of one operator after another.
-        text: who runs it, for people.
+        text: who runs it, for display.
         open: makes it ready to be timed on inputs of the model.
-        way: as the device runs the schedule; None where a library runs the model instead.
+        way: as the device runs the schedule; None if a library runs the model instead.
         runtime: the settings with which the runtime does the same again, where that is a library.
     """
 
@@ -128,24 +128,17 @@ class Method:
 
     @property
     def library(self) -> str | None:
-        """The name of the library that runs it; None where that is the device itself, by the schedule."""
+        """The name of the library that runs it; None if that is the device itself, by the schedule."""
         return None if self.way else str(self.runtime["by"])
 
     def ready(self, inputs: Arrays) -> Candidate:
-        """Makes it ready to be timed on inputs of the file, where the device is at hand.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses a model.
-            DeviceError: the device cannot run the model this way.
-            ExecutionError: a kernel fails.
-            MismatchError: OpenVINO computes something else than onnxruntime.
-        """
+        """Makes it ready to be timed on inputs of the file, if the device is attached."""
         if self.target.fed is not None:
             inputs = {name: inputs[source] for name, source in self.target.fed.items()}
         return self.open(inputs)
 
     def running(self) -> Running:
-        """Facts about running it on a device at hand, and the settings with which the runtime does it again."""
+        """Facts about running it on an attached device, and the settings with which the runtime does it again."""
         found = attached(self.target.opened).running(self.way, {})
         return replace(found, runtime={**found.runtime, **self.runtime})
 
@@ -224,7 +217,6 @@ def _open(target: OpenComposition, way: Way, inputs: Arrays) -> Candidate:
 
 
 def _in_sessions(row: RowName, target: OpenComposition, settings: SessionsSettings) -> Method:
-    """A session for each model."""
     runtime = {"by": settings.library, "sessions": {"lanes": settings.lanes, "threads": settings.threads}}
     return Method(
         row, target, _unsearched(target), settings.description, partial(_sessions, target, settings), None, runtime
@@ -232,7 +224,7 @@ def _in_sessions(row: RowName, target: OpenComposition, settings: SessionsSettin
 
 
 def _sessions(target: OpenComposition, settings: SessionsSettings, inputs: Arrays) -> Candidate:
-    """Sessions, which are accepted of OpenVINO if they compute what onnxruntime does; else they are closed."""
+    """Opens the sessions; those of OpenVINO must compute the same as onnxruntime."""
     sessions = SideBySide(target.model, target.members, settings)
     with ExitStack() as on_error:
         on_error.callback(sessions.close)
@@ -281,10 +273,10 @@ def mixed_schedules(
     """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
 
     One is of the graph as any other, which can run operators of several models beside those of one. In another whole
-    parts of models run beside each other between what they share, however many operators and models there are, where
-    that is faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in
-    a whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing
-    the third is `packed_schedule`, and left out unless `packs`.
+    parts of models run side by side between what they share, however many operators and models there are, where that is
+    faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in a
+    whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing the
+    third is `packed_schedule`, and left out unless `packs`.
     """
     opened, find, common = target.opened, _find(target, deadline), target.common
     found = [
@@ -310,7 +302,7 @@ def predicted_us(schedule: Schedule) -> float:
 def alone_us(target: OpenComposition, serial: Schedule) -> list[float | None]:
     """What each model takes of a schedule of one after another: its own stages, and those that it shares.
 
-    None where the latency of a stage is not known.
+    None if the latency of a stage is not known.
     """
     found: list[float | None] = []
     for bit in range(len(target.members)):

@@ -41,10 +41,10 @@ class BatchComparison:
         methods: for each row its fastest way.
         rows: their latencies, in the order of `ROW_NAMES`.
         shipped: the row that ships.
-        reason: a text that says why.
+        reason: why.
         ratio: compares it, or else the first other row, with the faster of serial and packed; None if there is one row,
             or too few runs.
-        notes: sentences that a user should read about what was not compared.
+        notes: notes about what was not compared.
     """
 
     methods: Mapping[RowName, Method]
@@ -74,16 +74,15 @@ class ClusterResult:
         members: the models in it, in the order in which they were given.
         rows: the ways that were compared, in the order of `ROW_NAMES`.
         shipped: which of them runs the file.
-        reason: a text that says why.
-        ratio: compares what ships, or else the first other way, with the faster of serial and packed; None where that
-            is not known.
-        batched: how many operators of the models are one with others in the file.
-        shared: how many nodes the file has not, since another one computes the same.
+        reason: why.
+        ratio: compares what ships, or else the first other way, with the faster of serial and packed; None if unknown.
+        batched: the number of operators of the models that are batched.
+        shared: the number of nodes left out because another computes the same.
         memory: bytes of weights, of the models alone and together.
         estimated_nbytes: memory of weights and tensors together, as clusters are made by.
-        plan_nbytes: the same by the plan of what ships, see `Running`; None where that has no plan of ours, or the
-            device is not at hand.
-        notes: sentences that a user should read.
+        plan_nbytes: the same by the plan of what ships, see `Running`; None if that has no plan of ours, or the device
+            is not attached.
+        notes: notes for the user.
     """
 
     model: Model
@@ -101,22 +100,22 @@ class ClusterResult:
     notes: tuple[str, ...] = ()
 
     def latency_us(self, name: str) -> float | None:
-        """The latency of a row; None where it was not compared."""
+        """The latency of a row; None if it was not compared."""
         return next((row.latency_us for row in self.rows if row.name == name), None)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchResult:
-    """What became of all models.
+    """The result of `batch`.
 
     Attributes:
         clusters: the files to write.
         device_kind: "cpu" or "cuda".
         device_name: the product's name of the device.
         cost: "measured" or "analytic".
-        seconds: how long all took.
+        seconds: the total duration.
         left_out: the models that are in no file, since they cannot be run, and why.
-        notes: sentences that a user should read.
+        notes: notes for the user.
     """
 
     clusters: tuple[ClusterResult, ...]
@@ -129,7 +128,7 @@ class BatchResult:
 
     @property
     def n_models(self) -> int:
-        """How many models the files have."""
+        """The number of models in all files."""
         return sum(len(cluster.members) for cluster in self.clusters)
 
     @property
@@ -151,13 +150,12 @@ class BatchResult:
 
     @property
     def shipped(self) -> RowName | None:
-        """What ships; None where clusters differ."""
+        """What ships; None if clusters differ."""
         found = {cluster.shipped for cluster in self.clusters}
         return found.pop() if len(found) == 1 else None
 
 
 def _summed(rows: Sequence[Row]) -> Row:
-    """The same way to run several clusters, one after another."""
     rested = [row.rested_us for row in rows if row.rested_us is not None]
     rested_us = (sum(rested),) if len(rested) == len(rows) else ()
     return Row(rows[0].name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
@@ -222,10 +220,10 @@ def compare_methods(
     time_budget: TimeBudget,
     observer: Callable[[int, int], None],
 ) -> BatchComparison:
-    """Measures methods in turn: all ways of each row for a moment, and then the fastest of each.
+    """Measures methods interleaved: all ways of each row for a moment, and then the fastest of each.
 
     A way that the device cannot run takes no part, as long as its row has another one. Nor does OpenVINO where it
-    computes something else than onnxruntime, or where there is no time to open it, which it does slowly.
+    computes other values than onnxruntime, or where there is no time to open it, which it does slowly.
 
     Args:
         here: a model that is open on the device.
@@ -233,11 +231,6 @@ def compare_methods(
         inputs: of the composed model.
         time_budget: how much time there is.
         observer: is called after each round with the rounds done and the rounds in all.
-
-    Raises:
-        DeviceError: the device can run none of them.
-        ExecutionError: a kernel fails.
-        KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
     """
     ready: dict[Method, Candidate] = {}
     with closing_all(ready):
@@ -253,7 +246,6 @@ def compare_methods(
 def _open(
     methods: Sequence[Method], inputs: Arrays, time_budget: TimeBudget, ready: dict[Method, Candidate]
 ) -> tuple[str, ...]:
-    """Makes methods ready, OpenVINO last; returns sentences about what is left out."""
     refused: list[IoschedError] = []
     notes: dict[str, None] = {}
     is_late = time_budget.is_over(OPENED)
@@ -274,9 +266,9 @@ def _open(
 
 
 def _usual_us(here: OpenModelHere, ready: Mapping[Method, Candidate], time_budget: TimeBudget) -> dict[Method, float]:
-    """About how long each way takes: its usual latency in some rounds in turn, or the second of two runs.
+    """Median latencies of a few interleaved rounds, or of the second of two runs.
 
-    Not the least: threads that spin may find each other at once now and then.
+    Not the minimum: spinning threads may happen to meet at once.
     """
     time_budget.ask()
     second_us = (
@@ -301,7 +293,7 @@ def _choose_measured(measured: Mapping[str, Measurement], plain: RowName, others
 
 
 def predict_methods(methods: Sequence[Method]) -> BatchComparison:
-    """Compares methods by computed latencies, on a device that is not at hand; of equals one without batching ships."""
+    """Compares methods by the latencies of a simulated device; of equals, one without batching ships."""
     best = _best_of_rows({method: predicted_us(method.found.schedule) for method in methods})
     return _compared(best, {row: _predicted(method) for row, method in best.items()}, _choose_predicted)
 
@@ -319,10 +311,9 @@ def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, othe
 def _compared(
     methods: Mapping[RowName, Method], latencies: Mapping[str, Measurement], choose: _Choose
 ) -> BatchComparison:
-    """The comparison of methods.
+    """Compares batching with the faster of serial and packed, which ships if nothing is faster.
 
-    Of one after another and side by side the one that took less is what batching has to beat, and ships if nothing is
-    faster. Where nothing is batched, it is compared with the other one.
+    Without batching, the faster one is compared with the other.
     """
     rows = tuple(Row(name, latencies[name], method.text) for name, method in methods.items())
     if len(rows) == 1:
@@ -345,7 +336,7 @@ def _predicted(method: Method) -> Measurement:
 
 
 class _StoppedError(Exception):
-    """The user interrupted the comparison between two rounds."""
+    """The user interrupted the comparison."""
 
 
 def _interleaved(
@@ -355,11 +346,7 @@ def _interleaved(
     interrupt: Interrupt,
     observer: Callable[[int, int], None],
 ) -> Mapping[str, Measurement]:
-    """Measures candidates in turn; at an interruption the user is asked, and they are measured anew for a moment.
-
-    Raises:
-        KeyboardInterrupt: the user does not want that.
-    """
+    """Measures interleaved; after an interruption, measures briefly again if the user wants a result."""
 
     def round_done(done: int, total: int) -> None:
         if interrupt.came:

@@ -61,7 +61,7 @@ class SampledCosts:
         return self._apart_us(self._key(operators, count), operators)
 
     def _key(self, operators: Sequence[Operator], count: int) -> Key:
-        """What a sample has in common with others that take as long."""
+        """Samples with this key take equally long."""
         first, *others = operators
         reads, weights = self.ensemble.reads[first.name], self._weights[first.name]
         reads_one = all(self.ensemble.reads[other.name] == reads for other in others)
@@ -89,7 +89,7 @@ class SampledCosts:
 
     @cached_property
     def _weights(self) -> Mapping[str, tuple[str, ...]]:
-        """For every operator the names of its weights: weights of one name are the same."""
+        """Weight names by operator; equal names mean equal weights."""
         return {each.name: tuple(spec.name for spec in each.weights) for each in self.model.graph.operators}
 
     @cached_property
@@ -108,5 +108,4 @@ class SampledCosts:
 
 
 def _repeated(operators: Sequence[Operator], count: int) -> list[Operator]:
-    """As many operators as a sample is to have."""
     return [operators[place % len(operators)] for place in range(count)]

@@ -30,10 +30,6 @@ def member_checks(
         models: the models alone, by the names of members.
         members: of the composed model.
         rtol: how far off floats may be, see `compare`.
-
-    Raises:
-        InvalidModelError: onnxruntime refuses a model.
-        UsageError: a model has other inputs than its member.
     """
     for member in members:
         model = models.get(member.name)
@@ -48,11 +44,7 @@ def member_checks(
 def check_members(
     outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member], *, rtol: float = RTOL
 ) -> None:
-    """Accepts outputs that are those of each model alone; see `member_checks`.
-
-    Raises:
-        MismatchError: a model computes something else; the text names it.
-    """
+    """Accepts outputs that are those of each model alone; see `member_checks`."""
     for member, found in member_checks(outputs, inputs, models, members, rtol=rtol):
         if not found.passed:
             raise MismatchError(

@@ -27,21 +27,21 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """For what several models are put together, and how hard to try.
+    """Settings of `batch`.
 
     Attributes:
-        device: the device, as `--device` takes it.
+        device: the device, as for `--device`.
         policy: how operators are chosen that become one: "dpbat", "greedy" and "fcfs" plan once; "auto" plans as
             "dpbat" does, also for less and less batching. "serial" and "packed" batch nothing, and run models one after
             another or side by side.
         memory_nbytes: what the models of a cluster may take together; by default the memory of the device.
         shared_inputs: names of inputs that are fed once, to all models that have them.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        precision: what a GPU computes in: "fp32", "tf32" or "fp16".
-        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
-            by one into streams ("streams").
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        precision: the precision of a GPU: "fp32", "tf32" or "fp16".
+        launch: how a simulated GPU is thought to be given its kernels: by one CUDA graph ("graph"), or one by one into
+            streams ("streams").
         budget_s: the seconds for everything; None for no limit.
-        profile_db: the profile database; by default the user's own.
+        profile_db: the profile database; by default the user's.
         resume: whether the latencies in the database are used.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
         skip_broken: whether a model that cannot be run is left out; else it ends the job.
@@ -73,17 +73,12 @@ class BatchSettings:
         return self.policy not in UNBATCHED
 
     def limit_nbytes(self, device: Device) -> int | None:
-        """What the models of a cluster may take together on this device; None where that is not known."""
+        """What the models of a cluster may take together on this device; None if unknown."""
         return device.info.memory_nbytes if self.memory_nbytes is None else self.memory_nbytes
 
 
 def device_for(models: Mapping[str, Model], settings: BatchSettings) -> ProfiledDevice:
-    """The device that the settings ask for.
-
-    Raises:
-        UsageError: there is no such device, or a setting means nothing on it.
-        DeviceError: the device is not attached.
-    """
+    """The device that the settings ask for."""
     check_name(settings.device)
     device = resolve(settings.device, next(iter(models.values())))
     device.check(settings.opening)
@@ -117,9 +112,6 @@ def clusters_of(
     Args:
         models: by name, in the order in which they came.
         memory_nbytes: what the models of a cluster may take together; None for any amount.
-
-    Raises:
-        UsageError: a model takes more than that alone.
     """
     names = tuple(models)
     footprints = [footprint_of(model) for model in models.values()]
@@ -195,10 +187,6 @@ def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), n
         models: by name.
         shared_inputs: names of inputs that all models of the cluster that have them share.
         name: of the model that is made.
-
-    Raises:
-        UsageError: names or shared inputs are not possible.
-        InvalidModelError: the models' opsets cannot be brought together.
     """
     composition = compose(models, shared_inputs, name)
     return Cluster(composition, ensemble_of(composition))
@@ -211,7 +199,7 @@ class ClusterEstimate:
     Attributes:
         names: of the models.
         operators: how many they have together, with what is equal counted once.
-        alike: how many of them could be one with those of other models.
+        alike: the number of these that can be batched.
         shared: nodes that are left out, since another model computes the same.
         memory: bytes of weights, and the most that tensors take at once.
     """
@@ -225,7 +213,7 @@ class ClusterEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What `batch` would put together on a device, and the limit of memory; None where it is not known."""
+    """What `batch` would put together on a device, and the limit of memory; None if unknown."""
 
     device_kind: str
     device_name: str

@@ -21,14 +21,14 @@ def replace_members(
 ) -> tuple[Model, ScheduleDocument, Mapping[str, tuple[str, ...]]]:
     """The file with the weights of `models` in the members of these names, and its schedule; nothing is searched.
 
-    The new models' outputs are compared with what onnxruntime computes of each alone, those of all others with what
-    the file computed before. Returns also, by the names of models, the weights that each had together with others and
-    has now for itself.
+    The new models' outputs are compared with what onnxruntime computes of each alone, those of all others with what the
+    file computed before. Returns also, by the names of models, the weights that each had together with others and has
+    now for itself.
 
     Raises:
-        UsageError: there is no such member, or its weights cannot be replaced; the text says why.
+        UsageError: there is no such member, or its weights cannot be replaced.
         InvalidScheduleError: the schedule is not of this file.
-        MismatchError: a member computes something else than it should.
+        MismatchError: a member computes other values than it should.
         DeviceError: onnxruntime is not installed.
     """
     model, unshared = whole, {}

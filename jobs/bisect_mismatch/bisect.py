@@ -1,4 +1,4 @@
-"""Finds the first operator of a model that computes something else than onnxruntime, and what that means."""
+"""Finds the first operator of a model that computes other values than onnxruntime, and what that means."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from iosched.runtime.compare import Check, combine
 def first_difference(case: MismatchCase) -> FirstDifference | None:
     """The first operator that differs on the way to the first output that does.
 
-    None where no output of an operator differs any more: in a run of its own, on the model as it was loaded.
-
-    Raises:
-        IoschedError: the model cannot be run.
+    None if no output of an operator differs any more: in a run of its own, on the model as it was loaded.
 
     Complexity: the model is compiled and run about log2 of its operators times, on the device and on onnxruntime, each
     time with a few tensors more among its outputs.
@@ -40,7 +37,7 @@ def first_difference(case: MismatchCase) -> FirstDifference | None:
 
 
 def _order(case: MismatchCase) -> Sequence[str]:
-    """All operators in the order of the schedule where that names just them, else in that of the graph."""
+    """Operators in schedule order if that covers exactly the graph, else in graph order."""
     in_graph = [operator.name for operator in case.model.graph.operators]
     if case.document is None:
         return in_graph
@@ -57,13 +54,12 @@ def _finite(value: float) -> float | None:
 
 @dataclass(eq=False)
 class _Search:
-    """Looks into the model, and notes what it saw.
+    """Inspects intermediate tensors.
 
     Attributes:
-        seen: the checks of tensors.
-        vanished: whether a run that was looked into had outputs without a fault.
-        runs: how often the model was run to look into it; more often than there were looks where tensors could not be
-            returned together.
+        seen: checks by tensor.
+        vanished: whether outputs were correct in a run that was inspected.
+        runs: the number of inspecting runs; above the number of looks if tensors could not be returned together.
     """
 
     case: MismatchCase
@@ -73,14 +69,13 @@ class _Search:
     runs: int = 0
 
     def checks(self, outputs: Sequence[str]) -> Mapping[str, Check]:
-        """Runs the model as it is, and compares its outputs."""
         found = self.case.compared(self.case.computed(()), self.case.expected(outputs))
         self.wrong_outputs = frozenset(name for name, check in found.items() if not check.passed)
         self.seen |= found
         return found
 
     def look(self, operators: Sequence[str]) -> Mapping[str, bool]:
-        """See `bisection.Look`. What makes the fault vanish when it is looked at counts as what cannot be seen."""
+        """See `Look`. Tensors whose inspection makes the fault vanish count as unseen."""
         by_name = self.case.model.graph.by_name
         wanted = {name: by_name[name].outputs for name in operators}
         seen = self._seen([tensor for outputs in wanted.values() for tensor in outputs])
@@ -94,7 +89,6 @@ class _Search:
         }
 
     def _seen(self, tensors: Sequence[str]) -> Mapping[str, Check] | None:
-        """Checks of the tensors that both have; None where they cannot be looked at together."""
         expected = self.case.expected((*tensors, *self.wrong_outputs))
         if not any(name in expected for name in tensors):
             return {}
@@ -110,7 +104,6 @@ class _Search:
         return {name: found[name] for name in tensors if name in found}
 
     def described(self, found: Differing) -> FirstDifference:
-        """What was found, with what onnxruntime says of the operator alone."""
         graph = self.case.model.graph
         operator = graph.by_name[found.operator]
         own = combine([self.seen[name] for name in operator.outputs if name in self.seen])
@@ -132,7 +125,7 @@ class _Search:
         )
 
     def _alone(self, operators: Sequence[str]) -> tuple[float | None, Cause | None]:
-        """How far off what these operators read is, and what is wrong by what onnxruntime makes of just that."""
+        """The error of these operators' inputs, and the cause by onnxruntime's results from the same inputs."""
         case, graph = self.case, self.case.model.graph
         outputs = graph.by_name[operators[-1]].outputs
         written = {name for each in operators for name in graph.by_name[each].outputs}
@@ -234,7 +227,7 @@ def find_differing(
 
 
 def _between(graph: ComputationGraph, bad: str, good: Collection[str]) -> set[str]:
-    """What `bad` is computed from, back to operators that are good."""
+    """Ancestors of `bad`, up to good operators."""
     found, waiting = set[str](), [bad]
     while waiting:
         for name in graph.predecessors[waiting.pop()]:
@@ -245,7 +238,7 @@ def _between(graph: ComputationGraph, bad: str, good: Collection[str]) -> set[st
 
 
 def _cut(graph: ComputationGraph, between: Sequence[str], bad: str, middle: str) -> list[str]:
-    """Those up to `middle` whose results are read behind it."""
+    """Operators up to `middle` whose results are read after it."""
     until = between.index(middle) + 1
     behind = {bad, *between[until:]}
     return [name for name in between[:until] if not behind.isdisjoint(graph.successors[name])]

@@ -38,16 +38,16 @@ class FirstDifference:
         operator: its name.
         type: its type.
         unseen: operators right before it that could not be looked at apart from it: it may as well be one of them.
-        place: where it stands in the schedule; None where there is none.
-        max_abs: the largest difference of its results from onnxruntime's; None where they cannot be compared, as where
+        place: where it stands in the schedule; None if there is none.
+        max_abs: the largest difference of its results from onnxruntime's; None if they cannot be compared, as where
             there is NaN.
         max_rel: the same relative to the scale of the tensor.
-        inputs_max_rel: the same of all that it reads; None where that could not be looked at.
-        reason: what is wrong with its results, for people.
-        cause: what onnxruntime says of the operator alone, given just what it read: "runtime", it computes something
-            else, so how the operator is run is wrong; "model", it does so with the original's operator alone, so the
+        inputs_max_rel: the same of all that it reads; None if that could not be looked at.
+        reason: what is wrong with its results, for display.
+        cause: what onnxruntime says of the operator alone, given just what it read: "runtime", it computes other
+            values, so how the operator is run is wrong; "model", it does so with the original's operator alone, so the
             file differs from the original; "rounding", it computes the same, so small differences before it have added
-            up. None where that could not be tried.
+            up. None if that could not be tried.
         vanishes: whether the outputs were right in a run that was looked into, as where memory is overwritten.
         is_complete: whether the search came to its end.
         looks: how often the model was run to look into it.
@@ -68,7 +68,7 @@ class FirstDifference:
 
 
 def position_of(schedule: Schedule | None, operator: str) -> SchedulePosition | None:
-    """Where `operator` stands in `schedule`; None where it does not, or there is none."""
+    """Where `operator` stands in `schedule`; None if it does not, or there is none."""
     number = 0
     for block in () if schedule is None else schedule.blocks:
         for stage in block.stages:

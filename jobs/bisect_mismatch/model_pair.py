@@ -25,7 +25,7 @@ Values = Mapping[str, Any]
 
 
 FAILURES = (IoschedError, ValueError, KeyError)
-"""What is raised where a model cannot be run with more outputs: no plan passes, or a library has no such tensor."""
+"""Raised if a model cannot be run with more outputs: no plan passes, or a library has no such tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +79,7 @@ class MismatchCase:
     def computed(self, tensors: Sequence[str]) -> Values:
         """The outputs of the model as it is run here, and these tensors as far as it has them.
 
-        The model is compiled anew, to return the tensors too.
-
-        Raises:
-            IoschedError: it cannot be run with these tensors among its outputs; see also `FAILURES`.
+        The model is compiled again, to return the tensors too.
         """
         looked_into = probed(self.model, tensors)
         with closing(self.device.executor(looked_into, self.document, self.threads)) as executor:

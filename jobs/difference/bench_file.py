@@ -58,11 +58,7 @@ def is_bench(data: bytes) -> bool:
 
 
 def parse_bench(data: bytes, place: str) -> BenchFile:
-    """Reads the objects that `bench --json` printed, one on each line, or a single one on several lines.
-
-    Raises:
-        UsageError: the text is no such result.
-    """
+    """Reads the objects that `bench --json` printed, one on each line, or a single one on several lines."""
     try:
         lines = tuple(decode(each, type=BenchLine) for each in _objects(data))
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:

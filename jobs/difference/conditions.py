@@ -35,7 +35,6 @@ def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """One text for each value, those of a mapping inside under their own names."""
     found: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, dict):

@@ -28,9 +28,9 @@ class RowDifference:
         before: median in microseconds, or, relative to another row, that over the median of the other.
         after: the same of the second result.
         ratio: `after` over `before`; above 1 the second is slower.
-        interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that
-            of the ratios within rounds, extended to `ratio` where that lies outside.
-        samples: how many samples the two have.
+        interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that of
+            the ratios within rounds, extended to `ratio` where that lies outside.
+        samples: the numbers of samples.
     """
 
     batch_size: int | None
@@ -68,7 +68,7 @@ class ResultsDifference:
 
 @dataclass(frozen=True)
 class Gate:
-    """What became of a gate.
+    """The result of a gate.
 
     Attributes:
         max_regression: how much slower rows may be: 0.03 for 3 %.
@@ -153,7 +153,7 @@ def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] =
 
 
 def _pairs(before: BenchFile, after: BenchFile, anyway: bool) -> list[tuple[BenchLine, BenchLine]]:
-    """The results of one batch size, or the only ones of both files."""
+    """Results of equal batch sizes, or the only ones of both files."""
     if anyway and len(before.lines) == len(after.lines) == 1:
         return [(before.lines[0], after.lines[0])]
     others = {line.batch_size: line for line in after.lines}
@@ -168,7 +168,6 @@ def _pairs(before: BenchFile, after: BenchFile, anyway: bool) -> list[tuple[Benc
 
 
 def _unlike(one: BenchLine, other: BenchLine) -> Iterator[str]:
-    """In what two results are not of the same thing."""
     if one.model != other.model:
         yield f"of different models ({one.model} and {other.model})"
     if one.device != other.device:
@@ -191,13 +190,11 @@ def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) 
 
 
 def _median(line: BenchLine, name: str, relative_to: str | None) -> float:
-    """The median of a row, over that of another row if one is named: as `bench` gives it."""
     median_us = quantile(line.samples(name), 0.5)
     return median_us if relative_to is None else median_us / quantile(line.samples(relative_to), 0.5)
 
 
 def _relative(line: BenchLine, name: str, relative_to: str | None) -> Sequence[float]:
-    """The samples of a row, each over that of another row in the same round if one is named."""
     samples = line.samples(name)
     if relative_to is None:
         return samples

@@ -46,8 +46,8 @@ def compare_schedules(
     """Compares two schedules by the names of their operators.
 
     Args:
-        before: the first one, and its model if that is at hand.
-        after: the second one, likewise. With a model of the same structure at hand, names need not be the same.
+        before: the first one, and its model if known.
+        after: the second one, likewise. With a model of the same structure available, names need not be the same.
         anyway: whether schedules of different models are compared, too.
 
     Raises:
@@ -65,7 +65,7 @@ def compare_schedules(
 def _in_one_language(
     before: tuple[ScheduleDocument, Model | None], after: tuple[ScheduleDocument, Model | None]
 ) -> tuple[ScheduleDocument, ScheduleDocument]:
-    """Both schedules in the names of one model, where either has its model at hand and the other fits it."""
+    """Both schedules with the operator names of one model, if either model is known and fits the other."""
     (one, first), (other, second) = before, after
     try:
         if second is not None:
@@ -78,14 +78,12 @@ def _in_one_language(
 
 
 def _is_one_model(one: ScheduleDocument, other: ScheduleDocument) -> bool:
-    """Whether both schedule one model of the same shapes, be it retrained."""
     names = [{name for stage in each.schedule.stages for name in stage.operators} for each in (one, other)]
     is_alike = one.sha256 == other.sha256 or (one.structure is not None and one.structure == other.structure)
     return is_alike and dict(one.inputs) == dict(other.inputs) and bool(names[0] & names[1])
 
 
 def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
-    """What is not the same beside what runs where."""
     facts = (
         ("devices", one.device_name, other.device_name),
         ("precisions", one.precision, other.precision),

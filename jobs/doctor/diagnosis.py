@@ -38,7 +38,7 @@ class DoctorRequest:
     """What the user said of the machine to look at.
 
     Attributes:
-        profile_db: the profile database; None stands for the user's own.
+        profile_db: the profile database; None means the user's own.
         model: whose kernels to count; None leaves that out.
         settings: the files of settings that there are, those first that come first.
         set_to: what settings are set to in the end, and by which file or variable, by their keys in files.
@@ -56,7 +56,7 @@ class Section:
 
     Attributes:
         values: for programs; `docs/json.md` lists the keys.
-        rows: the same for people, as pairs of a label and a text.
+        rows: the same for display, as pairs of a label and a text.
         findings: what is wrong, or worth knowing.
     """
 
@@ -99,7 +99,7 @@ class Diagnosis:
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        """What does not work."""
+        """The broken findings."""
         return tuple(each for _, each in self.findings if each.is_broken)
 
     @property
@@ -131,7 +131,6 @@ def _looked(name: str, request: DoctorRequest) -> Section:
 
 
 def _failed(name: str, error: Exception) -> Finding:
-    """The finding that a check itself did not get through."""
     text = next(iter(str(error).splitlines()), "")[:_MOST_COLUMNS]
     if isinstance(error, ImportError):
         library = error.name or "a library"

@@ -79,7 +79,6 @@ def _software_findings(version: str | None) -> Iterator[Finding]:
 
 
 def _tried_pythons() -> list[tuple[int, ...]]:
-    """The versions of Python that the package names."""
     words = [each.removeprefix(_TRIED) for each in metadata("iosched").get_all("Classifier") or ()]
     return [tuple(map(int, each.split("."))) for each in words if each.replace(".", "").isdecimal() and "." in each]
 
@@ -89,7 +88,6 @@ def _version_text(version: tuple[int, ...]) -> str:
 
 
 def _folders_of_commands() -> set[Path]:
-    """Where pip puts the commands of packages of this Python."""
     folders = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     if "posix_user" in sysconfig.get_scheme_names():
         folders.append(sysconfig.get_path("scripts", "posix_user"))
@@ -120,8 +118,6 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True)
 class _Library:
-    """A package, what iosched asks of it, and what became of importing it."""
-
     package: str
     version: str | None
     asked: tuple[Requirement, ...]
@@ -129,22 +125,18 @@ class _Library:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The extras that bring it; none for what iosched itself needs."""
         return tuple(each.extra for each in self.asked if each.extra is not None)
 
     @property
     def is_needed(self) -> bool:
-        """Whether nothing works without it."""
         return any(each.extra is None for each in self.asked)
 
     @property
     def install(self) -> str:
-        """The clause that tells people how to install it again, in the version that is wanted."""
         return way_to_install(None if self.is_needed else self.extras[0], "--upgrade --force-reinstall ")
 
     @property
     def wanted(self) -> str:
-        """Which versions, in words."""
         return " or ".join(dict.fromkeys(each.wanted for each in self.asked))
 
 
@@ -179,7 +171,6 @@ def _libraries() -> list[_Library]:
 
 
 def _troubles(packages: Sequence[str]) -> Mapping[str, str | None]:
-    """For each package why it cannot be imported; None where it can, or has nothing to import."""
     modules = {
         name: _MODULES.get(name, name) for name in packages if name in _MODULES or not name.startswith("nvidia-")
     }
@@ -264,7 +255,7 @@ def _meets(release: tuple[int, ...], clause: str) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: 1.32.0rc1 is (1, 32, 0)."""
+    """The leading numbers of a version: 1.32.0rc1 is (1, 32, 0)."""
     return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version.strip(), maxsplit=1)[0])))
 
 
@@ -273,7 +264,7 @@ _MOST_COLUMNS = 200
 
 
 def why_not(module: str) -> str | None:
-    """Why a module cannot be imported, in one line; None where it can."""
+    """Why a module cannot be imported, in one line; None if it can."""
     # -P: a file of that name in the working folder is not meant.
     command = [sys.executable, "-P", "-c", f"import {module}"]
     try:

@@ -90,13 +90,13 @@ def _lines(file: str) -> list[str]:
 
 
 def _meminfo(name: str) -> int | None:
-    """A line of /proc/meminfo in bytes, which has it in units of 1024."""
+    """A line of /proc/meminfo, in bytes."""
     found = (line.split()[1] for line in _lines("/proc/meminfo") if line.startswith(f"{name}:"))
     return next((int(kib) * 1024 for kib in found if kib.isdecimal()), None)
 
 
 def _group_limit() -> int | None:
-    """What the control group that a container shows as its own may use; None without a limit."""
+    """The memory limit of the control group; None without a limit."""
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = "".join(_lines(file)).strip()
         if text.isdecimal() and int(text) < 2**60:  # which is how the older version says that there is none

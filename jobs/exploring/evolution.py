@@ -65,7 +65,7 @@ def next_generation(
 
 
 def _cross(a: dict[str, Scalar], b: dict[str, Scalar], rng: random.Random) -> None:
-    """Exchanges the genes behind a place in `a`: those that both have, and those that one of the two alone has."""
+    """Swaps all genes after a random position, including those that only one of the two has."""
     names = list(dict.fromkeys((*a, *b)))
     if len(names) < 2:
         return
@@ -128,7 +128,6 @@ def child_of_best(population: int, seed: int, study: Study, trial: FrozenTrial) 
 
 
 def _children(study: Study, trials: Sequence[FrozenTrial], size: int, rng: random.Random) -> Sequence[Genome]:
-    """As many genomes as are wanted, bred from the trials that have a result; empty ones if none has."""
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     if not complete:
         return [{}] * size

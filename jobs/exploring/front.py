@@ -19,8 +19,8 @@ def dominates(a: Point, b: Point) -> bool:
     """Whether `a` is better than `b` whatever an objective is worth.
 
     Of two that violate constraints, the one that does so less; of others, one that meets them all; else one that is
-    nowhere worse and somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II,
-    2002, section VI).
+    nowhere worse and somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, 2002,
+    section VI).
     """
     if a.violation > 0 or b.violation > 0:
         return a.violation < b.violation

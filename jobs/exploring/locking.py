@@ -36,11 +36,7 @@ def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> AbstractC
 
 @contextmanager
 def _locked(name: str, exclusively: bool, waiting: Callable[[], object] | None) -> Iterator[None]:
-    """Locks a file of this user in the folder for temporary files; it stays there, since others may be waiting for it.
-
-    Raises:
-        UsageError: the file belongs to somebody else, or cannot be made.
-    """
+    """Locks a file of this user in the temporary folder, which stays, since other processes may wait for it."""
     import fcntl  # not on Windows
 
     path = Path(tempfile.gettempdir()) / f"iosched-{os.getuid()}-{name}.lock"

@@ -46,7 +46,7 @@ def is_scored(name: str) -> bool:
 
 
 def device_of(name: str) -> str | None:
-    """The device whose latency a name stands for; None for other names."""
+    """The device whose latency a name means; None for other names."""
     return name.removeprefix(LATENCY) if name.startswith(LATENCY) else None
 
 
@@ -92,19 +92,12 @@ def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     """The objectives in texts like `min:latency:cpu,max:accuracy`.
 
     Without `min:` or `max:`, latencies, `flops` and `params` are minimised, and what a score command says is maximised.
-
-    Raises:
-        UsageError: a text is not of that form, or a name stands there twice.
     """
     return _each_once(map(_objective, _words(texts)), "objective", lambda each: each.name)
 
 
 def parse_constraints(texts: Iterable[str]) -> tuple[Constraint, ...]:
-    """The constraints in texts like `latency:cpu<=5000,accuracy>=0.9`.
-
-    Raises:
-        UsageError: a text is not of that form.
-    """
+    """The constraints in texts like `latency:cpu<=5000,accuracy>=0.9`."""
     return _each_once(map(_constraint, _words(texts)), "constraint", lambda each: (each.name, each.relation))
 
 
@@ -205,11 +198,7 @@ class Card:
         return msgspec.to_builtins(_File(_FORMAT, VERSION, self.base, self.name, self.space, *texts, self.seed))
 
     def check_same(self, asked: Card, place: str) -> None:
-        """Accepts to go on with this study as `asked`.
-
-        Raises:
-            UsageError: it is about something else; says what.
-        """
+        """Accepts to go on with this study as `asked`."""
         own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
         if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
             raise UsageError(
@@ -223,11 +212,7 @@ class Card:
 
 
 def card_of(plain: object, place: str) -> Card:
-    """The card in a study's file, which may come from strangers.
-
-    Raises:
-        UsageError: it is none, or of a version that is not known here.
-    """
+    """The card in a study's file, which may come from strangers."""
     version = plain.get("version") if isinstance(plain, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise UsageError(

@@ -31,7 +31,7 @@ class CommandResult:
         code: its exit code.
         out: the end of what it printed.
         errors: the end of what it printed to stderr.
-        cut: why it was ended from here; None where it ended by itself.
+        cut: why it was ended from here; None if it ended by itself.
     """
 
     code: int
@@ -41,7 +41,7 @@ class CommandResult:
 
 
 class _Kept:
-    """The end of a stream, and its lines as they come."""
+    """The last part of a stream, and its lines as they arrive."""
 
     def __init__(self, on_line: Callable[[str], object] | None = None) -> None:
         self.data = self._line = b""
@@ -49,7 +49,6 @@ class _Kept:
         self._on_line = on_line
 
     def read(self, stream: int) -> bool:
-        """Take what the stream has to give now; returns whether there may be more."""
         with suppress(BlockingIOError):
             while self.nbytes <= _MOST_NBYTES:
                 data = os.read(stream, 2**16)
@@ -82,11 +81,8 @@ def run_command(
         words: the program and its arguments.
         timeout_s: the seconds that it may take; None for any number.
         folder: where it is run; by default where this process runs.
-        is_stopped: is asked now and then whether the command is to be ended.
+        is_stopped: is polled whether the command is to be ended.
         on_line: is called with each line that the command prints.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, as where nobody holds it back; the command has been ended.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
 
@@ -113,7 +109,6 @@ def run_command(
 def _watched(
     process: subprocess.Popen[bytes], both: tuple[_Kept, _Kept], is_over: Callable[[], Cut | None]
 ) -> Cut | None:
-    """Takes what a process prints until it ends, or there is a reason to cut it."""
     with selectors.DefaultSelector() as selector:
         for stream, kept in zip((process.stdout, process.stderr), both, strict=True):
             assert stream is not None
@@ -132,7 +127,7 @@ def _watched(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the supervisor, which ends all else before itself."""
+    """Ends the supervisor, which ends its children first."""
     if process.poll() is None:
         process.terminate()
     try:

@@ -51,9 +51,6 @@ def kind_of(name: str, population: int) -> SamplerKind:
 
     Args:
         population: the number of individuals that evolution and NSGA-II breed from.
-
-    Raises:
-        UsageError: there is no such class, or it cannot be built.
     """
     match name:
         case "random":
@@ -74,11 +71,7 @@ def kind_of(name: str, population: int) -> SamplerKind:
 
 @contextmanager
 def sampling(name: str) -> Iterator[None]:
-    """A context in which a sampler's error is reported as such; those of the study's storage are raised as they are.
-
-    Raises:
-        AnswerError: the sampler failed.
-    """
+    """A context in which a sampler's error is reported as such; those of the study's storage are raised as they are."""
     try:
         yield
     except (IoschedError, StorageInternalError, UpdateFinishedTrialError, SQLAlchemyError):
@@ -157,7 +150,7 @@ def _is_generation_running(population: int, trials: Sequence[FrozenTrial]) -> bo
 
 
 def _all_tried(trials: Sequence[FrozenTrial]) -> bool:
-    """Whether every answer to every question was given, or is being given. O(answers)."""
+    """Whether each answer to each question was given, or is being evaluated. O(answers)."""
     given: dict[tuple[object, ...], set[object]] = defaultdict(set)
     candidates: dict[tuple[object, ...], int] = {}
     for trial in trials:

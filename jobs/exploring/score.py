@@ -55,11 +55,7 @@ class ScoreCommand:
 
 
 def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> ScoreCommand:
-    """The score command in a text such as `./score {model} {params}`; its words are split as a shell does.
-
-    Raises:
-        UsageError: it has no words, names neither the model nor its choices, or there is no such program.
-    """
+    """The score command in a text such as `./score {model} {params}`; its words are split as a shell does."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -74,11 +70,7 @@ def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> Sc
 
 
 def parsed_output(ran: CommandResult, timeout_s: float | None) -> object:
-    """The JSON that a command printed: all of its output, or else the last line; above it may stand anything.
-
-    Raises:
-        ScoreError: it took longer than `timeout_s`, failed, printed nothing, or its last line is no JSON.
-    """
+    """The JSON that a command printed: all of its output, or else the last line; above it may stand anything."""
     if ran.cut == "time":
         raise ScoreError(f"the score command took longer than {timeout_s:g} s")
     if ran.cut == "output":
@@ -95,11 +87,7 @@ def parsed_output(ran: CommandResult, timeout_s: float | None) -> object:
 
 
 def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
-    """The values by name in what a command printed: a number for the only key, or an object of numbers.
-
-    Raises:
-        ScoreError: a key is missing, or a value is no number.
-    """
+    """The values by name in what a command printed: a number for the only key, or an object of numbers."""
     if not isinstance(found, dict):
         if len(keys) != 1:
             raise ScoreError(f"the score command printed one number, but {', '.join(keys)} are required: print JSON")
@@ -173,7 +161,7 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder: the user's folder on the driver's machine; the program runs in the folder of that name.
         choices: what made the model; of several variants as one model those of each, by its name.
         members: the names of several variants that are one model.
-        watched: the key of the value that the program prints step by step, by which the driver may stop it; None where
+        watched: the key of the value that the program prints step by step, by which the driver may stop it; None if
             nobody does.
     """
 
@@ -237,7 +225,6 @@ def _scored(found: object, command: ScoreCommand) -> Scored:
 
 
 def _lacking(work: Score) -> str | None:
-    """What the command needs and this machine has not."""
     folder, program = Path(work.folder), work.command.words[0]
     if not folder.is_dir():
         return f"folder {work.folder!r} to run the score command in"

@@ -28,20 +28,20 @@ from iosched.profiler.devices.resolve import check_name
 
 @dataclass(frozen=True)
 class ExploreSettings:
-    """What to explore for, and how long.
+    """Settings of `explore`.
 
     Attributes:
         storage: the file that the study is kept in; made where it is not there, else the study in it goes on.
         sampler: a name in `SAMPLER_NAMES`, or a class of the user's: "FILE.py:CLASS" or "MODULE:CLASS".
-        trials: how many trials the study has when it is done, over all calls.
+        trials: the number of trials of the study, over all calls.
         budget_s: the seconds of evaluating after which no trial is begun, over all calls; None for no limit.
         objectives: texts like "min:latency:cpu,max:accuracy".
         constraints: texts like "latency:cpu<=5000"; latencies are in microseconds.
         score_command: a program and its arguments, in which {model} and {params} are replaced; None for none.
         score_timeout_s: the seconds that it may take for one model; None for any number.
-        score_batch: how many variants go to the score command as one model.
+        score_batch: the number of variants that go to the score command as one model.
         prunes: whether the score command is ended where what it has printed so far is worse than the median.
-        top: of how many variants the models are made at the end.
+        top: the number of best variants to write.
         seed: what all choices come from.
         population: the number of individuals that "evolution", "steady-evolution" and "nsga2" breed from.
         measure: what is measured of a variant: "models" as a whole, its "stages" alone, or "none".
@@ -71,7 +71,7 @@ class ParsedSettings:
 
     Attributes:
         devices: of each device whose latency is asked for, the name as the objective or constraint has it.
-        score: the score command; None where nothing that it would say is asked for.
+        score: the score command; None if nothing that it would say is asked for.
     """
 
     objectives: tuple[Objective, ...]
@@ -81,11 +81,7 @@ class ParsedSettings:
 
 
 def parse_settings(settings: ExploreSettings) -> ParsedSettings:
-    """What the settings ask for.
-
-    Raises:
-        UsageError: they contradict each other, or ask for what there is not.
-    """
+    """What the settings ask for."""
     if settings.sampler not in SAMPLER_NAMES and ":" not in settings.sampler:
         known = f"{', '.join(SAMPLER_NAMES)}, FILE.py:CLASS and MODULE:CLASS"
         raise UsageError(f"unknown sampler {settings.sampler!r}: choose from {known}")

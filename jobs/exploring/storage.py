@@ -30,12 +30,7 @@ _TABLES = frozenset(
 
 
 def open_storage(path: Path, *, makes: bool) -> RDBStorage:
-    """The storage in a file; one that is not there, or empty, is made if `makes`.
-
-    Raises:
-        UsageError: the file is no SQLite database, is damaged, or has something else than a study of ours.
-        ExecutionError: it lacks something, and cannot be written.
-    """
+    """The storage in a file; one that is not there, or empty, is made if `makes`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would tell of each trial on stderr
     check_study_file(path, makes=makes)
     try:
@@ -52,12 +47,7 @@ def open_storage(path: Path, *, makes: bool) -> RDBStorage:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A context in which what Optuna cannot make sense of in a study's file is told as such.
-
-    Raises:
-        UsageError: the file is damaged.
-        ExecutionError: it cannot be read or written now.
-    """
+    """A context in which what Optuna cannot make sense of in a study's file is told as such."""
     with using(path):
         try:
             yield
@@ -67,11 +57,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """A context in which it is told as such that a study's file cannot be used now, as on a full disk.
-
-    Raises:
-        ExecutionError: it cannot be read or written.
-    """
+    """A context in which it is told as such that a study's file cannot be used now, as on a full disk."""
     try:
         yield
     except (optuna.exceptions.StorageInternalError, SQLAlchemyError, sqlite3.Error) as error:
@@ -86,9 +72,9 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _complete(path: Path) -> None:
-    """Makes the index that allows one study of a name, where a process was killed between the table and its index.
+    """Creates the unique index of study names if a process was killed between the table and its index.
 
-    Optuna makes it with the table alone, and would begin a second study without it.
+    Optuna creates it only with the table, and would begin a second study without it.
     """
     with closing(_connected(path)) as connection:
         named = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (_ONE_OF_A_NAME,))
@@ -98,11 +84,7 @@ def _complete(path: Path) -> None:
 
 
 def check_study_file(path: Path, *, makes: bool) -> None:
-    """Accepts a file of Optuna's with no study but ours; and one that is still to be made, or empty, if `makes`.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """Accepts a file of Optuna's with no study but ours; and one that is still to be made, or empty, if `makes`."""
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))

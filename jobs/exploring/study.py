@@ -40,10 +40,7 @@ _ENDED: dict[TrialState, State] = {
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the number of the attempt.
-
-    The process is empty where the trial was given back.
-    """
+    """The process that evaluates a trial (empty if released), its last sign of life (Unix time), and the attempt."""
 
     process: str
     at: float
@@ -51,7 +48,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether the process has ended or given the trial back, as far as can be told from here."""
+        """Whether the process has ended or released the trial, as far as this machine can tell."""
         alive = None
         with suppress(ValueError):  # no text of ours
             alive = is_alive(self.process) if self.process else False
@@ -73,20 +70,12 @@ class OpenedStudy:
     card: Card
 
     def trials(self) -> Sequence[FrozenTrial]:
-        """All trials by their numbers, as they are in the file now.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
+        """All trials by their numbers, as they are in the file now."""
         with reading(self.path):
             return self.study.get_trials(deepcopy=False)
 
     def history(self) -> Sequence[Individual]:
-        """All trials by their numbers.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
+        """All trials by their numbers."""
         return [self._individual(trial) for trial in self.trials()]
 
     def _individual(self, trial: FrozenTrial) -> Individual:
@@ -101,7 +90,7 @@ class OpenedStudy:
             raise UsageError(f"{self.path} is damaged: trial {trial.number}: {error}") from None
 
     def point(self, feedback: Feedback) -> Point | None:
-        """How a variant compares with others; None where a value is missing that this takes."""
+        """How a variant compares with others; None if a value is missing that this takes."""
         values = feedback.values
         if any(name not in values for name in self.card.names):
             return None
@@ -110,11 +99,7 @@ class OpenedStudy:
 
 
 def opened_study(path: Path) -> OpenedStudy:
-    """The study in a file.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The study in a file."""
     storage = open_storage(path, makes=False)
     with reading(path):
         if STUDY_NAME not in optuna.get_all_study_names(storage):
@@ -124,11 +109,7 @@ def opened_study(path: Path) -> OpenedStudy:
 
 
 def begun_study(path: Path, card: Card) -> OpenedStudy:
-    """The study in a file, which is made where it is not there.
-
-    Raises:
-        UsageError: the file is something else, or a study about something else.
-    """
+    """The study in a file, which is made where it is not there."""
     with study_lock(path), reading(path):
         storage, ways = open_storage(path, makes=True), [_DIRECTIONS[each.direction] for each in card.objectives]
         study = optuna.create_study(storage=storage, study_name=STUDY_NAME, directions=ways, load_if_exists=True)
@@ -160,7 +141,7 @@ class StudyStrategy:
         opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's is for a loop of its own
 
     def ask_graph(self) -> int | None:
-        """The next graph: of a trial whose process has ended, or else of a new one; None where there is none now."""
+        """The next graph: of a trial whose process has ended, or else of a new one; None if there is none now."""
         with study_lock(self._opened.path):
             trials = self._opened.trials()
             waiting = (each for each in trials if each.state is TrialState.RUNNING and each.number not in self._running)
@@ -180,7 +161,7 @@ class StudyStrategy:
         return budget_s is not None and sum(self._opened._feedback(trial).seconds for trial in trials) >= budget_s
 
     def _taken_over(self, trial: FrozenTrial) -> int | None:
-        """The trial again, with the answers that it was given already; None if somebody is evaluating it."""
+        """The same trial with its earlier answers; None if a process is evaluating it."""
         study = self._opened.study
         claim = _claim_of(trial)
         if claim is not None and not claim.has_lapsed:
@@ -201,11 +182,7 @@ class StudyStrategy:
         return trial.number
 
     def ask_choice(self, graph: int, question: Question) -> int:
-        """The place of the chosen candidate.
-
-        Raises:
-            AnswerError: the sampler failed.
-        """
+        """The place of the chosen candidate."""
         trial, candidates = self._running[graph], question.candidates
         with sampling(self._kind.name):
             return candidates.index(trial.suggest_categorical(question.name, candidates))
@@ -262,7 +239,6 @@ class StudyStrategy:
 
 
 def _sign(trial: Trial, process: str, attempts: int) -> None:
-    """Write who evaluates a trial, and that it is so many attempts more."""
     claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
     plain: Any = msgspec.to_builtins(_Claim(process, time.time(), claim.attempt + attempts))
     trial.storage.set_trial_user_attr(trial._trial_id, _CLAIM, plain)

@@ -1,8 +1,8 @@
 """Runs a command and sees to it that nothing of it is left: `python supervisor.py PARENT COMMAND...`.
 
-A script of its own, which imports nothing of this package: it is started for each command. It ends what the command
-has started, also what has left the command's process group or session, as soon as the command has ended, as soon as it
-is told to terminate, or as soon as process PARENT, which started it, is no more, even if that was killed.
+A script of its own, which imports nothing of this package: it is started for each command. It ends what the command has
+started, also what has left the command's process group or session, as soon as the command has ended, as soon as it is
+told to terminate, or as soon as process PARENT, which started it, is no more, even if that was killed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _ended_soon(process: subprocess.Popen[bytes]) -> int:
 def _end_all() -> None:
     """Kills all children, and those of theirs that become children of this process then, until none is left.
 
-    Only children: nobody else can have the number of one before this process has waited for it.
+    Only children: no other process can get their numbers before this process has waited for them.
     """
     while True:
         for process in _children():

@@ -26,8 +26,6 @@ from iosched.scheduler.batch_schedules import BatchSchedules
 
 @dataclass(eq=False)
 class _Opened:
-    """The model at one batch size, and how many runs of it go on."""
-
     model: LoadedModel
     users: int = 0
 
@@ -55,8 +53,8 @@ class LoadedBatches:
             model: the model.
             schedules: schedules of this model, or of one of the same structure.
             device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
-            threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-            most_open: how many batch sizes stay open; by default one more than there are schedules.
+            threads: the number of CPU cores; by default all that affinity and quota allow.
+            most_open: the number of batch sizes that stay open; by default one more than there are schedules.
         """
         self._model, self._schedules = model, schedules
         self._device, self._threads = device, threads
@@ -87,7 +85,7 @@ class LoadedBatches:
 
     @property
     def outputs(self) -> tuple[DynamicBatchSpec, ...]:
-        """Name, type and shape of each output; the shape is None where only a run tells it."""
+        """Name, type and shape of each output; the shape is None if only a run tells it."""
         return declared(self.proto.graph.output)
 
     @cached_property
@@ -165,7 +163,7 @@ class LoadedBatches:
 
     @contextmanager
     def _using(self, batch_size: int) -> Iterator[LoadedModel]:
-        """The model at this batch size, which is not closed meanwhile."""
+        """The model at this batch size, kept open meanwhile."""
         found = self._taken(batch_size)
         try:
             yield found.model
@@ -177,7 +175,7 @@ class LoadedBatches:
                 each.model.close()
 
     def _taken(self, batch_size: int) -> _Opened:
-        """The model at this batch size, counted as in use; opened where it is not, while others go on to run."""
+        """Opens the model at this batch size if needed, and counts it as in use."""
         if (found := self._in_use(batch_size)) is not None:
             return found
         with self._opening:
@@ -190,11 +188,6 @@ class LoadedBatches:
                 return opened
 
     def _in_use(self, batch_size: int) -> _Opened | None:
-        """The model at this batch size, counted as in use; None where it is not open.
-
-        Raises:
-            UsageError: the model is closed.
-        """
         with self._lock:
             if self._is_closed:
                 raise UsageError("this model is closed: load it again")
@@ -210,7 +203,7 @@ class LoadedBatches:
         return _Opened(LoadedModel(model, document, device=self._device, threads=self._threads))
 
     def _idle(self) -> list[_Opened]:
-        """Takes out what may be closed: what is not in use and too much."""
+        """Removes unused models beyond `most_open` and returns them to be closed."""
         most = 0 if self._is_closed else self._most_open
         sizes = [size for size, each in self._opened.items() if not each.users]
         return [self._opened.pop(size) for size in sizes[: max(len(self._opened) - most, 0)]]
@@ -230,8 +223,8 @@ def load_batches(
         source: the path of a model whose batch is dynamic, or its bytes.
         schedules: schedules, or the path of a schedule file of version 2, in the place of those inside the model.
         device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        most_open: how many batch sizes stay open; by default one more than there are schedules.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        most_open: the number of batch sizes that stay open; by default one more than there are schedules.
 
     Raises:
         InvalidModelError: the file is no model that can be run.

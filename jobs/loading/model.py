@@ -65,7 +65,7 @@ class LoadedModel:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Name, type and shape of each output; the shape is None where only a run tells it."""
+        """Name, type and shape of each output; the shape is None if only a run tells it."""
         return tuple(self._model.graph.tensor[name] for name in self._model.graph.outputs)
 
     @property
@@ -80,12 +80,12 @@ class LoadedModel:
 
     @property
     def description(self) -> str:
-        """A line that says what runs the model, and on how many cores."""
+        """What runs the model, and on how many cores."""
         return self._executor.description
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what a user should know about how the model runs; complete only after a run."""
+        """Notes on how the model runs; complete only after a run."""
         return self._executor.notes
 
     @property
@@ -107,8 +107,7 @@ class LoadedModel:
         """Runs the model once. The results are new arrays.
 
         Args:
-            inputs: by name, arrays of just the type and the shape that `self.inputs` says, or nested
-                lists of numbers.
+            inputs: by name, arrays of just the type and the shape that `self.inputs` says, or nested lists of numbers.
 
         Returns:
             The outputs by their names; of a sequence or a map, what onnxruntime makes of it.
@@ -138,7 +137,7 @@ class LoadedModel:
 
 
 class _Runs:
-    """The runs that go on, until no more may begin; a context manager for each run, in whatever thread."""
+    """Counts runs of all threads, until no more may begin."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -158,10 +157,7 @@ class _Runs:
                 self._ended.notify_all()
 
     def end(self) -> bool:
-        """Lets none begin any more and waits for those that go on; whether there is something to be freed now.
-
-        That is so in the first call; not in a forked child, which has none of the threads that run or that would end.
-        """
+        """Waits for running runs; returns True in the first call, but not in a forked child, which has no threads."""
         if os.getpid() != self._pid:
             self._is_closed = True
             return False
@@ -194,7 +190,7 @@ def load(
         source: a path, the bytes of a file, or a model that was loaded before.
         schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
         device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
         batch_size: the first dimension of every input, where the file leaves it open.
         input_shapes: full shapes of inputs by name, where the file leaves them open.
 
@@ -257,7 +253,7 @@ def _read_schedules(path: Path) -> ScheduleDocument | BatchSchedules:
 
 
 def _array(spec: TensorSpec, given: Any) -> Any:
-    """What is given for an input, as the executor takes it: checked, unless it is of strings, a sequence or a map."""
+    """Checks an input, unless it is a string, sequence or map."""
     if not spec.is_static:
         return given
     if isinstance(given, _PLAIN):
@@ -266,7 +262,7 @@ def _array(spec: TensorSpec, given: Any) -> Any:
 
 
 def _numbers(spec: TensorSpec, given: Any) -> np.ndarray:
-    """Numbers of Python, which have no width, in the type of the input; as numpy has them where that loses anything."""
+    """Python numbers in the type of the input, or in numpy's if the conversion loses anything."""
     try:
         array = np.asarray(given)
     except ValueError:

@@ -57,8 +57,8 @@ class InferenceSession:
         Args:
             path_or_bytes: the path of a model, or the bytes of one.
             sess_options: onnxruntime's `SessionOptions`.
-            providers: names of providers, or pairs of a name and options; by default, for an optimized model, the
-                kind of device that it was optimized for.
+            providers: names of providers, or pairs of a name and options; by default, for an optimized model, the kind
+                of device that it was optimized for.
             provider_options: options of each provider, in the order of `providers`.
             **kwargs: what onnxruntime takes beside; without meaning for an optimized model.
 
@@ -156,7 +156,7 @@ class InferenceSession:
 
 
 def _is_scheduled(source: Source) -> bool:
-    """Whether a model carries schedules. What cannot be read at all is for onnxruntime to refuse, or to run."""
+    """Whether a model has schedules; unreadable files are left to onnxruntime."""
     if not isinstance(source, str | bytes | os.PathLike):
         return False
     try:
@@ -264,7 +264,7 @@ class SessionTarget:
     """What `LoadedModel` takes of a session's settings.
 
     Attributes:
-        device: as `--device` takes it.
+        device: as for `--device`.
         threads: the number of CPU cores; None for all that the process may use.
     """
 
@@ -278,7 +278,7 @@ def session_target(
     """Reads the settings of a session.
 
     Raises:
-        UsageError: one of them asks for what does not go together with a schedule; the text says what to do.
+        UsageError: one of them asks for what does not go together with a schedule.
     """
     return SessionTarget(_device(providers, provider_options), _threads(options))
 
@@ -301,7 +301,7 @@ def _threads(options: Any) -> int | None:
 
 
 def _device(providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None) -> str:
-    """The device that the providers allow: a GPU only where CUDA is among them, by the number in its options."""
+    """A GPU only if CUDA is a provider, with the number in its options."""
     if not providers:
         return "auto"
     if provider_options is not None and len(provider_options) != len(providers):

@@ -1,4 +1,4 @@
-"""Compares ways to run a model by measuring them in turn: the schedule found, the baselines, plain onnxruntime."""
+"""Compares ways to run a model by interleaved measurements: the schedule found, the baselines, plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ORDER_SEED = 0
 """Of the order in which the ways have their turns within a round."""
 
 _WORDS = "the whole model with the schedule {!r}"
-"""What a way is called for people, by its name."""
+"""What a way is called for display, by its name."""
 
 _UNSEARCHED = ("sequential", ONE_SESSION, "greedy")
 """The names of ways that need no search."""
@@ -56,7 +56,7 @@ class ComparedModels:
         ways: all ways to run schedules by name.
         trial: their rounds, and those of plain onnxruntime and OpenVINO.
         setting: the setting of plain onnxruntime; None if it was not compared.
-        notes: sentences that a user should read about what was not compared.
+        notes: notes about what was not compared.
     """
 
     found: tuple[str, ...]
@@ -109,11 +109,6 @@ class Comparison:
         Args:
             found: the schedule that was found, in the device's units; None compares the baselines alone.
             limit_s: about how many seconds the rounds may take.
-
-        Raises:
-            DeviceError: the device cannot run one of them, for example because its memory is too small.
-            The fault of a way: no way is left to run the schedule that was found, or one operator after another.
-            KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
         """
         of_found = {} if found is None else self.here.ways(found)
         in_turn = self.here.one_after_another()
@@ -137,7 +132,7 @@ class Comparison:
         return replace(compared, notes=interference_notes(compared.measured))
 
     def _openvino(self) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
-        """OpenVINO if it computes what onnxruntime computes and there is time for it, and a sentence if it does not."""
+        """OpenVINO if it computes the same as onnxruntime and time allows, else notes."""
         openvino = self.here.baselines.openvino
         if openvino is None:
             return None, ()
@@ -159,7 +154,7 @@ class Comparison:
         openvino: PlainOpenvino | None,
         limit_s: float,
     ) -> tuple[Trial, ReferenceSettings | None]:
-        """Earlier rounds and those of now, and onnxruntime's setting in them; `ways` are those there is time for."""
+        """Earlier and new rounds; `ways` are those that there is time for."""
         setting = self._setting()
         texts = self._texts(every, setting, openvino)
         trial = self._trial(texts, found).without(every.keys() - ways.keys())
@@ -186,13 +181,13 @@ class Comparison:
         return Trial(known, shares(found, self._earlier(known, texts), [n for n in _UNSEARCHED if n in texts]), plain)
 
     def _earlier(self, known: Sequence[Session], texts: Mapping[str, str]) -> int:
-        """How many other schedules were compared before: what has none of these names."""
+        """The number of schedules compared before under other names."""
         return len({name for session in known for name in session.samples_us} - texts.keys())
 
     def _texts(
         self, ways: Mapping[str, Way], setting: ReferenceSettings | None, openvino: PlainOpenvino | None
     ) -> dict[str, str]:
-        """For each way a text that says all of how it runs."""
+        """A text by name that identifies how a way runs."""
         texts = {name: way.text + self.here.measuring.opened_with for name, way in ways.items()}
         if setting is not None:
             texts[REFERENCE] = f"{REFERENCE}: {setting.description}"
@@ -201,7 +196,7 @@ class Comparison:
         return texts
 
     def _setting(self) -> ReferenceSettings | None:
-        """The setting of plain onnxruntime in earlier rounds, or the fastest; the usual one if there is no time."""
+        """The setting of plain onnxruntime in earlier rounds, else the fastest, or the usual one if time is short."""
         plain = self.here.baselines.onnxruntime
         if plain is None:
             return None
@@ -219,7 +214,7 @@ class Comparison:
         setting: ReferenceSettings | None,
         openvino: PlainOpenvino | None,
     ) -> Mapping[str, Candidate]:
-        """The named ways, ready to be timed; without those that fail, and of ways with one text the first."""
+        """The named ways ready to be timed, except those that fail; ways of equal text are opened once."""
         inputs = random_inputs(self.latencies.model.graph.inputs)
         opened: dict[str, Candidate] = {}
         texts = self._texts(ways, setting, openvino)
@@ -246,7 +241,7 @@ class Comparison:
         setting: ReferenceSettings | None,
         deadline: float,
     ) -> Trial:
-        """The trial with more rounds: until it is decided, something else is wanted, or time is over."""
+        """Adds rounds until the trial is decided, wants other ways, or time is over."""
         first = {texts[name]: name for name in reversed(tuple(opened))}  # what is the same is measured once
         take = self.here.rounds({name: opened[name] for name in first.values()})
         for _ in range(WARMUP_ROUNDS):
@@ -273,7 +268,6 @@ class Comparison:
 
 
 def _tried(candidate: Candidate) -> Candidate:
-    """The candidate after one run, so that a way that fails does so here."""
     try:
         candidate.time(1)
     except BaseException:

@@ -41,8 +41,8 @@ class BlockEstimate:
         transitions: how many pairs there are of a state and an ending of it.
         stages: how many different stages these endings are.
         signatures: how many signatures these stages have that no stage of an earlier block has.
-        known: of how many of these signatures the profile database has a latency, measured here or, on a GPU that is
-            not attached, elsewhere. A disturbed latency and a rough one count.
+        known: of how many of these signatures the profile database has a latency, measured here or, on a simulated GPU,
+            elsewhere. A disturbed latency and a rough one count.
         measurements: how many of the other signatures the search will measure at most. The stages of the best schedules
             are measured once more, which is not counted.
     """
@@ -65,10 +65,10 @@ class Estimate:
     Attributes:
         known: stages that the search may ask for and the profile database has, by all strategies and numbers of lanes:
             counted as in `OptimizeResult.signatures`, while `BlockEstimate` counts each stage once, with all lanes.
-        disturbed: how many of them have only measurements that something disturbed.
+        disturbed: the number of these with only disturbed measurements.
         repeats: how many measurements the search repeats at most for that reason.
         stage_s: about how many seconds it takes to measure a stage, as the database has it of this device.
-        notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
+        notes: notes for the user: where measured stages of a simulated GPU come from.
     """
 
     device_kind: str
@@ -126,31 +126,23 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
 
 
 def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
-    """How many of the stages were measured elsewhere; none of the others has to be, since they are computed."""
     measured = opened.details.elsewhere.measured
     return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Counter:
-    """Counts what the database knows.
-
-    Attributes:
-        asked: the cost model that is asked, which counts what it finds.
-    """
-
     here: OpenModelHere
     settings: OptimizeSettings
     asked: MeasuredCosts
 
     @cached_property
     def _may_know(self) -> bool:
-        """Whether the database is used and has any stage of the device."""
         devices = self.here.cost.database.stats().devices if self.settings.resume else ()
         return any(each.device == self.here.cost.device and each.stages for each in devices)
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
-        """How many of the stages the database knows, and how many of the others the search measures at most."""
+        """The number of stages in the database, and at most how many others the search measures."""
         if not self._may_know:
             return 0, self._most(stages, known=[])
         known = [stage for stage in stages if self._is_known(stage)]
@@ -162,7 +154,6 @@ class _Counter:
         return self.asked.signatures > before
 
     def added_to(self, found: Estimate) -> Estimate:
-        """The estimate with what is known in all, and how long measuring takes."""
         if self._may_know and found.blocks:
             self._ask_for_other_ways()
         cost = self.here.cost
@@ -176,7 +167,7 @@ class _Counter:
         )
 
     def _ask_for_other_ways(self) -> None:
-        """Asks for each operator on one lane, and for stages by other strategies than side by side."""
+        """Asks for each operator on one lane, and for stages of strategies other than concurrent."""
         graph, strategy = self.here.graph, self.settings.strategy
         for names in (part.operators for part in partition(graph)):
             for name in names:
@@ -232,7 +223,7 @@ def _new_stages(
     labels: Mapping[str, str],
     seen: set[str],
 ) -> list[Stage]:
-    """One stage for each signature of this block that is not in `seen`; adds these signatures to `seen`."""
+    """One stage for each signature not in `seen`; adds these to `seen`."""
     classes = stage_classes(graph, names, lattice, dict(labels))
     signature_of = Signatures(graph, lambda operator: labels[operator.name]).of
     found = []

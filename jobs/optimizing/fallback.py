@@ -37,11 +37,6 @@ def shipped_plain(
 
     Args:
         started: when the job began, by `time.monotonic`.
-
-    Raises:
-        PlanError: faults are not to be contained, or onnxruntime does not run the file that would be written.
-        InvalidModelError, ExecutionError: onnxruntime does not run the model either: it is at fault itself.
-        What `error` is: on this device plain onnxruntime is no way to run the model.
     """
     plain = device.plain(model, settings.opening)
     if plain is None:
@@ -72,16 +67,12 @@ def shipped_plain(
 
 
 def _run_plain(model: Model) -> None:
-    """Opens the model on plain onnxruntime and runs it once, if inputs can be made up for it."""
     with Reference(model) as reference, suppress(UsageError):
         reference.run(random_inputs(model.graph.inputs))
 
 
 def _failing_operator(model: Model, device: ProfiledDevice, threads: int | None, left_s: float) -> str:
-    """The first operator that fails as a model of its own, or together with what it reads from, for people.
-
-    Empty if none is found soon enough.
-    """
+    """The first operator whose plan fails alone or with its predecessors; empty if none is found in time."""
     end = time.monotonic() + min(max(left_s, _LEAST_S), _LOCATING_S)
     for operator in model.graph.operators:
         before = [model.graph.by_name[name] for name in model.graph.predecessors[operator.name]]
@@ -93,7 +84,6 @@ def _failing_operator(model: Model, device: ProfiledDevice, threads: int | None,
 
 
 def _fails_alone(model: Model, operators: Sequence[Operator], device: ProfiledDevice, threads: int | None) -> bool:
-    """Whether onnxruntime runs these operators alone, and our own plan for them fails."""
     returned = {*model.graph.outputs, *operators[-1].outputs}
     outputs = [tensor for operator in operators for tensor in operator.outputs if tensor in returned]
     preparing, running = Faults(), Faults()

@@ -22,7 +22,7 @@ class MeasuredOnly:
     """Stages that were not measured cannot be run; a `CostModel` with `OperatorKeys`.
 
     Attributes:
-        known_us: the latency of a stage in microseconds; None where it was not measured.
+        known_us: the latency of a stage in microseconds; None if it was not measured.
         operator_key: a text that is equal for operators that are alike.
     """
 
@@ -42,8 +42,8 @@ class MeasuredOnly:
 def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | None:
     """The latency of the best schedule of stages that were all measured elsewhere, in microseconds.
 
-    None where there is no such schedule, where nothing is searched, or where a budget leaves no time for it.
-    Complexity: that of `search`, which asks for no latency that has to be computed.
+    None if there is no such schedule, where nothing is searched, or where a budget leaves no time for it. Complexity:
+    that of `search`, which asks for no latency that has to be computed.
     """
     measured = opened.details.elsewhere.measured
     if measured is None or settings.budget_s is not None or not is_searched(settings.strategy):

@@ -26,15 +26,11 @@ _OURS = ("iosched", "sequential")
 def checked(
     result: OptimizeResult, model: Model, device: Device, threads: int | None, *, strict: bool = False
 ) -> OptimizeResult:
-    """The result, with what came of comparing its outputs on seeded inputs with those of plain onnxruntime.
+    """The result, with the result of comparing its outputs on seeded inputs with those of plain onnxruntime.
 
     Where they differ by more than rounding explains, plain onnxruntime ships instead, and the reason names the first
     operator that differs. Nothing is compared where our runtime does not run the model, or not on this machine, where
-    results are random, or where onnxruntime is not installed.
-
-    Raises:
-        MismatchError: they differ, and `strict` is set or plain onnxruntime is no way to run the model on the device.
-        ExecutionError: a kernel fails.
+    results are random, or if onnxruntime is not installed.
     """
     document = result.document
     if document.cost != "measured" or result.shipped not in _OURS or document.teams is not None:

@@ -37,7 +37,8 @@ _KEPT = ("measured", "sequential", "greedy", "reference")
 
 @dataclass(frozen=True)
 class OptimizeResult:
-    """A schedule, its latency and that of others, and the size of the search; latencies are medians of runs in a row.
+    """A schedule, its latency and that of others, and the size of the search; latencies are medians of consecutive
+    runs.
 
     Attributes:
         document: the schedule file.
@@ -52,46 +53,44 @@ class OptimizeResult:
         greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
         reference_us: the latency of plain onnxruntime; None if it was not measured.
         shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
-        reason: a text that says why that ships.
-        seconds: how long all took.
-        states: how many states all blocks have, but for empty ones; 0 if nothing was searched.
-        transitions: how many pairs of a state and an ending of it all blocks have.
-        stages: how many different stages all blocks have.
-        signatures: how many stages with different signatures were asked for.
-        disturbed: how many of them have only measurements that something disturbed.
-        measurements: how many measurements of them were made, second ones included.
-        repeated: how many of these repeated one that something had disturbed.
-        cache_hits: how many other measurements of them the profile database had.
-        kernels_before: how many kernels one run launches without a schedule that was found.
-        kernels_after: how many kernels one run launches as the model ships; None where OpenVINO runs it.
+        reason: why that ships.
+        seconds: the total duration.
+        states: the number of nonempty states in all blocks; 0 if nothing was searched.
+        transitions: the number of transitions in all blocks.
+        stages: the number of distinct stages in all blocks.
+        signatures: the number of distinct signatures requested.
+        disturbed: the number of these with only disturbed measurements.
+        measurements: the number of measurements, including second ones.
+        repeated: the number of these that repeated a disturbed one.
+        cache_hits: the number of measurements from the profile database.
+        kernels_before: kernel launches of one run without the schedule found.
+        kernels_after: kernel launches of one run as shipped; None if OpenVINO runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
         predicted_gap: the part of it that a better schedule could save by predictions of stages that were not measured,
-            which ended the search; None where nothing was predicted.
+            which ended the search; None if nothing was predicted.
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
-        ratio: how many times as fast `candidate` is as the faster of the plain ways to run the model; None if nothing
-            was measured, or too seldom.
+        ratio: the speedup of `candidate` over the faster plain way; None if nothing was measured, or too seldom.
         verdict: "faster" if the interval of `ratio` lies above 1, "slower" if below, "equal" if it is within 2 % of 1,
             else "undecided"; None if nothing of ours was measured.
         candidate: the best of ours: "iosched" for the schedule found, "sequential", "greedy", or "session" for the
             rewritten model in one session of onnxruntime; None if nothing of ours was measured.
-        rested_us: latencies after a rest by the names "iosched", "sequential", "greedy", "reference" and
-            "openvino".
+        rested_us: latencies after idle time by the names "iosched", "sequential", "greedy", "reference" and "openvino".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
         sequential_measured_share: the same part of `sequential_us`.
-        notes: sentences that a user should read.
-        intervals: how well the latencies are known, where they are computed; None where they are measured.
+        notes: notes for the user.
+        intervals: the uncertainty of computed latencies; None if they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
-        wholes: the whole models that were measured in turn, with their samples, by the names "iosched", "sequential",
-            "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times from the end
-            of one run to that of the next.
-        search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
+        wholes: the whole models that were measured interleaved, with their samples, by the names "iosched",
+            "sequential", "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times
+            from the end of one run to that of the next.
+        search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None if
             both take turns, as for throughput.
         slowness: how many times as long as at the speed of stage latencies the machine took while whole models were
-            compared; None where that was not measured now.
-        check: how its outputs on seeded inputs compare with those of plain onnxruntime; None where they were not.
+            compared; None if that was not measured now.
+        check: how its outputs on seeded inputs compare with those of plain onnxruntime; None if they were not.
         first_difference: the first operator that differs, where they do, and one was found.
-        model: the model that was optimized, which `run` and `save` take; None where the result comes from elsewhere.
+        model: the model that was optimized, which `run` and `save` take; None if the result comes from elsewhere.
     """
 
     document: ScheduleDocument
@@ -140,10 +139,6 @@ class OptimizeResult:
         """Runs the model once in the way that ships, see `LoadedModel.run`; the first call makes it ready.
 
         It stays ready as long as there is the result, or until `close`.
-
-        Raises:
-            UsageError: an input is missing, unknown, or of another type or shape.
-            ExecutionError: a kernel fails.
         """
         return self._optimized.loaded(self.document).run(inputs)
 
@@ -151,9 +146,6 @@ class OptimizeResult:
         """Writes the model with its schedule inside, and the schedule file where `schedule` says so.
 
         Each file is there whole or not at all.
-
-        Raises:
-            OSError: a file cannot be written.
         """
         self._optimized.save(self.document, output)
         if schedule is not None:
@@ -195,7 +187,7 @@ class OptimizeResult:
 
     @property
     def shipped_rested_us(self) -> float | None:
-        """The latency after a rest of the way that ships; None if it was not measured."""
+        """The latency after idle time of the way that ships; None if it was not measured."""
         return self.rested_us.get(self.shipped)
 
 
@@ -212,9 +204,9 @@ def result_of(
     """The result of `optimize`, with its schedule file.
 
     Args:
-        here: the model as it was open where the schedule was found, if on a device at hand.
+        here: the model as it was open where the schedule was found, if on an attached device.
         cost: the latencies that the search asked for; None if they are computed.
-        seconds: how long all took.
+        seconds: the total duration.
     """
     document = document_from(model, device, here, verdict.schedule)
     found_as = {"iosched": "predicted" if document.cost == "analytic" else "measured"}
@@ -288,22 +280,14 @@ class OptimizedModel:
         self._loaded: LoadedModel | None = None
 
     def loaded(self, document: ScheduleDocument) -> LoadedModel:
-        """The model ready to run by this schedule; the same one until it is closed.
-
-        Raises:
-            DeviceError: the device is not attached any more, or onnxruntime is not installed.
-        """
+        """The model ready to run by this schedule; the same one until it is closed."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = LoadedModel(self._model, document, threads=self._threads)
             return self._loaded
 
     def save(self, document: ScheduleDocument, path: StrPath) -> None:
-        """Writes the model with this schedule inside; the file is there whole or not at all.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Writes the model with this schedule inside; the file is there whole or not at all."""
         write_model(annotated(self._model, document), self._model.weights, path)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 The cores are divided into teams, which take different images or different requests (`scheduler/teams.py`). All ways to
 divide them are tried with schedules that need no search; for the best of those whose teams have several cores a
-schedule is searched. What is best then is compared anew, in turn, with plain onnxruntime and OpenVINO at their best.
+schedule is searched. What is best then is compared again, in turn, with plain onnxruntime and OpenVINO at their best.
 """
 
 from __future__ import annotations
@@ -101,8 +101,6 @@ def team_choices(model: Model, lanes: int) -> TeamChoices:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A way to run the model: a schedule of operators for each team, and the search that found it."""
-
     teams: Teams
     schedule: Schedule
     found: SearchResult | None = None
@@ -123,7 +121,7 @@ class _Job:
     left_out: list[str] = field(default_factory=list)
 
     def best(self) -> _Choice:
-        """The best of our ways by a few samples each, so it has to be compared anew."""
+        """The fastest of our ways by a few samples each."""
         if self.settings.schedule_from is not None or not is_searched(self.settings.strategy):
             given = [self._asked_for(teams) for teams in self.affordable(1)]
             return given[self._ranked(given)[0][0]]
@@ -148,9 +146,9 @@ class _Job:
         return finalists[self._ranked(finalists)[0][0]]
 
     def affordable(self, n_ways: int) -> Sequence[Teams]:
-        """The teams for each of which there is time to try so many ways; at least one.
+        """The teams for which there is time to try `n_ways` each; at least one.
 
-        Those come first that take their share of the images at once and have the fewest cores, where time is short.
+        If time is short, teams that run their share of the images at once on the fewest cores come first.
         """
         choices, each_s = self.choices.ours, n_ways * self.time_budget.trial_s
         if self._trying_s >= len(choices) * each_s:
@@ -163,7 +161,6 @@ class _Job:
 
     @property
     def sessions_s(self) -> float:
-        """About how many seconds it takes to find how plain onnxruntime is fastest."""
         return (1 + len(self.choices.sessions)) * self.time_budget.trial_s if self.choices.sessions else 0.0
 
     @property
@@ -172,9 +169,9 @@ class _Job:
         return _TRYING * max(left_s, 0.0) if self.time_budget.can_decide else 0.0
 
     def sessions(self, ours: Teams) -> tuple[Teams | None, ReferenceSettings]:
-        """How plain onnxruntime is fastest: with which teams, or with one session for all cores, and its setting.
+        """The fastest teams of plain onnxruntime (None: one session) and its setting.
 
-        Where there is no time to find that out, it has as many cores for each of its sessions as our teams have.
+        If time is short, its sessions have as many cores as our teams.
         """
         sessions, plain = self.choices.sessions, self.here.baselines.onnxruntime
         assert plain is not None
@@ -193,16 +190,12 @@ class _Job:
         return sessions[best - 1], _ONE_CORE
 
     def ready(self, choice: _Choice) -> Candidate:
-        """Ready to be timed."""
         return self.ways.ready(choice.schedule, choice.teams, self.inputs)[0]
 
     def within(self, budget: Budget, share: float) -> Budget:
-        """`budget`, or less where a share of what is left of the user's budget is less."""
         return replace(budget, max_seconds=min(budget.max_seconds, share * self.time_budget.left_s))
 
     def progress(self, what: str) -> Callable[[int, int], None]:
-        """An observer of rounds, which asks the user about an interruption that came in one."""
-
         def show(done: int, total: int) -> None:
             self.time_budget.ask()
             self.observer.progress(done, total, what)
@@ -211,7 +204,6 @@ class _Job:
 
     @property
     def lanes(self) -> int:
-        """How many cores there are."""
         return self.here.cost.lanes
 
     def _makers(self, teams: Teams) -> Sequence[Callable[..., Schedule]]:
@@ -221,7 +213,6 @@ class _Job:
         return teams.lanes(self.lanes) > 1
 
     def _asked_for(self, teams: Teams, reserve_s: float = 0.0, share: float = 1.0) -> _Choice:
-        """The schedule that the settings ask for, for a team; see `TimeBudget.deadline` for its time."""
         opened, settings = self.ways.opened(teams), self.settings
         deadline = partial(self.time_budget.deadline, reserve_s, share)
         if teams.count > 1 and settings.schedule_from is None:  # a session over all cores would have those of others
@@ -239,11 +230,7 @@ class _Job:
         return self._order([partial(self.ready, choice) for choice in choices])
 
     def _order(self, openers: Sequence[Callable[[], Candidate]]) -> tuple[list[int], list[float]]:
-        """The places of ways in the order of their speed, and what a run of each takes in microseconds.
-
-        A way that fails takes for ever, as does one that needs a model for a number of images that it cannot be made
-        for.
-        """
+        """Indices of ways by speed, and their microseconds per run; infinite for ways that fail."""
         if len(openers) == 1:
             return [0], [0.0]
         opened: dict[str, Candidate] = {}
@@ -266,8 +253,8 @@ def best_throughput(
     Raises:
         ExecutionError: a kernel fails.
         DeviceError: onnxruntime is not installed.
-        MismatchError: teams compute something else than onnxruntime, and `settings.strict` is set.
-        KeyboardInterrupt: the user interrupts, and does not want the best way known.
+        MismatchError: teams compute other values than onnxruntime, and `settings.strict` is set.
+        KeyboardInterrupt: the user interrupts and declines the best way known.
     """
     assert here.teams is not None
     lanes = here.cost.lanes
@@ -285,7 +272,7 @@ def best_throughput(
 def _compared(
     job: _Job, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
 ) -> tuple[Mapping[str, Measurement], tuple[str, ...]]:
-    """All that is compared, measured in turn; without our own if it computes something else, which a sentence says."""
+    """Measures all interleaved, without our own if its outputs differ."""
     here, ways, plain = job.here, job.ways, job.here.baselines.onnxruntime
     assert plain is not None
     opened: dict[str, Candidate] = {}
@@ -321,7 +308,6 @@ def _compared(
 
 
 def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
-    """How many kernels one run of the model launches in the way that was chosen; None where OpenVINO does."""
     if chosen == OPENVINO:
         return None
     if chosen == "iosched":

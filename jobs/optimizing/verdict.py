@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
+from iosched.jobs.decision import reason_text
 from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE, ComparedModels, Comparison
 from iosched.jobs.schedules import priced
 from iosched.jobs.time_budget import TimeBudget
@@ -39,11 +40,11 @@ _NOT_FASTER = (
 
 @dataclass(frozen=True)
 class Intervals:
-    """How well the latencies of a schedule that was found, and of the baselines, are known.
+    """Uncertainty of the latencies of the schedule found and of the baselines.
 
     Attributes:
         latency_us: of the schedules "iosched", "sequential" and "greedy", in microseconds.
-        speedup: by "sequential" and "greedy", how many times as fast the schedule found is.
+        speedup: by "sequential" and "greedy", the speedup of the schedule found.
         level: the probability with which the intervals are meant to hold what would be measured.
     """
 
@@ -58,21 +59,20 @@ class Verdict:
 
     Attributes:
         shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
-        reason: a text that says why.
+        reason: why.
         schedule: the schedule in the file, of the model's operators.
-        kernels_before: how many kernels one run launches without a schedule that was found.
+        kernels_before: kernel launches of one run without the schedule found.
         running: facts about running the model as it ships.
         latencies: of "iosched", "sequential", "greedy", "reference" and "openvino", where they are known. Those that
             were measured have samples.
         proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
         alternatives: the other schedules that were considered, of the model's operators.
-        ratio: how many times as fast `candidate` is as the faster of the plain ways to run the model; None if nothing
-            was measured, or too seldom.
+        ratio: the speedup of `candidate` over the faster plain way; None if nothing was measured, or too seldom.
         verdict: what `ratio` says; None if nothing of ours was measured.
         candidate: the best of ours: "iosched" for the schedule found, or the name of one that needs no search.
-        sequential_measured_share: on a GPU that is not attached, the part of the latency of the sequential schedule,
-            from 0 to 1, that was measured on another machine; None if nothing was, or if the device is attached.
-        intervals: how well latencies are known that are computed; None if they are measured.
+        sequential_measured_share: on a simulated GPU, the part of the latency of the sequential schedule, from 0 to 1,
+            that was measured on another machine; None if nothing was, or if the device is attached.
+        intervals: the uncertainty of computed latencies; None if they are measured.
         teams: how the cores share the work as the model ships; None if all of them do it together.
     """
 
@@ -92,14 +92,14 @@ class Verdict:
     teams: Teams | None = None
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
-        """The same, with more sentences that a user should read."""
+        """The same, with more notes for the user."""
         return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
 
 
 def measured_verdict(
     here: OpenModelHere, found: SearchResult, compared: ComparedModels, time_budget: TimeBudget
 ) -> Verdict:
-    """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
+    """The verdict on whole models that were compared: one of ours ships if it is faster beyond noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
     # Where OpenVINO is missing, the file runs as it would have shipped without.
@@ -151,35 +151,25 @@ def measured_verdict(
 
 
 def _shipped(chosen: str, labels: Mapping[str, str]) -> Shipped:
-    """How a file says what ships: a schedule that needs no search is one of ours as well."""
+    """A schedule that needs no search ships as "iosched", too."""
     label = labels.get(chosen, chosen)
     return "iosched" if label in ("greedy", ONE_SESSION) else cast(Shipped, label)
 
 
 def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | None:
-    """The ratio with the name that files have for the schedule found."""
     if ratio is None:
         return None
     return replace(ratio, of="/".join(labels.get(name, name) for name in ratio.of.split("/")))
 
 
 def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
-    """Says why what ships does; `words` describes each candidate."""
     ours, plain = words[trial.candidate], words[trial.fastest_plain]
     found = trial.ratio(trial.fastest_plain, trial.candidate)
     if found is None:
         return f"too few runs to tell whether {ours} is faster than {plain}; repeat the command to continue"
-    as_fast = f"{ours} is {speedup_text(found)} as fast as {plain}"
-    if trial.verdict == "faster":
-        return as_fast
-    than_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
-    if than_usual is not None:
-        as_fast = f"{plain} is {speedup_text(than_usual)} as fast as {words[trial.plain[0]]}, and {as_fast}"
-    if trial.verdict == "slower":
-        return as_fast if than_usual else f"{plain} is faster: {ours} is {speedup_text(found)} as fast"
-    if trial.verdict == "equal":
-        return f"no difference found: {as_fast}"
-    return f"undecided: {as_fast}; repeat the command to continue"
+    over_usual = None if trial.chosen == trial.plain[0] else trial.ratio(trial.plain[0], trial.chosen)
+    usual = None if over_usual is None else (words[trial.plain[0]], over_usual)
+    return reason_text(trial.verdict, ours, plain, found, usual, "repeat the command to continue")
 
 
 def reduced_verdict(
@@ -191,12 +181,8 @@ def reduced_verdict(
 ) -> Verdict:
     """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
 
-    There is nothing of the same precision to compare it with. Plain onnxruntime is measured in turn with it all the
+    There is nothing of the same precision to compare it with. Plain onnxruntime is measured interleaved with it all the
     same, in 32-bit floats, for the user to know what the precision buys.
-
-    Raises:
-        DeviceError: OpenVINO cannot run the model.
-        MismatchError: the outputs are further off from those in 32-bit floats than 16-bit floats explain.
     """
     precision = only_way.precision
     try:
@@ -289,7 +275,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
 
 
 def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedule]) -> Intervals | None:
-    """Intervals of computed latencies; None where latencies are measured.
+    """Intervals of computed latencies; None if latencies are measured.
 
     Args:
         schedules: by name; "iosched" is the one found, and compared with all others.
@@ -329,7 +315,6 @@ def with_setting(running: Running, setting: ReferenceSettings | None) -> Running
 
 
 def _rest_notes(trial: Trial, plain: str, shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence if the way that ships is slower than the plain way after a rest; else empty."""
     found = trial.rested_ratio(plain, shipped)
     if found is None or not found.is_slower:
         return ()

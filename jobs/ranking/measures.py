@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Measure = Literal["none", "stages", "models"]
-"""What is measured where a device is here: nothing, stages alone, or whole models too."""
+"""What is measured on an attached device: nothing, stages alone, or whole models too."""
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 DEFAULT_MEASURE: Measure = "models"

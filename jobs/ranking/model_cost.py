@@ -45,20 +45,20 @@ class ModelCost:
         device_name: the product's name.
         cost: "measured" as a whole, "estimated" from the latencies of its stages, or "analytic".
         latency_us: the latency in microseconds.
-        low_us: lower end of its interval; None where nothing is known of how far off it is.
+        low_us: lower end of its interval; None if nothing is known of how far off it is.
         high_us: upper end of it.
         level: the probability with which the interval is meant to hold the true latency; None without an interval.
-        sequential_us: the latency of one operator after another; None where some operator's is not known.
-        shipped: what has this latency: "iosched", "sequential", "reference" or "openvino"; None where that is open.
+        sequential_us: the latency of one operator after another; None if some operator's is not known.
+        shipped: what has this latency: "iosched", "sequential", "reference" or "openvino"; None if that is open.
         sum_us: the sum of the latencies of the stages of the schedule found.
-        share_of_peak: the model's operations a second over the peak of the device; None where that is not known.
-        cache_hits: how many latencies of stages the profile database had, of those asked for.
-        measurements: how many of them were measured.
-        measured_share: of a GPU that is not attached, the part of the latency that was measured on one elsewhere.
-        search_seconds: how long it took to open the model, to measure stages and to search.
-        comparison_seconds: how long it took to measure whole models.
-        notes: sentences that a user should read.
-        result: the schedule; None where no whole model was measured or computed.
+        share_of_peak: the model's operations a second over the peak of the device; None if unknown.
+        cache_hits: the number of stage latencies from the profile database.
+        measurements: the number of these measured.
+        measured_share: of a simulated GPU, the part of the latency that was measured on one elsewhere.
+        search_seconds: seconds to open the model, measure stages and search.
+        comparison_seconds: seconds to measure whole models.
+        notes: notes for the user.
+        result: the schedule; None if no whole model was measured or computed.
     """
 
     device: str
@@ -82,7 +82,7 @@ class ModelCost:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part, from 0 to 1, of the latencies asked for that the database had; None where none was asked for."""
+        """The part, from 0 to 1, of the latencies asked for that the database had; None if none was asked for."""
         asked = self.cache_hits + self.measurements
         return self.cache_hits / asked if asked else None
 
@@ -97,9 +97,9 @@ def model_cost(
 ) -> ModelCost:
     """The latency of `model` on `settings.device`, where it is run as `optimize` ships it.
 
-    On a device that is here, "models" is `optimize`; "stages" searches in the same way and measures no whole model; and
+    On an attached device, "models" is `optimize`; "stages" searches in the same way and measures no whole model; and
     "none" measures nothing: it takes what an earlier run found of the whole model, or else the best schedule of stages
-    that the profile database knows. On a GPU that is not attached, all three are the analytic model.
+    that the profile database knows. On a simulated GPU, all three are the analytic model.
 
     Raises:
         UsageError: a setting is wrong, nothing can be scheduled, or the profile database does not know enough.
@@ -124,7 +124,6 @@ def model_cost(
 
 
 def _of_result(model: Model, device: DeviceInfo, result: OptimizeResult) -> ModelCost:
-    """The cost of what `optimize` found, measured or computed."""
     whole, computed, search_seconds = result.shipped_whole, result.intervals, result.search_seconds
     if whole is not None:
         found, level, sum_us = whole.interval, CONFIDENCE, result.predicted_us
@@ -156,8 +155,6 @@ def _ends(found: Interval | None, level: float) -> tuple[float | None, float | N
 
 @dataclass(frozen=True, eq=False)
 class _FromStages:
-    """One call of `model_cost` that measures no whole model."""
-
     model: Model
     settings: OptimizeSettings
     here: OpenModelHere
@@ -167,7 +164,6 @@ class _FromStages:
     ahead: Prefetchable | None
 
     def searched(self) -> ModelCost:
-        """Searches as `optimize` does."""
         self._check()
         with self.time_budget.interrupt.holding():
             found = schedule_asked_for(self.here, self.settings, self.observer, self.time_budget.deadline, self.ahead)
@@ -177,7 +173,6 @@ class _FromStages:
         return replace(estimated, cache_hits=cost.cache_hits, measurements=cost.measurements)
 
     def known(self) -> ModelCost:
-        """Takes what the profile database has."""
         row = self.here.cost.database.whole(whole_key(self.model, self.settings, self.here), self.here.cost.device)
         if row is not None and self.settings.resume:
             return self._as_before(row)
@@ -217,13 +212,11 @@ class _FromStages:
         return known_us(self.here.cost, stage) if self.settings.resume else None
 
     def _check(self) -> None:
-        """Refuses what has no stages to be measured."""
         if self.here.baselines.only_way is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on this device: use --measure models")
         check_schedulable(self.here)
 
     def _estimated(self, total_us: float, in_turn_us: float) -> ModelCost:
-        """What is estimated by the sum of the stages of the schedule found, and that of single operators."""
         rows = self._rows()
         calibration = calibrated([(row.sum_us, quantile(row.samples_us, 0.5)) for row in rows])
         of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
@@ -238,7 +231,6 @@ class _FromStages:
         )
 
     def _rows(self) -> Sequence[WholeRow]:
-        """Models other than this one that were measured as a whole."""
         cost = self.here.cost
         own = whole_key(self.model, self.settings, self.here)
         return [row for row in cost.database.wholes(cost.device) if row.key != own and row.sequential_us]
@@ -248,11 +240,7 @@ class _FromStages:
 
 
 def _total_us(found: SearchResult) -> float:
-    """The sum of the latencies of the stages that a search has found.
-
-    Raises:
-        UsageError: the search was over before it knew one for each operator.
-    """
+    """The sum of stage latencies; raises `UsageError` if the search ended before it had a schedule."""
     total_us = found.schedule.predicted_us
     if total_us is None:
         raise UsageError("no time was left to measure stages: use a larger --budget")
@@ -289,9 +277,9 @@ class Calibration:
     """By what sums of stages are multiplied, and how exact that is.
 
     Attributes:
-        models: how many models it was learned from.
+        models: the number of models used.
         factor: what whole models take over the sum of their stages; 1 where there are too few models.
-        error: by what factor, at most, the product is off with the probability `LEVEL`; None where there are too few.
+        error: by what factor, at most, the product is off with the probability `LEVEL`; None if there are too few.
     """
 
     models: int
@@ -299,7 +287,7 @@ class Calibration:
     error: float | None = None
 
     def applied(self, sum_us: float) -> Interval | None:
-        """What a whole model takes in microseconds by the sum of its stages; None where the error is not known."""
+        """What a whole model takes in microseconds from the sum of its stages; None if the error is not known."""
         value = sum_us * self.factor
         return None if self.error is None else Interval(value, value / self.error, value * self.error)
 

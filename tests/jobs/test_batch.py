@@ -232,7 +232,7 @@ def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pyt
         batch({}, PAPER)
     with pytest.raises(UsageError, match="cannot share input 'z': no model has it; the inputs are x"):
         batch(chains(2), replace(PAPER, shared_inputs=("z",)))
-    with pytest.raises(UsageError, match=r"takes .* MB alone"):
+    with pytest.raises(UsageError, match=r"alone needs .* MB"):
         batch(chains(2), replace(PAPER, memory_nbytes=10))
     with pytest.raises(UsageError, match="no schedule runs in fp16 on this device: remove --precision"):
         batch(chains(2), BatchSettings(device="cpu", precision="fp16", profile_db=tmp_path / "db"))
